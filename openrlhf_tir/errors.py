@@ -1,0 +1,72 @@
+"""Every error this project raises on purpose. All are picklable: they cross Ray.
+
+    TirError
+    |- ConfigError            what the user wrote cannot work; raised before anything heavy is loaded
+    |- DataError              a row or column of the data is unusable; names file and line
+    |- InfraError             a machine, server or process failed; never the model's fault, never a reward
+    |  |- EnvError            an environment server failed for good (after retries)
+    |  |- EnvTimeout          the server or the network missed its deadline
+    |  |- EngineError         the rollout engine failed
+    |  |- VerifierError       the answer checker died or missed its deadline
+    |  |- WeightsUnverified   a weight push could not be proved to have landed
+    |- PipelineError
+       |- ConservationError   a slot or a prompt was lost or counted twice
+       |- StallError          nothing progressed for stall_timeout_s; names the blocked edge
+
+Bad *answers* of the model are data, not errors: see `protocol.Outcome`.
+"""
+
+
+class TirError(Exception):
+    """Root. `str(e)` gives fact, value and remedy."""
+
+
+class ConfigError(TirError):
+    """The configuration cannot work."""
+
+
+class DataError(TirError):
+    """The data cannot be used."""
+
+
+class InfraError(TirError):
+    """Infrastructure failed. `reason` is the short name that is counted: `env_error`, `timeout`, ..."""
+
+    reason = "infra"
+
+
+class EnvError(InfraError):
+    reason = "env_error"
+
+
+class EnvTimeout(InfraError):
+    reason = "timeout"
+
+
+class EngineError(InfraError):
+    reason = "engine_error"
+
+
+class VerifierError(InfraError):
+    reason = "verifier_error"
+
+
+class WeightsUnverified(InfraError):
+    reason = "weights_unverified"
+
+
+class PipelineError(TirError):
+    """The pipeline itself is broken."""
+
+
+class ConservationError(PipelineError):
+    """acquired != trained + filtered + stale + surplus + failed + rolling + buffered + training."""
+
+
+class StallError(PipelineError):
+    """No progress within the stall deadline."""
+
+
+def unknown(kind: str, value: str, known, remedy: str) -> ConfigError:
+    """The one phrasing for a name that is not in a registry."""
+    return ConfigError(f"Unknown {kind} {value!r}. Known: {', '.join(sorted(known))}. {remedy}")

@@ -1,0 +1,78 @@
+"""Wire types of environments: what trainer and environment server say to each other. pydantic only.
+
+    POST /reset       ResetRequest  -> ResetReply
+    POST /step        StepRequest   -> StepReply        (429 + Retry-After when full, 401 without the token)
+    POST /step_batch  [StepRequest] -> NDJSON of StepReply, each as it finishes
+    DELETE /session/{id}            -> {"closed": bool}
+    GET  /health                    -> Health
+    GET  /schema                    -> EnvSchema
+
+Outcomes, and what the trainer makes of them:
+
+    ok           the action ran                                     observation, trained
+    model_error  the action was wrong (syntax, exception, its own    observation, trained
+                 time limit: signals["error_type"] == "time_limit")
+    env_error    the environment broke                              trajectory failed, never a reward
+    timeout      server or network missed `deadline_s`              trajectory failed, never a reward
+    capacity     the server is full (HTTP 429)                      tried again, no failure
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Outcome = Literal["ok", "model_error", "env_error", "timeout", "capacity"]
+TRAINABLE_OUTCOMES: frozenset[str] = frozenset({"ok", "model_error"})
+
+
+class _Wire(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class ResetRequest(_Wire):
+    task: dict[str, Any] = Field(default_factory=dict, description="what the environment needs to know of the problem")
+    seed: int = 0
+    session_id: str | None = Field(default=None, max_length=128, description="chosen by the client, so that a retry is idempotent")
+
+
+class ResetReply(_Wire):
+    session_id: str
+    observation: str = ""
+    server: str | None = Field(default=None, description="base URL of the process that holds the session; send its steps there")
+
+
+class StepRequest(_Wire):
+    session_id: str = Field(max_length=128)
+    step_id: int = Field(ge=0, description="counts up within a session; the same id again returns the cached reply")
+    action: str
+    deadline_s: float = Field(gt=0, le=3600, description="seconds until the caller gives up, from receipt")
+
+
+class StepReply(_Wire):
+    session_id: str
+    step_id: int
+    observation: str = ""
+    reward: float | None = None
+    done: bool = False
+    truncated: bool = False
+    outcome: Outcome = "ok"
+    signals: dict[str, Any] = Field(default_factory=dict, description="raw facts; the trainer's reward weighs them")
+
+
+class Health(_Wire):
+    status: Literal["ok", "draining", "degraded"] = "ok"
+    env: str
+    isolation: str = "none"
+    sessions: int = 0
+    capacity: int = 0
+    running: int = 0
+
+
+class EnvSchema(_Wire):
+    env: str
+    action: str = Field(description="what an action is, e.g. 'python source code'")
+    capacity: int = Field(description="executions the server runs at once; more wait or get 429")
+    prefers_batches: bool = False
+    stateful: bool = False

@@ -1,0 +1,229 @@
+"""The domain, from which a newcomer learns the system. numpy only: these cross Ray and land in its object store.
+
+    Task -> (run_episode x n) -> Trajectory -> Group -> (filters, replay) -> TrainBatch -> learner
+
+Shapes: T tokens of one response, P prompt tokens, G samples of a group, B groups of a batch.
+A token's *source* says who produced it; the loss mask is derived from it and is never stored, so a mask that trains on tool
+output cannot be expressed. `version` is the number of learner updates behind the weights that sampled a token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+Source = Literal["model", "env"]
+ENV_VERSION = -1
+"""Version of a token that no policy sampled."""
+
+
+class GroupKey(NamedTuple):
+    """Identity of one issue of one prompt. `prompt` is the row's index in the data set."""
+
+    epoch: int
+    prompt: int
+    attempt: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.epoch}/{self.prompt}/{self.attempt}"
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One problem: rendered prompt text, its label, and the name of its environment."""
+
+    prompt: str
+    label: str
+    env: str = "python_tir"
+    meta: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """What the engine needs to sample one segment. `max_tokens` counts new tokens. Stop strings stay in the text."""
+
+    max_tokens: int
+    stop: tuple[str, ...] = ()
+    temperature: float = 1.0
+    top_p: float = 1.0
+    seed: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """What an engine returns. All arrays [T]; `text` is the decoded tokens, cut right after a matched stop string."""
+
+    token_ids: np.ndarray
+    logprobs: np.ndarray
+    versions: np.ndarray
+    text: str
+    finish_reason: Literal["stop", "length", "abort"]
+    stop_reason: str | int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A run of tokens by one producer.
+
+    token_ids [T] int32; logprobs [T] float32, of the policy that sampled the token, 0.0 where source is "env";
+    versions [T] int32, ENV_VERSION where source is "env".
+    """
+
+    source: Source
+    token_ids: np.ndarray
+    logprobs: np.ndarray
+    versions: np.ndarray
+    text: str = ""
+
+    @classmethod
+    def of_model(cls, c: Completion) -> Segment:
+        return cls("model", np.asarray(c.token_ids, np.int32), np.asarray(c.logprobs, np.float32), np.asarray(c.versions, np.int32), c.text)
+
+    @classmethod
+    def of_env(cls, token_ids: Sequence[int], text: str) -> Segment:
+        ids = np.asarray(token_ids, np.int32)
+        return cls("env", ids, np.zeros(len(ids), np.float32), np.full(len(ids), ENV_VERSION, np.int32), text)
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """One executed action and the facts the environment told about it."""
+
+    action: str
+    observation: str
+    outcome: str
+    signals: Mapping[str, Any] = field(default_factory=dict)
+    seconds: float = 0.0
+
+
+@dataclass(slots=True)
+class Trajectory:
+    """One sampled response. `failed` names an infrastructure fault: such a trajectory has no reward and is never trained."""
+
+    index: int
+    prompt_ids: np.ndarray
+    segments: list[Segment] = field(default_factory=list)
+    calls: list[ToolCall] = field(default_factory=list)
+    finish_reason: str = ""
+    stop_reason: str | int | None = None
+    failed: str | None = None
+    reward: float | None = None
+    parts: dict[str, float] = field(default_factory=dict)
+
+    def _cat(self, name: str, dtype) -> np.ndarray:
+        return np.concatenate([getattr(s, name) for s in self.segments]) if self.segments else np.zeros(0, dtype)
+
+    @property
+    def token_ids(self) -> np.ndarray:
+        """[T] int32, the response: model and environment tokens in order."""
+        return self._cat("token_ids", np.int32)
+
+    @property
+    def logprobs(self) -> np.ndarray:
+        """[T] float32."""
+        return self._cat("logprobs", np.float32)
+
+    @property
+    def versions(self) -> np.ndarray:
+        """[T] int32."""
+        return self._cat("versions", np.int32)
+
+    @property
+    def is_model(self) -> np.ndarray:
+        """[T] bool, True where the model produced the token: the loss mask."""
+        parts = [np.full(len(s.token_ids), s.source == "model") for s in self.segments]
+        return np.concatenate(parts) if parts else np.zeros(0, bool)
+
+    @property
+    def text(self) -> str:
+        return "".join(s.text for s in self.segments)
+
+    @property
+    def model_tokens(self) -> int:
+        return sum(len(s.token_ids) for s in self.segments if s.source == "model")
+
+    @property
+    def oldest_version(self) -> int | None:
+        versions = [int(s.versions.min()) for s in self.segments if s.source == "model" and len(s.versions)]
+        return min(versions) if versions else None
+
+
+@dataclass(slots=True)
+class Group:
+    """The n trajectories of one prompt: the payload that travels through the object store."""
+
+    key: GroupKey
+    task: Task
+    trajectories: list[Trajectory]
+
+    @property
+    def valid(self) -> list[Trajectory]:
+        return [t for t in self.trajectories if t.failed is None]
+
+
+class Verdict(NamedTuple):
+    """A filter's answer. `reason` is the metric's name: "" when kept."""
+
+    keep: bool
+    reason: str = ""
+
+
+KEEP = Verdict(True)
+
+
+@dataclass(slots=True)
+class GroupMeta:
+    """What the controller knows of a group; lists are per *valid* trajectory, in order of `index`."""
+
+    key: GroupKey
+    verdict: Verdict
+    index: list[int]
+    rewards: list[float]
+    correct: list[bool]
+    used_code: list[bool]
+    response_tokens: list[int]
+    model_tokens: list[int]
+    prompt_tokens: int
+    oldest_version: int
+    failures: dict[str, int] = field(default_factory=dict)
+    failed: str | None = None
+    """Set when the group as a whole cannot be used; names the fault."""
+    stats: dict[str, float] = field(default_factory=dict)
+    actor: str = ""
+    env: str = ""
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class BatchItem:
+    """A group of a batch: its metadata, and where its payload is (an object reference, or the Group itself in tests)."""
+
+    meta: GroupMeta
+    payload: Any
+
+
+@dataclass(frozen=True, slots=True)
+class TrainBatch:
+    """What the learner steps on. `rank_of[(b, i)]` is the rank that trains valid trajectory i of group b."""
+
+    step: int
+    items: list[BatchItem]
+    rank_of: Mapping[tuple[int, int], int]
+
+    @property
+    def num_tokens(self) -> int:
+        """Trained (model-written) tokens of the whole batch: the denominator of the token-mean loss."""
+        return sum(sum(item.meta.model_tokens) for item in self.items)
+
+
+@dataclass(slots=True)
+class StepReport:
+    """What a learner step returns. `version` is the version after the step."""
+
+    version: int
+    metrics: dict[str, float]
+    seconds: float
+    trained_tokens: int
