@@ -87,6 +87,7 @@ class Rollout(Section):
     group_deadline_s: float = Field(3600.0, gt=0, description="a group not finished by then is failed(deadline)")
     max_wait_ms: float = Field(0.0, ge=0, description="how long a ready trajectory waits for others before it goes to the engine")
     max_batch: int = Field(256, ge=1, description="flush the queue at this many waiting trajectories")
+    per_request_seeds: bool = Field(False, description="seed every request from (train.seed, prompt, sample, turn): same responses whatever the batching; slower")
 
 
 class Vllm(Section):
