@@ -1,0 +1,105 @@
+"""summary.json: what a run came to, for machines; and its table, for people."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from ..errors import DataError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+FILE = "summary.json"
+Fraction = Annotated[float, Field(ge=0, le=1)]
+Seconds = Annotated[float, Field(ge=0)]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False, protected_namespaces=())
+
+
+class Scores(_Strict):
+    """Held-out evaluation of one model; fractions 0..1."""
+
+    accuracy: Fraction
+    """Share of sampled responses (temperature eval.temperature) that are correct."""
+    code_ratio: Fraction
+    """Share of sampled responses that called the tool."""
+    greedy_accuracy: Fraction
+    """Share of problems whose greedy response is correct."""
+
+
+class Durations(_Strict):
+    """Wall-clock seconds. A phase that did not run took 0."""
+
+    setup: Seconds = 0.0
+    cold_start: Seconds = 0.0
+    training: Seconds
+    total: Seconds
+
+
+class Summary(_Strict):
+    """`base` and `trained` are null when no evaluation set is configured."""
+
+    base: Scores | None
+    trained: Scores | None
+    steps: int = Field(ge=0)
+    seconds: Durations
+    peak_pss_gib: float = Field(ge=0, description="peak of the sum of PSS over all processes of the run")
+    overlap_ratio: Fraction = Field(description="share of learner-step time during which at least one engine request was decoding")
+    trained_tokens_per_s: float = Field(ge=0, description="trained completion tokens / seconds of training")
+    seed: int
+    model: str = Field(description="path of the HF export")
+
+
+def write(run_dir: Path, summary: Summary) -> Path:
+    """Write summary.json by an atomic rename; returns its path."""
+    path = Path(run_dir) / FILE
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(FILE + ".tmp")
+    temporary.write_text(summary.model_dump_json(indent=2) + "\n")
+    os.replace(temporary, path)
+    return path
+
+
+def read(run_dir: Path) -> Summary | None:
+    """The summary of a finished run; None when there is none yet. DataError when the file does not have the schema."""
+    path = Path(run_dir) / FILE
+    if not path.exists():
+        return None
+    try:
+        return Summary.model_validate_json(path.read_text())
+    except ValidationError as fault:
+        first = fault.errors()[0]
+        where = ".".join(map(str, first["loc"])) or "the file"
+        raise DataError(f"{path}: {where}: {first['msg']}. Delete the file; the end of a run writes it again.") from fault
+
+
+ROWS = (("accuracy", "accuracy"), ("code_ratio", "code ratio"), ("greedy_accuracy", "greedy accuracy"))
+
+
+def table(summary: Summary) -> Table:
+    """Base vs trained with deltas in percentage points, for a terminal."""
+    from rich.table import Table
+
+    out = Table(title=f"Held-out evaluation after {summary.steps} steps, seed {summary.seed}", title_justify="left")
+    out.add_column("")
+    for column in ("base", "trained", "change"):
+        out.add_column(column, justify="right")
+    for name, label in ROWS:
+        base, trained = getattr(summary.base, name, None), getattr(summary.trained, name, None)
+        out.add_row(label, percent(base), percent(trained), points(base, trained))
+    return out
+
+
+def percent(fraction: float | None) -> str:
+    return "-" if fraction is None else f"{100 * fraction:.1f} %"
+
+
+def points(base: float | None, trained: float | None) -> str:
+    """The difference in percentage points, with its sign."""
+    return "-" if base is None or trained is None else f"{100 * (trained - base):+.1f} pp"
