@@ -164,6 +164,14 @@ class Group:
         return [t for t in self.trajectories if t.failed is None]
 
 
+class RewardParts(NamedTuple):
+    """What a reward says of one trajectory. `parts` are the facts behind it; their group means become metrics."""
+
+    reward: float
+    correct: bool
+    parts: dict[str, float]
+
+
 class Verdict(NamedTuple):
     """A filter's answer. `reason` is the metric's name: "" when kept."""
 
