@@ -1,0 +1,62 @@
+"""The command line: `openrlhf-tir COMMAND ...`. Parses everything before anything heavy is imported.
+
+Mistakes are TirErrors: one line (fact, value, remedy) and exit code 2. A traceback means a bug.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from types import ModuleType
+
+from .errors import TirError
+from .flags import Parser, check_unknown
+
+COMMANDS = {
+    "train": "train a policy: recipe and flags in, model, report and checkpoints out",
+    "eval": "accuracy and tool use of a model on held-out problems",
+    "play": "print one episode, the trained tokens coloured",
+    "show-config": "print the configuration that a recipe and flags add up to",
+    "check-env": "ask an environment server for its health and schema",
+    "report": "write report.html and the curves of a run's directory again",
+    "toy-model": "make the tiny base model of the quickstart",
+}
+"""One module of openrlhf_tir.commands each, with `add_arguments(parser)` and `run(args) -> exit code`."""
+
+
+def _module(command: str) -> ModuleType:
+    return import_module(f".commands.{command.replace('-', '_')}", __package__)
+
+
+def build_parser(only: str | None = None) -> Parser:
+    """The parser; `only` builds the options of that command alone, which keeps `--help` fast."""
+    parser = Parser(prog="openrlhf-tir", description="Asynchronous pipeline RL for tool-using language models.", allow_abbrev=False)
+    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser, required=True)
+    for name, summary in COMMANDS.items():
+        sub = subparsers.add_parser(name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.", allow_abbrev=False)
+        if only in (None, name):
+            _module(name).add_arguments(sub)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit code: 0 done, 1 the command says no, 2 a mistake that the message explains."""
+    argv = list(sys.argv[1:] if argv is None else argv)
+    try:
+        args, extra = build_parser(argv[0] if argv and argv[0] in COMMANDS else "").parse_known_args(argv)
+        check_unknown(extra)
+        return _module(args.command).run(args)
+    except TirError as e:
+        print(f"{type(e).__name__}: {e}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("Interrupted.", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        sys.stderr.close()
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,14 @@
+"""Commands: parsed arguments -> the library. Each is thin, and imports what it runs only when it runs."""
+
+from __future__ import annotations
+
+import argparse
+
+from ..config import Config
+from ..flags import overrides_of
+from ..settings import load
+
+
+def config_of(args: argparse.Namespace) -> Config:
+    """The Config that --recipe and the flags add up to."""
+    return load(args.recipe, overrides_of(args))

@@ -1,0 +1,21 @@
+"""report: a run's directory -> report.html and its curves, written again."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run_dir", type=Path, help="directory of a run, finished or not")
+
+
+def run(args: argparse.Namespace) -> int:
+    from ..errors import ConfigError
+
+    if not args.run_dir.is_dir():
+        raise ConfigError(f"There is no run directory {args.run_dir}. Give the directory that train wrote (--run-dir).")
+    from ..observability.report import write_report
+
+    print(write_report(args.run_dir))
+    return 0

@@ -1,0 +1,20 @@
+"""show-config: recipe + flags -> the whole configuration as TOML, which is itself a recipe."""
+
+from __future__ import annotations
+
+import argparse
+
+from . import config_of
+from ..flags import add_config_flags
+from ..settings import to_toml
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--changes", action="store_true", help="only what differs from the defaults")
+    add_config_flags(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    cfg = config_of(args)
+    print(to_toml(cfg, only_changes=args.changes), end="")
+    return 0

@@ -1,0 +1,27 @@
+"""train: recipe + flags -> preflight -> cluster.main.train."""
+
+from __future__ import annotations
+
+import argparse
+
+from . import config_of
+from ..flags import add_config_flags
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--check-only", action="store_true", help="stop after the checks that run before Ray or a model is loaded")
+    add_config_flags(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    from ..preflight import check
+
+    cfg = config_of(args)
+    for fact in check(cfg):
+        print(f"check: {fact}", flush=True)
+    if args.check_only:
+        return 0
+    from ..cluster.main import train
+
+    train(cfg)
+    return 0
