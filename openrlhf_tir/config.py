@@ -82,7 +82,6 @@ class Rollout(Section):
     max_new_tokens: int = Field(8192, ge=1, description="response budget, model and environment tokens together")
     temperature: float = Field(1.0, gt=0, description="1.0 is the only value for which rollout and learner log-probs agree")
     top_p: float = Field(1.0, gt=0, le=1)
-    max_tokens_per_gpu: int | None = None
     min_valid: int = Field(2, ge=1, description="a group with fewer trajectories that survived infrastructure faults is failed, not trained")
     group_deadline_s: float = Field(3600.0, gt=0, description="a group not finished by then is failed(deadline)")
     max_wait_ms: float = Field(0.0, ge=0, description="how long a ready trajectory waits for others before it goes to the engine")
