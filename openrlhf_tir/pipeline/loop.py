@@ -1,0 +1,182 @@
+"""The main loop.
+
+    prompts -> [budget] -> rollout actors -> groups -> filters -> replay -> learner -> weights -> rollout actors
+
+    stage     consumes              produces            waits for                          unblocked by
+    produce   prompts               flights             a slot, an open gate of the push   a filtered group, a finished step
+    roll      a flight              a buffered group    the rollout actor                  the group's deadline
+    train     B buffered groups     a new version       replay, the staleness gate         roll
+    push      a new version         verified weights    (drain modes) rolling groups       roll
+
+One asyncio task per stage and flight, in the controller, which holds metadata and references only. Between two awaits the state is
+consistent: a slot, its ledger line and its flight change together, so a checkpoint may cut anywhere in between.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from ..config import Config
+from ..errors import InfraError
+from ..learner.balance import assign_ranks
+from ..learner.learner import Learner
+from ..replay.buffer import ReplayBuffer
+from ..replay.ledger import Ledger
+from ..types import BatchItem, GroupMeta, Task, TrainBatch
+from .budget import Budget, gate_open
+from .checkpoint import Checkpoints
+from .observer import Observer
+from .ports import Prompts, Publisher, Rollout
+from .resume import restore, save
+from .signal import Signal
+from .source import Flight, Source
+from .watchdog import Watchdog
+
+
+class Pipeline:
+    """One training run. `run` returns when max_steps are done or the prompts are through."""
+
+    def __init__(
+        self,
+        cfg: Config,
+        *,
+        prompts: Prompts,
+        rollout: Rollout,
+        learner: Learner,
+        publisher: Publisher,
+        ledger: Ledger,
+        checkpoints: Checkpoints,
+        observer: Observer,
+        evaluate: Callable[[], Awaitable[dict[str, float]]] | None = None,
+    ) -> None:
+        self.cfg, self.rollout, self.learner, self.publisher = cfg, rollout, learner, publisher
+        self.ledger, self.checkpoints, self.observer, self.evaluate = ledger, checkpoints, observer, evaluate
+        self.B, self.S = cfg.rollout.batch_size, cfg.pipeline.S
+        self.signal = Signal()
+        self.budget = Budget(batch_groups=self.B, max_staleness=self.S, depth=self.depth, signal=self.signal)
+        self.source = Source(prompts, ledger)
+        self.replay = ReplayBuffer()
+        self.flights: dict[int, Flight] = {}
+        self.version = 0
+        self.watchdog = Watchdog(cfg.pipeline.stall_timeout_s, self.describe)
+
+    @property
+    def depth(self) -> int | None:
+        return self.B if self.cfg.pipeline.mode in ("sync", "one_step") else self.cfg.pipeline.depth
+
+    async def run(self, resume: bool = False) -> None:
+        if resume:
+            await restore(self)
+        await self.push()
+        async with asyncio.TaskGroup() as tg:
+            background = [tg.create_task(self.watchdog.run(), name="watchdog"), tg.create_task(self.produce(tg), name="produce")]
+            await self.train()
+            for task in background:
+                task.cancel()
+
+    async def produce(self, tg: asyncio.TaskGroup) -> None:
+        while True:
+            await self.signal.until(lambda: self.exhausted or (self.budget.admits() and self.source.ready))
+            if self.exhausted:
+                return
+            flight, task = self.source.issue(self.version, time.monotonic())
+            self.flights[flight.dispatch] = flight
+            self.budget.enter()
+            tg.create_task(self.roll(flight, task), name=f"roll {flight.key}")
+
+    async def roll(self, flight: Flight, task: Task) -> None:
+        try:
+            meta, payload = await self.rollout.run_group(flight.key, task)
+            failed = meta.failed
+        except InfraError as e:
+            meta, payload, failed = None, None, e.reason
+        self.watchdog.beat()
+        self.settle(flight, meta, payload, failed)
+
+    def settle(self, flight: Flight, meta: GroupMeta | None, payload: Any, failed: str | None) -> None:
+        """A rolled group's one transition: buffered, filtered, issued again, or failed for good."""
+        if failed is None and meta.verdict.keep:
+            self.replay.add(flight.dispatch, BatchItem(meta, payload))
+            end = "buffered"
+        else:
+            del self.flights[flight.dispatch]
+            if failed is None:
+                end, reason = "filtered", meta.verdict.reason
+                self.ledger.ended(end, flight.key, reason=reason)
+            elif flight.reissues < self.cfg.train.max_reissues:
+                end = "requeued"
+                self.source.requeue(flight, failed)
+            else:
+                end = "failed"
+                self.ledger.ended(end, flight.key, reason=failed)
+        self.observer.group(end, meta, failed)
+        self.budget.move("rolling", end)
+
+    async def train(self) -> None:
+        while self.version < self.cfg.train.max_steps:
+            items = await self.next_batch()
+            if not items:
+                return
+            batch = TrainBatch(self.version, items, assign_ranks([i.meta for i in items], self.cfg.actor.world_size))
+            with self.observer.phase("step", self.version):
+                report = await self.learner.step(batch)
+            for item in items:
+                self.ledger.ended("trained", item.meta.key, step=self.version)
+            await self.push()
+            self.budget.move("training", "trained", len(items))
+            self.budget.check(rolling=len(self.flights) - len(self.replay), buffered=len(self.replay), training=0)
+            self.watchdog.beat()
+            evaluated = await self.evaluate() if self.due(self.cfg.eval.steps) else {}
+            self.observer.step(report, self.budget, self.rollout.engine_stats() | evaluated)
+            if self.due(self.cfg.ckpt.save_steps) or self.version == self.cfg.train.max_steps:
+                await save(self)
+
+    async def next_batch(self) -> list[BatchItem]:
+        """The B oldest dispatched groups, once the gate is open; fewer when the prompts are through; none at the end."""
+        self.budget.still_needed = (self.cfg.train.max_steps - self.version) * self.B
+        with self.observer.phase("wait for replay", self.version):
+            await self.signal.until(lambda: len(self.replay) >= self.B or self.exhausted)
+        with self.observer.phase("wait for gate", self.version):
+            await self.signal.until(self.gate)
+        taken = self.replay.take(min(self.B, len(self.replay)))
+        for dispatch, _ in taken:
+            del self.flights[dispatch]
+        self.budget.move("buffered", "training", len(taken))
+        return [item for _, item in taken]
+
+    def gate(self) -> bool:
+        chosen = set(self.replay.dispatches()[: self.B])
+        return gate_open(self.version, self.B, (f.version + self.S for d, f in self.flights.items() if d not in chosen))
+
+    async def push(self) -> None:
+        """Engines get the learner's weights, verified, before anything of the next version can be trained."""
+        if self.cfg.pipeline.drain:
+            self.budget.pause()
+            with self.observer.phase("drain", self.version):
+                await self.signal.until(lambda: not self.budget.rolling)
+        with self.observer.phase("push", self.learner.version):
+            self.observer.pushed(await self.publisher.publish(self.learner.version))
+        self.version = self.learner.version
+        self.budget.resume()
+
+    @property
+    def exhausted(self) -> bool:
+        """No prompt left to issue, and none rolling that could fail and come back."""
+        return not self.source.ready and not self.budget.rolling
+
+    def due(self, every: int) -> bool:
+        """Whether something that happens every so many steps happens now."""
+        return every > 0 and self.version % every == 0
+
+    def describe(self) -> str:
+        """Who waits for what, for the watchdog."""
+        waiting = {d for d in self.replay.dispatches()}
+        rolling = [f for d, f in self.flights.items() if d not in waiting]
+        text = f"the trainer is in '{self.observer.now}' at version {self.version}; replay holds {len(waiting)}/{self.B} groups, {len(rolling)} are rolling"
+        if rolling:
+            oldest = min(rolling, key=lambda f: f.dispatch)
+            text += f", the oldest is {oldest.key} since {time.monotonic() - oldest.started_at:.0f} s ({self.rollout.where(oldest.key)})"
+        return text

@@ -1,0 +1,116 @@
+"""Observer: what the loop tells people. Phases become spans of the trace, groups and reports one row of metrics per step."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+
+from ..observability.metrics import MetricsLog
+from ..observability.progress import Progress
+from ..observability.trace import Trace
+from ..types import GroupMeta, StepReport
+from .budget import Budget
+from .ports import PushReport
+
+TRACKS = {"step": "learner", "push": "weights", "drain": "weights", "checkpoint": "ckpt"}
+WAITS = {"wait for replay": "replay_wait_s", "wait for gate": "gate_wait_s", "drain": "drain_s", "step": "step_s", "push": "push_s", "checkpoint": "checkpoint_s"}
+
+
+class Observer:
+    """Collects between two steps, writes at each step. Groups count when they finish, trained or not."""
+
+    def __init__(self, metrics: MetricsLog, trace: Trace, progress: Progress) -> None:
+        self.metrics, self.trace, self.progress = metrics, trace, progress
+        self.now = "start"
+        self._canary = 0.0
+        self._last_step = time.monotonic()
+        self._reset()
+
+    def _reset(self) -> None:
+        self._seconds: Counter[str] = Counter()
+        self._ends: Counter[str] = Counter()
+        self._groups: list[GroupMeta] = []
+
+    @contextmanager
+    def phase(self, name: str, version: int) -> Iterator[None]:
+        """A stage of the trainer: named in the trace, timed in the metrics, told by the watchdog."""
+        before, self.now = self.now, name
+        start = time.time()
+        try:
+            yield
+        finally:
+            end = time.time()
+            self.now = before
+            self._seconds[WAITS[name]] += end - start
+            if name in TRACKS:
+                self.trace.add(TRACKS[name], f"{name} {version}", start, end)
+
+    def group(self, end: str, meta: GroupMeta | None, failed: str | None) -> None:
+        if failed is not None:
+            self._ends[f"{'failed' if end == 'failed' else 'requeued'}/{failed}"] += 1
+        elif end == "filtered":
+            self._ends[f"drops/{meta.verdict.reason}"] += 1
+        if meta is not None:
+            for reason, n in meta.failures.items():
+                self._ends[f"trajectories_failed/{reason}"] += n
+            if failed is None:
+                self._groups.append(meta)
+
+    def pushed(self, report: PushReport) -> None:
+        self._canary = report.canary_max_diff
+
+    def spans(self, track: str, intervals: list[tuple[float, float]], name: str) -> None:
+        for start, end in intervals:
+            self.trace.add(track, name, start, end)
+
+    def step(self, report: StepReport, budget: Budget, extra: dict[str, float]) -> None:
+        now = time.monotonic()
+        wall, self._last_step = now - self._last_step, now
+        row = {
+            **rollout_metrics(self._groups),
+            **report.metrics,
+            **{name: float(n) for name, n in self._ends.items()},
+            **{name: round(s, 4) for name, s in self._seconds.items()},
+            **extra,
+            "rolling": float(budget.rolling),
+            "buffered": float(budget.states["buffered"]),
+            "canary_max_diff": self._canary,
+            "trained_tokens": float(report.trained_tokens),
+            "tokens_per_s": report.trained_tokens / wall,
+            "wall_s": wall,
+        }
+        self.metrics.write(report.version, row)
+        self.progress.update(report.version, row)
+        self._reset()
+
+    def rewind(self, version: int) -> None:
+        """A resume: rows of steps after `version` never happened."""
+        self.metrics.truncate_after(version)
+        self._last_step = time.monotonic()
+
+
+def rollout_metrics(groups: list[GroupMeta]) -> dict[str, float]:
+    """Means over all valid trajectories of the groups that finished, filtered ones included (so they are not biased by filters)."""
+    correct = np.array([c for g in groups for c in g.correct], bool)
+    code = np.array([c for g in groups for c in g.used_code], bool)
+    tokens = np.array([n for g in groups for n in g.response_tokens], float)
+    if not len(correct):
+        return {}
+    weights = [len(g.correct) for g in groups]
+    out = {
+        "reward_mean": float(np.mean([r for g in groups for r in g.rewards])),
+        "accuracy": float(correct.mean()),
+        "code_ratio": float(code.mean()),
+        "response_tokens_mean": float(tokens.mean()),
+        "response_tokens_p95": float(np.percentile(tokens, 95)),
+        "calls_mean": float(np.average([g.stats["calls"] for g in groups], weights=weights)),
+        "truncated": float(np.average([g.stats["truncated"] for g in groups], weights=weights)),
+        "group_seconds_mean": float(np.mean([g.seconds for g in groups])),
+    }
+    if correct.any():
+        out["code_in_correct"] = float(code[correct].mean())
+    return out

@@ -1,0 +1,52 @@
+"""What the pipeline needs of the outside, as Protocols. The real ones live in cluster/ and weights/, fakes in tests."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from ..types import Group, GroupKey, GroupMeta, Task
+
+
+class Rollout(Protocol):
+    """Rollout actors behind a router. A payload is whatever stands for a Group: an object reference, or the Group itself."""
+
+    async def run_group(self, key: GroupKey, task: Task) -> tuple[GroupMeta, Any]:
+        """Raises InfraError when the actor died or the group could not be run at all."""
+
+    async def fetch(self, payloads: Sequence[Any]) -> list[Group]:
+        """The groups behind the payloads."""
+
+    async def store(self, group: Group) -> Any:
+        """A payload for a group that was read from a checkpoint."""
+
+    def where(self, key: GroupKey) -> str:
+        """Actor and environment that a rolling group is at, for a person."""
+
+    def engine_stats(self) -> dict[str, float]:
+        """Cheap figures for the metrics; may be empty."""
+
+
+@dataclass(frozen=True, slots=True)
+class PushReport:
+    """One verified weight push."""
+
+    seconds: float
+    canary_max_diff: float
+
+
+class Publisher(Protocol):
+    async def publish(self, version: int) -> PushReport:
+        """All engines have the learner's weights and it was proved. Raises WeightsUnverified otherwise."""
+
+
+class Prompts(Protocol):
+    """An ordered, resumable stream of prompts."""
+
+    def next(self) -> tuple[int, int] | None:
+        """(epoch, prompt), or None when all episodes are through."""
+
+    def task(self, prompt: int) -> Task: ...
+    def state(self) -> dict: ...
+    def restore(self, state: dict) -> None: ...
