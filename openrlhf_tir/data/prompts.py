@@ -1,0 +1,143 @@
+"""Prompts: rows of a data set -> Tasks.
+
+    rows -> problems(): input, label, env, checked -> load_prompts(): template or chat template, length limit -> PromptSet
+
+Understands OpenRLHF's rows (data.input_key, data.label_key) and ZeroTIR's, whose label is a JSON string with gold_ans and env_func.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from . import templates
+from .rows import read_rows
+from ..config import Data
+from ..errors import ConfigError, DataError
+from ..types import Task
+
+ENV_FUNCS = {"math_tir_async": "python_tir", "math_tir": "python_tir"}
+"""ZeroTIR's env_func -> the environment here."""
+
+
+class Problem(NamedTuple):
+    """A checked row before its prompt is rendered. `input` is text, or a list of chat messages; `env` is None where the row names none."""
+
+    where: str
+    input: Any
+    label: str
+    env: str | None
+    meta: dict[str, Any]
+
+
+@dataclass(slots=True)
+class PromptSet:
+    """The tasks of a run; a task's index here is `GroupKey.prompt`. `dropped` counts rows left out, by reason."""
+
+    tasks: list[Task]
+    dropped: dict[str, int] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.tasks)
+
+    def __getitem__(self, i: int) -> Task:
+        return self.tasks[i]
+
+
+def problems(cfg: Data) -> Iterator[Problem]:
+    """Checked rows, at most data.max_samples. Raises ConfigError for an unknown column, DataError for a row without input or label."""
+    for i, (where, row) in enumerate(read_rows(cfg.prompt_dataset, cfg.prompt_split)):
+        if i >= cfg.max_samples:
+            return
+        if i == 0:
+            for setting, key in (("data.input_key", cfg.input_key), ("data.label_key", cfg.label_key)):
+                if _column(row, key) is _MISSING:
+                    raise ConfigError(f"{setting} = {key!r} is no column of {cfg.prompt_dataset}. Known: {', '.join(row)}. Set --{setting} to one of them.")
+        yield _problem(where, row, cfg)
+
+
+_MISSING = object()
+
+
+def _column(row: Mapping[str, Any], key: str) -> Any:
+    """row[key]; `a.b` also reaches into a nested column (verl's reward_model.ground_truth)."""
+    if key in row:
+        return row[key]
+    node: Any = row
+    for part in key.split("."):
+        if not isinstance(node, Mapping) or part not in node:
+            return _MISSING
+        node = node[part]
+    return node
+
+
+def _problem(where: str, row: Mapping[str, Any], cfg: Data) -> Problem:
+    given, label = _column(row, cfg.input_key), _column(row, cfg.label_key)
+    if given in (_MISSING, None, "", []):
+        raise DataError(f"{where} has no input in column {cfg.input_key!r}. Its columns: {', '.join(row)}. Fill it in or remove the row.")
+    meta = dict(row["meta"]) if isinstance(row.get("meta"), Mapping) else {}
+    if "datasource" in row:
+        meta["datasource"] = row["datasource"]
+    env = row.get(cfg.env_key) or None
+    facts = _zerotir_label(label)
+    if facts is not None:
+        label = facts.pop("gold_ans")
+        env = env or _env_of(facts.get("env_func"), where, cfg)
+        meta.update(facts)
+    if label in (_MISSING, None, "", []):
+        raise DataError(f"{where} has no label in column {cfg.label_key!r}. Its columns: {', '.join(row)}. Without one no answer can be rewarded: fill it in or remove the row.")
+    return Problem(where, given, label if isinstance(label, str) else json.dumps(label, ensure_ascii=False), env, meta)
+
+
+def _zerotir_label(label: Any) -> dict[str, Any] | None:
+    """The facts of a ZeroTIR label, else None: an ordinary answer may be JSON too ("3", "[1, 2]")."""
+    if not isinstance(label, str) or not label.lstrip().startswith("{"):
+        return None
+    try:
+        facts = json.loads(label)
+    except json.JSONDecodeError:
+        return None
+    return facts if isinstance(facts, dict) and "gold_ans" in facts else None
+
+
+def _env_of(env_func: str | None, where: str, cfg: Data) -> str | None:
+    if env_func is not None and env_func not in ENV_FUNCS:
+        known = ", ".join(sorted(ENV_FUNCS))
+        raise DataError(f"{where} has env_func {env_func!r} in its label. Known: {known}. Name the environment in column {cfg.env_key!r} instead.")
+    return ENV_FUNCS.get(env_func) if env_func else None
+
+
+def load_prompts(cfg: Data, tokenizer: Any = None, *, env: str = "python_tir", max_prompt_tokens: int | None = None) -> PromptSet:
+    """Read, render and check every prompt.
+
+    tokenizer: a transformers tokenizer; needed for data.apply_chat_template and for the length limit.
+    env: environment of rows that name none. max_prompt_tokens: longer prompts are dropped and counted (default data.max_len - 1).
+    Raises ConfigError (unknown data set, split, column, template) and DataError (a row without input or label).
+    """
+    template = templates.resolve(cfg.input_template)
+    if cfg.apply_chat_template and getattr(tokenizer, "chat_template", None) is None:
+        raise ConfigError("data.apply_chat_template is set, but the model's tokenizer has no chat template. Use --data.input_template, e.g. zerotir.")
+    tasks = [Task(_render(p, cfg, template, tokenizer), p.label, p.env or env, p.meta) for p in problems(cfg)]
+    if tokenizer is None:
+        return PromptSet(tasks)
+    limit = cfg.max_len - 1 if max_prompt_tokens is None else max_prompt_tokens
+    ids = tokenizer([t.prompt for t in tasks], add_special_tokens=False)["input_ids"] if tasks else []
+    kept = [t for t, tokens in zip(tasks, ids, strict=True) if len(tokens) <= limit]
+    return PromptSet(kept, {"prompt_too_long": len(tasks) - len(kept)} if len(kept) < len(tasks) else {})
+
+
+def _render(p: Problem, cfg: Data, template: str | None, tokenizer: Any) -> str:
+    if cfg.apply_chat_template:
+        chat = [{"role": "user", "content": p.input}] if isinstance(p.input, str) else p.input
+        return tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
+    return templates.render(template, p.input if isinstance(p.input, str) else _last_user_text(p, template))
+
+
+def _last_user_text(p: Problem, template: str | None) -> str:
+    """What a text template asks of a chat: its last user message, as ToRL does with verl's rows."""
+    texts = [m["content"] for m in p.input if isinstance(m, Mapping) and m.get("role") == "user" and isinstance(m.get("content"), str)] if isinstance(p.input, list) else []
+    if template is None or not texts:
+        raise DataError(f"{p.where} has a {type(p.input).__name__} as its input, not text. Set --data.apply_chat_template for chats, or --data.input_template to use the last user message.")
+    return texts[-1]
