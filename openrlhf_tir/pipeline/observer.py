@@ -83,7 +83,7 @@ class Observer:
             "tokens_per_s": report.trained_tokens / wall,
             "wall_s": wall,
         }
-        self.metrics.write(report.version, row)
+        self.metrics.log(report.version, row)
         self.progress.update(report.version, row)
         self._reset()
 

@@ -1,0 +1,113 @@
+"""LearnerGroup: one Ray actor per rank, every call goes to all ranks at once. Implements `Learner` for the pipeline."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.util.placement_group import placement_group, remove_placement_group
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+from ..config import Config
+from ..errors import InfraError
+from ..types import StepReport, TrainBatch
+from .ray_session import has_gpus, worker_env
+
+
+class LearnerDied(InfraError):
+    reason = "learner_died"
+
+
+class LearnerRank:
+    """A rank's process. torch and DeepSpeed are imported here, in the worker."""
+
+    def __init__(self, rank: int, world_size: int) -> None:
+        self.rank, self.world_size, self.inner = rank, world_size, None
+
+    def address(self) -> tuple[str, int]:
+        """Where rank 0 will listen: this node's address and a free port."""
+        import socket
+
+        with socket.socket() as s:
+            s.bind(("", 0))
+            return ray.util.get_node_ip_address(), s.getsockname()[1]
+
+    def start(self, cfg: Config, master_addr: str, master_port: int) -> int:
+        from ..learner.zero3 import Zero3Rank
+
+        self.inner = Zero3Rank(cfg, self.rank, self.world_size, master_addr, master_port)
+        return self.inner.version
+
+    def step(self, batch: TrainBatch, *groups: Any) -> dict[str, float]:
+        return self.inner.step(batch, list(groups))
+
+    def call(self, method: str, *args: Any) -> Any:
+        return getattr(self.inner, method)(*args)
+
+
+class LearnerGroup:
+    """All ranks, as one Learner."""
+
+    def __init__(self, cfg: Config, ranks: list, group) -> None:
+        self.cfg, self.ranks, self._placement = cfg, ranks, group
+        self.version = 0
+
+    @classmethod
+    async def start(cls, cfg: Config) -> LearnerGroup:
+        n = cfg.actor.world_size
+        gpus = 1 if has_gpus() else 0
+        placement = placement_group([{"CPU": 1, "GPU": gpus} if gpus else {"CPU": 1}] * n, strategy="PACK")
+        await placement.ready()
+        actor = ray.remote(LearnerRank).options(
+            num_cpus=1, num_gpus=gpus, runtime_env={"env_vars": worker_env(cfg)}, scheduling_strategy=PlacementGroupSchedulingStrategy(placement)
+        )
+        ranks = [actor.remote(rank, n) for rank in range(n)]
+        addr, port = await ranks[0].address.remote()
+        self = cls(cfg, ranks, placement)
+        await self._all([r.start.remote(cfg, addr, port) for r in ranks])
+        return self
+
+    async def step(self, batch: TrainBatch) -> StepReport:
+        start = time.monotonic()
+        light = TrainBatch(batch.step, [type(i)(i.meta, None) for i in batch.items], batch.rank_of)
+        payloads = [item.payload for item in batch.items]
+        metrics = (await self._all([r.step.remote(light, *payloads) for r in self.ranks]))[0]
+        self.version += 1
+        return StepReport(self.version, metrics, time.monotonic() - start, batch.num_tokens)
+
+    async def publish(self, path: Path) -> str:
+        return (await self._call("publish", path))[0]
+
+    async def score(self, sequences: list[list[int]]) -> list[Any]:
+        return (await self._call("score", sequences))[0]
+
+    async def save(self, directory: Path) -> None:
+        await self._call("save", directory)
+
+    async def load(self, directory: Path) -> int:
+        self.version = (await self._call("load", directory))[0]
+        return self.version
+
+    async def export(self, directory: Path) -> None:
+        await self._call("export", directory)
+
+    async def sft_step(self, rows: list, lr: float) -> dict[str, float]:
+        return (await self._call("sft_step", rows, lr))[0]
+
+    async def stop(self) -> None:
+        for r in self.ranks:
+            ray.kill(r)
+        remove_placement_group(self._placement)
+
+    async def _call(self, method: str, *args: Any) -> list[Any]:
+        return await self._all([r.call.remote(method, *args) for r in self.ranks])
+
+    async def _all(self, refs: list) -> list[Any]:
+        """Raises LearnerDied when a rank's process is gone; the others are stuck in a collective then, so nothing can be saved."""
+        try:
+            return list(await asyncio.gather(*refs))
+        except ray.exceptions.RayActorError as e:
+            raise LearnerDied(f"A learner rank died: {e}. All ranks restart from the last checkpoint: run the same command with --resume.") from e

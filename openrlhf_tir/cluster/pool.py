@@ -1,0 +1,145 @@
+"""RolloutPool: the rollout actors as one `Rollout`. Least-loaded routing; a dead actor is replaced and gets the current weights.
+
+A replacement is routed to only after a full push and canary (`on_join`). Groups of the dead actor raise EngineError: the pipeline
+issues them again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import ray
+from ray.util.placement_group import placement_group
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+from ..config import Config
+from ..errors import EngineError
+from ..pipeline.signal import Signal
+from ..types import Group, GroupKey, GroupMeta, Task
+from .ray_session import has_gpus, worker_env
+from .rollout_actor import RolloutActor
+
+log = logging.getLogger(__name__)
+
+
+class ActorDied(EngineError):
+    reason = "actor_died"
+
+
+@dataclass
+class Member:
+    """One actor. `routed`: healthy and proved to hold the current weights."""
+
+    name: str
+    actor: Any
+    url: str = ""
+    routed: bool = True
+    running: set[GroupKey] = field(default_factory=set)
+
+    async def update_weights(self, path, version: int, digest: str) -> None:
+        await self.actor.update_weights.remote(path, version, digest)
+
+    async def canary(self, prompts: list[list[int]], max_tokens: int, seed: int) -> list:
+        return await self.actor.canary.remote(prompts, max_tokens, seed)
+
+
+class RolloutPool:
+    def __init__(self, cfg: Config, model: str, env_urls: Mapping[str, list[str]]) -> None:
+        self.cfg, self.model, self.env_urls = cfg, model, env_urls
+        self.members: list[Member] = []
+        self.on_join: Callable[[Member], Awaitable[None]] | None = None
+        self.joined = Signal()
+        self._reviving: set[asyncio.Task] = set()
+        self._broken: BaseException | None = None
+
+    @classmethod
+    async def start(cls, cfg: Config, model: str, env_urls: Mapping[str, list[str]]) -> RolloutPool:
+        self = cls(cfg, model, env_urls)
+        self.members = list(await asyncio.gather(*(self._spawn(f"rollout-{i}") for i in range(cfg.vllm.num_engines))))
+        return self
+
+    async def _spawn(self, name: str) -> Member:
+        tp = self.cfg.vllm.tensor_parallel_size
+        gpu = has_gpus()
+        placement = placement_group([{"CPU": 1} | ({"GPU": 1} if gpu else {})] * tp, strategy="STRICT_PACK")
+        await placement.ready()
+        actor = (
+            ray.remote(RolloutActor)
+            .options(
+                num_cpus=1,
+                max_concurrency=10_000,
+                runtime_env={"env_vars": worker_env(self.cfg)},
+                scheduling_strategy=PlacementGroupSchedulingStrategy(placement, placement_group_capture_child_tasks=True),
+            )
+            .remote(name)
+        )
+        url = await actor.start.remote(self.cfg, self.model, self.env_urls, os.environ.get(self.cfg.env.token_env))
+        return Member(name, actor, url)
+
+    async def run_group(self, key: GroupKey, task: Task, mode=None) -> tuple[GroupMeta, Any]:
+        """Raises ActorDied when the actor's process is gone, and whatever kept a dead one from being replaced."""
+        await self.joined.until(lambda: self._broken or any(m.routed for m in self.members))
+        if self._broken:
+            raise self._broken
+        member = min((m for m in self.members if m.routed), key=lambda m: len(m.running))
+        member.running.add(key)
+        try:
+            meta, payload = member.actor.run_group.options(num_returns=2).remote(key, task, mode)
+            return await meta, payload
+        except ray.exceptions.RayActorError as e:
+            self._replace(member)
+            raise ActorDied(f"{member.name} died with {len(member.running)} groups: {e}") from e
+        finally:
+            member.running.discard(key)
+
+    def _replace(self, member: Member) -> None:
+        if not member.routed:
+            return
+        member.routed = False
+        log.warning("%s died; starting another in its place", member.name)
+        task = asyncio.create_task(self._revive(member), name=f"revive {member.name}")
+        self._reviving.add(task)
+        task.add_done_callback(self._revived)
+
+    def _revived(self, task: asyncio.Task) -> None:
+        self._reviving.discard(task)
+        if not task.cancelled():
+            self._broken = task.exception()
+        self.joined.notify()
+
+    async def _revive(self, dead: Member) -> None:
+        fresh = await self._spawn(dead.name)
+        fresh.routed = False
+        if self.on_join:
+            await self.on_join(fresh)
+        fresh.routed = True
+        self.members[self.members.index(dead)] = fresh
+
+    async def fetch(self, payloads: Sequence[Any]) -> list[Group]:
+        return list(await asyncio.gather(*payloads))
+
+    async def store(self, group: Group) -> Any:
+        return ray.put(group)
+
+    def where(self, key: GroupKey) -> str:
+        return next((f"on {m.name}, env {self.cfg.env.name}" for m in self.members if key in m.running), "waiting for an actor")
+
+    def engine_stats(self) -> dict[str, float]:
+        return {"actors": float(sum(m.routed for m in self.members))}
+
+    async def busy_intervals(self) -> dict[str, list[tuple[float, float]]]:
+        """Per actor: when at least one of its requests was decoding, since the last call; epoch seconds."""
+        found = await asyncio.gather(*(m.actor.busy_intervals.remote() for m in self.members))
+        return dict(zip((m.name for m in self.members), found, strict=True))
+
+    async def stop(self) -> None:
+        for task in self._reviving:
+            task.cancel()
+        await asyncio.gather(*(m.actor.stop.remote() for m in self.members), return_exceptions=True)
+        for m in self.members:
+            ray.kill(m.actor)

@@ -1,0 +1,160 @@
+"""Fakes of the pipeline's ports: scripted latencies and outcomes, exact bookkeeping of versions. No engine, no learner."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+
+from openrlhf_tir.config import Config
+from openrlhf_tir.errors import InfraError
+from openrlhf_tir.pipeline.checkpoint import Checkpoints
+from openrlhf_tir.pipeline.loop import Pipeline
+from openrlhf_tir.pipeline.observer import Observer
+from openrlhf_tir.pipeline.ports import PushReport
+from openrlhf_tir.replay.ledger import Ledger
+from openrlhf_tir.types import KEEP, Group, GroupKey, GroupMeta, Segment, StepReport, Task, Trajectory, Verdict
+
+
+class FakePrompts:
+    def __init__(self, n: int, episodes: int = 1) -> None:
+        self.n, self.total, self.at = n, n * episodes, 0
+
+    def next(self):
+        if self.at >= self.total:
+            return None
+        self.at += 1
+        return divmod(self.at - 1, self.n)
+
+    def task(self, prompt):
+        return Task(f"p{prompt}", "0", "echo")
+
+    def state(self):
+        return {"at": self.at}
+
+    def restore(self, state):
+        self.at = state["at"]
+
+
+def group_of(key: GroupKey, version: int, verdict: Verdict = KEEP, failed: str | None = None) -> tuple[GroupMeta, Group]:
+    ids = np.arange(2, dtype=np.int32)
+    seg = Segment("model", ids, np.zeros(2, np.float32), np.full(2, version, np.int32), "ab")
+    trajectories = [Trajectory(i, ids, [seg], finish_reason="stop", reward=float(i), parts={"correct": float(i)}) for i in range(2)]
+    meta = GroupMeta(key, verdict, [0, 1], [0.0, 1.0], [False, True], [False, True], [2, 2], [2, 2], 2, version, failed=failed, stats={"calls": 0.0, "truncated": 0.0})
+    return meta, Group(key, Task("p", "0"), trajectories)
+
+
+class FakeRollout:
+    """Groups take `latency(rng)` virtual seconds; `fate(rng)` is "", a filter's reason, or "!fault" (raised), "?fault" (in the metadata)."""
+
+    def __init__(self, seed: int = 0, latency=lambda r: 1.0, fate=lambda r: "") -> None:
+        self.rng, self.latency, self.fate = random.Random(seed), latency, fate
+        self.version, self.live = 0, 0
+
+    async def run_group(self, key, task):
+        seconds, fate, version = self.latency(self.rng), self.fate(self.rng), self.version
+        self.live += 1
+        try:
+            await asyncio.sleep(seconds)
+        finally:
+            self.live -= 1
+        if fate.startswith("!"):
+            raise InfraError(fate[1:])
+        if fate.startswith("?"):
+            return group_of(key, version, failed=fate[1:])
+        return group_of(key, version, Verdict(not fate, fate))
+
+    async def fetch(self, payloads):
+        return list(payloads)
+
+    async def store(self, group):
+        return group
+
+    def where(self, key):
+        return "on fake, env echo"
+
+    def engine_stats(self):
+        return {}
+
+
+class FakeLearner:
+    def __init__(self, seconds: float = 1.0, crash_at: int | None = None) -> None:
+        self.version, self.seconds, self.crash_at = 0, seconds, crash_at
+        self.trained: list[tuple[int, GroupKey, int]] = []
+
+    async def step(self, batch):
+        await asyncio.sleep(self.seconds)
+        if self.version == self.crash_at:
+            raise RuntimeError("crash")
+        self.trained += [(self.version, i.meta.key, i.meta.oldest_version) for i in batch.items]
+        self.version += 1
+        return StepReport(self.version, {}, self.seconds, batch.num_tokens)
+
+    async def save(self, directory: Path):
+        (directory / "learner.json").write_text(json.dumps({"version": self.version}))
+
+    async def load(self, directory: Path):
+        self.version = json.loads((directory / "learner.json").read_text())["version"]
+        return self.version
+
+
+class FakePublisher:
+    def __init__(self, rollout: FakeRollout, seconds: float = 0.1) -> None:
+        self.rollout, self.seconds, self.live_at_push = rollout, seconds, []
+
+    async def publish(self, version):
+        self.live_at_push.append(self.rollout.live)
+        await asyncio.sleep(self.seconds)
+        self.rollout.version = version
+        return PushReport(self.seconds, 0.0)
+
+
+class MemoryMetrics:
+    def __init__(self) -> None:
+        self.rows: dict[int, dict] = {}
+
+    def log(self, step, row):
+        self.rows[step] = dict(row)
+
+    def truncate_after(self, step):
+        self.rows = {s: r for s, r in self.rows.items() if s <= step}
+
+
+class Silent:
+    """A trace and a progress display that show nothing."""
+
+    def add(self, *args, **kwargs): ...
+    def update(self, *args): ...
+    @contextmanager
+    def span(self, *args):
+        yield
+
+
+def pipeline(run_dir: Path, *, prompts=None, rollout=None, learner=None, metrics=None, **flags) -> Pipeline:
+    """A Pipeline on fakes. flags: mode, S, B, max_steps, depth, save_steps, reissues, stall."""
+    rollout = rollout or FakeRollout()
+    mode, S = flags.get("mode", "pipeline"), flags.get("S")
+    cfg = Config.model_validate(
+        {
+            "run_dir": run_dir,
+            "actor": {"num_gpus_per_node": 1},
+            "rollout": {"batch_size": flags.get("B", 2), "n_samples_per_prompt": 2},
+            "pipeline": {"mode": mode, "max_staleness": S, "depth": flags.get("depth"), "stall_timeout_s": flags.get("stall", 1000)},
+            "train": {"max_steps": flags.get("max_steps", 10), "max_reissues": flags.get("reissues", 2)},
+            "ckpt": {"save_steps": flags.get("save_steps", -1)},
+        }
+    )
+    return Pipeline(
+        cfg,
+        prompts=prompts or FakePrompts(1000),
+        rollout=rollout,
+        learner=learner or FakeLearner(),
+        publisher=FakePublisher(rollout),
+        ledger=Ledger(run_dir / "ledger.jsonl"),
+        checkpoints=Checkpoints(run_dir / "ckpt", 2),
+        observer=Observer(metrics or MemoryMetrics(), Silent(), Silent()),
+    )

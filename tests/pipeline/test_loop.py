@@ -1,0 +1,144 @@
+"""The loop on fakes and a virtual clock: staleness, modes, order, conservation, the end of the data, faults, resume."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from openrlhf_tir.errors import StallError
+from openrlhf_tir.replay.ledger import audit
+
+from .fakes import FakeLearner, FakePrompts, FakeRollout, pipeline
+from .virtual_time import run
+
+
+def staleness(learner: FakeLearner) -> list[int]:
+    return [version - oldest for version, _, oldest in learner.trained]
+
+
+def test_sync_trains_every_token_with_the_version_that_sampled_it(tmp_path):
+    p = pipeline(tmp_path, mode="sync", max_steps=5)
+    run(p.run())
+    assert staleness(p.learner) == [0] * 10
+    assert p.publisher.live_at_push == [0] * 6
+
+
+def test_sync_takes_rollout_plus_training_time_and_one_step_overlaps_them(tmp_path):
+    """Rollout 1 s, training 1 s, push 0.1 s: sync needs 2.1 s a step; one_step hides training behind rollout: 1.1 s after the first."""
+    import asyncio
+
+    async def seconds(p):
+        start = asyncio.get_running_loop().time()
+        await p.run()
+        return asyncio.get_running_loop().time() - start
+
+    sync = run(seconds(pipeline(tmp_path / "a", mode="sync", max_steps=5)))
+    overlapped = run(seconds(pipeline(tmp_path / "b", mode="one_step", max_steps=5)))
+    assert sync == pytest.approx(0.1 + 5 * 2.1)
+    assert overlapped == pytest.approx(0.1 + 2.1 + 4 * 1.1)
+
+
+def test_one_step_never_pushes_into_a_running_rollout(tmp_path):
+    p = pipeline(tmp_path, mode="one_step", max_steps=6, rollout=FakeRollout(latency=lambda r: r.uniform(0.5, 3)))
+    run(p.run())
+    assert set(p.publisher.live_at_push) == {0}
+    assert max(staleness(p.learner)) == 1
+
+
+def test_pipeline_pushes_while_groups_roll(tmp_path):
+    p = pipeline(tmp_path, mode="pipeline", S=2, max_steps=6, rollout=FakeRollout(latency=lambda r: r.uniform(0.5, 3)))
+    run(p.run())
+    assert max(p.publisher.live_at_push) > 0
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 10_000),
+    mode=st.sampled_from(["sync", "one_step", "pipeline", "pipeline_drain"]),
+    S=st.integers(1, 4),
+    B=st.integers(1, 4),
+    drop=st.floats(0, 0.7),
+    fault=st.floats(0, 0.3),
+    slow=st.floats(0.1, 20),
+)
+def test_no_interleaving_breaks_staleness_conservation_or_the_ledger(tmp_path_factory, seed, mode, S, B, drop, fault, slow):
+    """Random latencies, drops and faults over finite data: every prompt ends once, staleness never exceeds S, nothing deadlocks."""
+
+    def fate(r):
+        x = r.random()
+        return "accuracy_high" if x < drop else "!env" if x < drop + fault / 2 else "?timeout" if x < drop + fault else ""
+
+    rollout = FakeRollout(seed, latency=lambda r: r.choice([0.1, 1.0, slow]), fate=fate)
+    p = pipeline(
+        tmp_path_factory.mktemp("run"), mode=mode, S=S if mode.startswith("pipeline") else None, B=B, rollout=rollout, prompts=FakePrompts(40), max_steps=1000
+    )
+    run(p.run())
+    assert max(staleness(p.learner), default=0) <= p.S
+    report = audit(p.ledger.path)
+    assert report.errors == []
+    assert report.open == []
+    ends = Counter({k: n for k, n in report.ended.items() if not k.startswith("requeued")})
+    assert ends.total() == 40
+    assert len(p.learner.trained) == ends["trained"]
+
+
+def test_batches_take_the_oldest_dispatched_not_the_first_finished(tmp_path):
+    """Groups 0 and 2 are slow (5 s), 1 and 3 fast: with S = 1 and B = 2 the second batch is 0 and 2 although 3 finished before them."""
+    latencies = iter([5.0, 1.0, 5.0, 1.0] + [1.0] * 100)
+    p = pipeline(tmp_path, S=1, B=2, max_steps=2, rollout=FakeRollout(latency=lambda r: next(latencies)))
+    run(p.run())
+    assert [key.prompt for _, key, _ in p.learner.trained] == [1, 3, 0, 2]
+
+
+def test_the_last_groups_are_trained_though_they_do_not_fill_a_batch(tmp_path):
+    p = pipeline(tmp_path, B=4, prompts=FakePrompts(6), max_steps=10)
+    run(p.run())
+    assert [v for v, _, _ in p.learner.trained] == [0, 0, 0, 0, 1, 1]
+
+
+def test_a_failed_group_is_issued_again_with_a_new_key_and_given_up_after_max_reissues(tmp_path):
+    fates = iter(["!env", "?timeout", "!env", ""])
+    p = pipeline(tmp_path, B=1, prompts=FakePrompts(2), rollout=FakeRollout(fate=lambda r: next(fates)), mode="sync", reissues=2)
+    run(p.run())
+    assert audit(p.ledger.path).ended == {"requeued(infra)": 1, "requeued(timeout)": 1, "failed(infra)": 1, "trained": 1}
+    assert [k.prompt for _, k, _ in p.learner.trained] == [1]
+
+
+def test_depth_below_the_bound_keeps_the_queue_short(tmp_path):
+    p = pipeline(tmp_path, S=3, B=2, depth=2, max_steps=8)
+    seen = []
+    p.signal.notify, notify = lambda: (seen.append(p.budget.pending), notify()), p.signal.notify
+    run(p.run())
+    assert max(seen) <= 2
+
+
+def test_the_last_steps_start_no_group_that_cannot_be_used(tmp_path):
+    p = pipeline(tmp_path, S=2, B=2, max_steps=3)
+    run(p.run())
+    assert p.budget.acquired == 6
+
+
+def test_a_stall_names_who_waits_for_what(tmp_path):
+    p = pipeline(tmp_path, B=2, stall=50, rollout=FakeRollout(latency=lambda r: 1e6))
+    with pytest.raises(ExceptionGroup) as e:
+        run(p.run())
+    (stall,) = e.value.exceptions
+    assert isinstance(stall, StallError)
+    assert "'wait for replay'" in str(stall) and "6 are rolling" in str(stall) and "oldest is 0/0/0" in str(stall)
+
+
+@pytest.mark.parametrize("crash_at", [0, 3, 5])
+def test_after_a_crash_a_resume_trains_every_prompt_exactly_once(tmp_path, crash_at):
+    latency, prompts = (lambda r: r.choice([0.2, 1.0, 4.0])), 30
+    first = pipeline(tmp_path, B=2, S=2, save_steps=2, prompts=FakePrompts(prompts), learner=FakeLearner(crash_at=crash_at), rollout=FakeRollout(1, latency), max_steps=100)
+    with pytest.raises(ExceptionGroup):
+        run(first.run())
+    second = pipeline(tmp_path, B=2, S=2, save_steps=2, prompts=FakePrompts(prompts), rollout=FakeRollout(2, latency), max_steps=100)
+    run(second.run(resume=True))
+    report = audit(second.ledger.path)
+    assert report.errors == [] and report.open == []
+    assert sorted(report.trained) == [(0, i) for i in range(prompts)]
+    assert max(staleness(second.learner)) <= 2

@@ -1,0 +1,53 @@
+"""Budget and gate, by hand."""
+
+import pytest
+
+from openrlhf_tir.errors import ConservationError
+from openrlhf_tir.pipeline.budget import Budget, gate_open
+
+
+def test_gate_waits_for_a_group_that_must_be_trained_at_this_version():
+    assert not gate_open(3, 2, [3])
+    assert gate_open(3, 2, [4])
+
+
+def test_gate_is_shut_when_more_groups_are_due_than_the_steps_left_can_take():
+    """B = 2 at version 1, four groups due at 2: the step at version 2 takes two of them, the other two would be too old."""
+    assert not gate_open(1, 2, [2, 2, 2, 2])
+    assert gate_open(1, 2, [2, 2])
+    assert gate_open(1, 2, [2, 2, 3, 3])
+    assert not gate_open(1, 2, [2, 2, 3, 3, 3])
+
+
+def test_admission_counts_groups_in_training_until_their_weights_are_pushed():
+    budget = Budget(batch_groups=2, max_staleness=0)
+    budget.enter()
+    budget.enter()
+    assert not budget.admits()
+    budget.move("rolling", "buffered", 2)
+    budget.move("buffered", "training", 2)
+    assert not budget.admits()
+    budget.move("training", "trained", 2)
+    assert budget.admits()
+
+
+def test_a_filtered_group_frees_its_slot_at_once():
+    budget = Budget(batch_groups=1, max_staleness=0)
+    budget.enter()
+    budget.move("rolling", "filtered")
+    assert budget.admits()
+
+
+def test_a_group_cannot_leave_a_state_that_it_is_not_in():
+    budget = Budget(batch_groups=2, max_staleness=1)
+    budget.enter()
+    with pytest.raises(ConservationError, match="counted twice"):
+        budget.move("rolling", "buffered", 2)
+
+
+def test_books_that_differ_from_reality_stop_the_run():
+    budget = Budget(batch_groups=2, max_staleness=1)
+    budget.enter()
+    budget.check(rolling=1, buffered=0)
+    with pytest.raises(ConservationError, match="rolling: 1 in the books, 0 in fact"):
+        budget.check(rolling=0, buffered=0)
