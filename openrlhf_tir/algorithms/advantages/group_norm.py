@@ -1,0 +1,18 @@
+"""GRPO (arXiv 2402.03300, section 4.1.2): A = (R - mean) / (std + 1e-6) within the group, unbiased std.
+
+All rewards equal: 0 / 1e-6 = 0. A group of one: 0 (its std is undefined).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .base import AdvantageInputs, spread
+
+EPS = 1e-6
+
+
+def group_norm(inputs: AdvantageInputs) -> list[np.ndarray]:
+    rewards_G = inputs.rewards_G
+    std = rewards_G.std(ddof=1) if len(rewards_G) > 1 else 0.0
+    return spread((rewards_G - rewards_G.mean()) / (std + EPS), inputs)

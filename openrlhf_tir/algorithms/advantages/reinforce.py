@@ -1,0 +1,15 @@
+"""REINFORCE without a baseline (Williams 1992): A_t = gamma^(last - t) * R, then whitened over the batch.
+
+The whitening is what centres it: with rewards of one sign a batch would otherwise only push up, or only down.
+The only estimator that uses `gamma`; the group estimators compare whole trajectories.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .base import AdvantageInputs, spread
+
+
+def reinforce(inputs: AdvantageInputs) -> list[np.ndarray]:
+    return spread(inputs.rewards_G, inputs, inputs.gamma)

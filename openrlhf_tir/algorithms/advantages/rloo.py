@@ -1,0 +1,17 @@
+"""RLOO (arXiv 2402.14740): A_i = R_i - mean of the *other* rewards of the group.
+
+Leaving the sample out makes the baseline independent of it, hence unbiased. A group of one has no others: A = 0, nothing is learned.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .base import AdvantageInputs, spread
+
+
+def rloo(inputs: AdvantageInputs) -> list[np.ndarray]:
+    rewards_G = inputs.rewards_G
+    n = len(rewards_G)
+    others_G = (rewards_G.sum() - rewards_G) / (n - 1) if n > 1 else rewards_G
+    return spread(rewards_G - others_G, inputs)

@@ -1,0 +1,44 @@
+"""From per-token losses to the scalar that DeepSpeed differentiates: the only place that knows the scaling.
+
+We want the gradient of one mean over the whole batch, however it is cut into ranks and micro batches:
+
+    L = 1/N * sum over ranks r, micro batches m, tokens t of mask_t * l_t          N = trained tokens of all ranks (token-mean)
+
+DeepSpeed does two things to what we hand to backward(loss_rm): it divides each by `accumulation` (its configured
+gradient_accumulation_steps), adds them up over m, and averages the gradient over the dp_size ranks. So
+
+    gradient = 1/dp_size * sum_r sum_m 1/accumulation * grad(loss_rm)
+    loss_rm  = dp_size * accumulation / N * sum_t mask_t * l_t                      makes gradient = grad(L).
+
+OpenRLHF's aggregate_loss computes sum_t mask_t * l_t / batch_num_tokens * dp_size, hence batch_num_tokens = N / accumulation.
+The same holds for "seq-mean-token-mean" with sequence means in place of tokens and the number of trained sequences for N.
+A rank's mean over *its own* tokens would be wrong whenever ranks or micro batches hold different numbers of tokens, which
+with tool calls is always. zero3.py sets accumulation = 1 and tells DeepSpeed where the last micro batch is, because the number
+of micro batches changes from step to step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class GlobalCounts:
+    """What a global mean divides by. `tokens`: trained tokens (or summed loss weights) of all ranks; `sequences`: those with any."""
+
+    tokens: float
+    sequences: float
+    dp_size: int
+    accumulation: int = 1
+
+    def loss_kwargs(self) -> dict[str, float]:
+        """The scaling arguments of OpenRLHF's PolicyLoss, SFTLoss and aggregate_loss. An empty batch divides 0 by a floor, not by 0."""
+        return {
+            "dp_size": self.dp_size,
+            "batch_num_tokens": max(self.tokens, 1e-8) / self.accumulation,
+            "global_batch_size": max(self.sequences, 1.0) / self.accumulation,
+        }
+
+    def unscale(self, summed_loss: float) -> float:
+        """The global mean, from the sum of all loss_rm over all ranks and micro batches: what is reported as `loss`."""
+        return summed_loss / (self.dp_size * self.accumulation)

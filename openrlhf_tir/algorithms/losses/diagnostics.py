@@ -1,0 +1,72 @@
+"""Diagnostics of a policy update: sums over trained tokens that add up over micro batches and ranks, and the metrics made of them.
+
+With l = log pi - log mu (pi: the learner's weights, mu: the policy that sampled the token) and n sampled tokens:
+
+    kl_rollout         1/n sum(exp(l) - 1 - l)                      k3 estimate of KL(mu || pi), never negative
+    ess                (sum exp(l))^2 / (n sum exp(l)^2)            1 on-policy; small: few tokens carry the update
+    clip_low/high      share of trained tokens whose gradient PPO cuts: ratio < 1 - eps_low with A < 0; ratio > 1 + eps_high with A > 0
+    mismatch_max       max |l| where lag = 0: same weights, so the engines disagree (dtype, kernels)
+    lag_mean_abs       mean |l| where lag > 0: what staleness adds
+    log_ratio_abs_max  max |l|, whatever the lag
+
+Only tokens the policy sampled enter these; environment tokens that are trained (env_mask off) count in entropy and trained_tokens.
+"""
+
+from __future__ import annotations
+
+import torch
+
+SUMS = ("trained", "sampled", "lagging", "entropy", "abs_advantage", "clip_low", "clip_high", "k3", "weight", "weight_sq", "lag", "lag_abs_ratio")
+MAXIMA = ("log_ratio_abs_max", "mismatch_max", "staleness_max")
+
+
+class Tally:
+    """Collects one step's sums [len(SUMS)] float64 and maxima [len(MAXIMA)] float64 on `device`."""
+
+    def __init__(self, device: str) -> None:
+        self.sums = torch.zeros(len(SUMS), dtype=torch.float64, device=device)
+        self.maxima = torch.zeros(len(MAXIMA), dtype=torch.float64, device=device)
+
+    @torch.no_grad()
+    def add(self, *, log_ratio: torch.Tensor, ratio: torch.Tensor, entropy: torch.Tensor, fields: dict[str, torch.Tensor], clip: tuple[float, float]) -> None:
+        """All [b, L-1]. log_ratio: l above, 0 where not sampled; ratio: PPO's, whose denominator may be another policy."""
+        trained = fields["trained"] > 0
+        sampled = trained & (fields["sampled"] > 0)
+        lag, adv = fields["lag"], fields["advantages"]
+        late = sampled & (lag > 0)
+        weight = log_ratio.double().exp()
+        terms = {
+            "trained": trained,
+            "sampled": sampled,
+            "lagging": late,
+            "entropy": entropy * trained,
+            "abs_advantage": adv.abs() * trained,
+            "clip_low": sampled & (ratio < 1 - clip[0]) & (adv < 0),
+            "clip_high": sampled & (ratio > 1 + clip[1]) & (adv > 0),
+            "k3": (weight - 1 - log_ratio) * sampled,
+            "weight": weight * sampled,
+            "weight_sq": weight.square() * sampled,
+            "lag": lag * sampled,
+            "lag_abs_ratio": log_ratio.abs() * late,
+        }
+        self.sums += torch.stack([terms[name].sum(dtype=torch.float64) for name in SUMS])
+        distance = log_ratio.abs() * sampled
+        maxima = torch.stack([distance.max(), (distance * (lag == 0)).max(), (lag * sampled).max().to(distance.dtype)])
+        self.maxima = torch.maximum(self.maxima, maxima.double())
+
+    def metrics(self) -> dict[str, float]:
+        """Call after the ranks have summed `sums` and maximised `maxima`."""
+        s = dict(zip(SUMS, self.sums.tolist(), strict=True))
+        per_trained, per_sampled = max(s["trained"], 1.0), max(s["sampled"], 1.0)
+        return {
+            "trained_tokens": s["trained"],
+            "entropy": s["entropy"] / per_trained,
+            "advantage_abs_mean": s["abs_advantage"] / per_trained,
+            "clip_low": s["clip_low"] / per_trained,
+            "clip_high": s["clip_high"] / per_trained,
+            "kl_rollout": s["k3"] / per_sampled,
+            "ess": s["weight"] ** 2 / (per_sampled * s["weight_sq"]) if s["weight_sq"] else 1.0,
+            "staleness_mean": s["lag"] / per_sampled,
+            "lag_mean_abs": s["lag_abs_ratio"] / max(s["lagging"], 1.0),
+            **dict(zip(MAXIMA, self.maxima.tolist(), strict=True)),
+        }

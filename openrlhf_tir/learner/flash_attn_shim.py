@@ -1,0 +1,53 @@
+"""flash-attn names that openrlhf imports, on machines that cannot have flash-attn. Present only while openrlhf is being imported.
+
+openrlhf.models.ring_attn_utils imports five helpers at module level, of which four are plain indexing and one (all_gather) belongs
+to ring attention, which is not used here. The stubs must be gone afterwards: with them in place transformers would believe that
+flash-attn is installed and choose its kernels. Where flash-attn is installed, nothing is stubbed.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+
+
+def _ring_attention_only(*_args, **_kwargs):
+    raise NotImplementedError("flash_attn.utils.distributed.all_gather belongs to ring attention, which needs flash-attn. Leave ring attention off.")
+
+
+def _stubs() -> dict[str, dict[str, object]]:
+    from einops import rearrange
+    from transformers.modeling_flash_attention_utils import _pad_input, _unpad_input
+
+    padding = {"index_first_axis": lambda x, indices: x[indices], "pad_input": _pad_input, "unpad_input": _unpad_input, "rearrange": rearrange}
+    return {
+        "flash_attn": {},
+        "flash_attn.bert_padding": padding,
+        "flash_attn.utils": {},
+        "flash_attn.utils.distributed": {"all_gather": _ring_attention_only},
+    }
+
+
+@contextmanager
+def flash_attn_importable() -> Iterator[None]:
+    """Within the block `from flash_attn.bert_padding import ...` works. Import transformers before, so that it has looked already."""
+    if importlib.util.find_spec("flash_attn") is not None:
+        yield
+        return
+    stubs = _stubs()
+    for name, attributes in stubs.items():
+        module = ModuleType(name)
+        # A real spec: transformers' find_spec raises ValueError on a module whose __spec__ is None.
+        module.__spec__ = ModuleSpec(name, loader=None, is_package=True)
+        module.__path__ = []
+        vars(module).update(attributes)
+        sys.modules[name] = module
+    try:
+        yield
+    finally:
+        for name in stubs:
+            del sys.modules[name]

@@ -1,0 +1,66 @@
+"""Objectives: micro batch of log-probs -> the loss handed to DeepSpeed. Reinforcement learning and fine-tuning, both by openrlhf's losses.
+
+Which policy stands in the denominator of PPO's ratio pi / pi_old:
+
+    is_correction_level = "off"     pi_old = mu, the policy that sampled the token, by its recorded log-prob:
+                                    ratio = pi / mu, so clip-higher acts on all that lies between: staleness and engine mismatch.
+    otherwise (OpenRLHF, decoupled) pi_old = pi at the start of the step, mu enters only the gate of the IS correction:
+                                    loss = w * -min(ratio A, clip(ratio) A),  w = gate(pi_old / mu).
+
+OpenRLHF recomputes log pi_old in a forward pass before training. There is one update per batch here, so during it the weights are
+those of the start of the step, and pi_old is the current log-prob, detached: the same number without the pass. Its ratio is then 1 and
+clipping inert, which is why it is not the default: on stale data the default's ratio is what PPO's trust region is about.
+Trained environment tokens (env_mask off) were sampled by nobody: pi_old = mu = pi, detached.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from ..algorithms.aggregate import GlobalCounts
+from ..algorithms.losses.diagnostics import Tally
+from ..config import Config
+from .openrlhf_adapter import PolicyModel, SFTLoss, aggregate_loss, policy_loss
+from .packing import MicroBatch
+
+
+class PolicyObjective:
+    """One step's policy loss; `tally` gathers the diagnostics of the micro batches it was called on."""
+
+    def __init__(self, cfg: Config, model: PolicyModel, counts: GlobalCounts, device: str) -> None:
+        self.cfg, self.model, self.counts = cfg, model, counts
+        self.loss = policy_loss(cfg)
+        self.tally = Tally(device)
+
+    def __call__(self, micro: MicroBatch) -> torch.Tensor:
+        coefficient = self.cfg.actor.entropy_coef or 0.0
+        log_probs, entropy = self.model.score(micro.sequences, micro.attention_mask, entropy_grad=coefficient != 0)
+        fields, current = micro.fields, log_probs.detach()
+        mask = fields["trained"]
+        rollout = torch.where(fields["sampled"] > 0, fields["rollout_logprobs"], current)
+        old = rollout if self.cfg.algo.advantage.is_correction_level == "off" else current
+        scaling = self.counts.loss_kwargs()
+        loss = self.loss(log_probs, old, fields["advantages"], action_mask=mask, rollout_log_probs=rollout, **scaling)[0]
+        if coefficient:
+            loss = loss - coefficient * aggregate_loss(entropy, mask, **scaling)
+        log_ratio = (current - rollout) * mask
+        self.tally.add(log_ratio=log_ratio, ratio=self._ratio(current - old, mask), entropy=entropy.detach(), fields=fields, clip=self.cfg.actor.clip)
+        return loss
+
+    def _ratio(self, log_ratio: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        """The ratio that is clipped: per token (ppo), or the geometric mean over the sequence (gspo, arXiv 2507.18071)."""
+        if self.cfg.actor.policy_loss_type == "gspo":
+            log_ratio = ((log_ratio * mask).sum(-1, keepdim=True) / mask.sum(-1, keepdim=True).clamp(min=1)).expand_as(log_ratio)
+        return log_ratio.clamp(-20.0, 20.0).exp()
+
+
+class SftObjective:
+    """Cross entropy, token by token weighted: sum(w_t * -log p_t) / sum(w_t) over the global batch. Field: weights [b, L-1]."""
+
+    def __init__(self, model: PolicyModel, counts: GlobalCounts) -> None:
+        self.model, self.counts = model, counts
+        self.loss = SFTLoss(token_level_loss=True)
+
+    def __call__(self, micro: MicroBatch) -> torch.Tensor:
+        log_probs = self.model.log_probs(micro.sequences, micro.attention_mask)
+        return self.loss(log_probs, micro.fields["weights"], **self.counts.loss_kwargs())

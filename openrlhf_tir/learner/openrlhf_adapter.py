@@ -1,0 +1,162 @@
+"""The only module that imports openrlhf (0.11.2, exact pin). What it gives: models, losses and the DeepSpeed strategy, on CPU and CUDA alike.
+
+    PolicyModel         openrlhf's Actor; also fp32; returns log-probs and entropy of every position
+    ZeroStrategy        openrlhf's DeepspeedStrategy; also gloo on CPU; no C++ build on the way to the first step
+    PolicyLoss, SFTLoss, aggregate_loss    as they are
+    policy_loss(cfg)    PolicyLoss with this project's configuration
+
+tests/unit/test_openrlhf_signatures.py holds the signatures relied on here, so an upgrade fails there and not in a run.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from types import SimpleNamespace
+
+import deepspeed
+import deepspeed.ops
+import peft  # noqa: F401  before the stubs, see flash_attn_importable
+import torch
+import transformers.integrations.deepspeed
+import transformers.integrations.flash_attention
+import transformers.modeling_utils
+import transformers.trainer  # noqa: F401
+from torch.distributed.device_mesh import init_device_mesh
+
+from ..config import Config
+from .flash_attn_shim import flash_attn_importable
+
+with flash_attn_importable():
+    import openrlhf.utils.utils as openrlhf_utils
+    from openrlhf.models.actor import Actor
+    from openrlhf.models.loss import PolicyLoss, SFTLoss, aggregate_loss
+    from openrlhf.models.ring_attn_utils import gather_and_pad_tensor
+    from openrlhf.models.utils import compute_entropy
+    from openrlhf.utils.deepspeed.deepspeed import DeepspeedStrategy
+
+__all__ = ["PolicyLoss", "PolicyModel", "SFTLoss", "ZeroStrategy", "aggregate_loss", "policy_loss"]
+
+ENTROPY_CHUNK = 1024
+"""Positions whose softmax is held at once when entropy is only measured: [1024, vocabulary] instead of [tokens, vocabulary]."""
+
+eager_entropy = inspect.unwrap(compute_entropy)
+"""openrlhf's formula without its @torch.compile, whose first call takes 8-11 s on a CPU."""
+
+
+@contextmanager
+def _fp32_allowed() -> Iterator[None]:
+    """Actor looks up its dtype in a table that knows bf16 and fp16 only; within the block it knows fp32 too."""
+    original = openrlhf_utils.convert_to_torch_dtype
+    openrlhf_utils.convert_to_torch_dtype = lambda name: torch.float32 if name == "fp32" else original(name)
+    try:
+        yield
+    finally:
+        openrlhf_utils.convert_to_torch_dtype = original
+
+
+class PolicyModel(Actor):
+    """openrlhf's Actor, built from a path. use_cache is off: with it, packed sequences see each other (log-probs off by 0.6)."""
+
+    def __init__(self, cfg: Config, strategy: ZeroStrategy) -> None:
+        with _fp32_allowed():
+            super().__init__(
+                cfg.actor.model_name_or_path,
+                attn_implementation=cfg.ds.attn_implementation,
+                param_dtype=cfg.ds.param_dtype,
+                ds_config=strategy.get_ds_train_config(),
+                packing_samples=cfg.ds.packing_samples,
+                use_liger_kernel=cfg.ds.use_liger_kernel,
+            )
+        self.hf_config = self.model.config
+        if cfg.actor.gradient_checkpointing_enable:
+            self.gradient_checkpointing_enable()
+
+    def log_probs(self, sequences: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+        """[b, L-1] float32: entry t is the log-prob of token t+1."""
+        return self(sequences, attention_mask=attention_mask, return_logprobs=True)
+
+    def score(self, sequences: torch.Tensor, attention_mask: torch.Tensor, *, entropy_grad: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
+        """(log_probs, entropy), both [b, L-1] float32: entry t is about token t+1. Entropy carries a gradient only when asked to."""
+        log_probs, output = self(sequences, attention_mask=attention_mask, return_logprobs=True, return_output=True)
+        logits = output["logits"]
+        if entropy_grad:
+            entropy = eager_entropy(logits)
+        else:
+            with torch.no_grad():
+                flat = logits.detach().flatten(0, -2)
+                entropy = torch.cat([eager_entropy(part) for part in flat.split(ENTROPY_CHUNK)]).view(logits.shape[:-1])
+        if self.packing_samples:
+            indices = attention_mask.flatten().nonzero().flatten()
+            entropy = gather_and_pad_tensor(entropy, None, 0, indices, *sequences.shape)
+        return log_probs, entropy[:, :-1]
+
+
+class ZeroStrategy(DeepspeedStrategy):
+    """openrlhf's strategy on whichever device torch has. One optimiser step takes as many micro batches as the caller runs."""
+
+    def __init__(self, cfg: Config) -> None:
+        # dynamic_batch_enable: DeepSpeed is configured with accumulation 1 and does not divide the loss (see algorithms/aggregate.py).
+        args = SimpleNamespace(ds=cfg.ds, train=SimpleNamespace(dynamic_batch_enable=True), local_rank=-1)
+        super().__init__(seed=cfg.train.seed, max_norm=cfg.actor.max_norm, zero_stage=cfg.ds.zero_stage, args=args)
+        self.device = "cpu"
+
+    def setup_distributed(self, rank: int, world_size: int, master_addr: str, master_port: int, timeout: timedelta = timedelta(minutes=60)) -> None:
+        """Join the process group; seeds torch, numpy and python."""
+        transformers.set_seed(self.seed)
+        local_rank = 0
+        if torch.cuda.is_available():
+            local_rank = rank % torch.cuda.device_count()
+            torch.cuda.set_device(local_rank)
+            self.device = f"cuda:{local_rank}"
+        # DeepSpeed looks for these in every initialize() and, when one is missing, goes looking for MPI.
+        env = {"RANK": rank, "WORLD_SIZE": world_size, "LOCAL_RANK": local_rank, "MASTER_ADDR": master_addr, "MASTER_PORT": master_port}
+        os.environ.update({name: str(value) for name, value in env.items()})
+        # The op serves inference all-reduces only; without this line every fresh machine spends 45 s building it, in the first step.
+        deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+        deepspeed.init_distributed(dist_backend="nccl" if self.device != "cpu" else "gloo", timeout=timeout, rank=rank, world_size=world_size)
+        self.world_size = world_size
+        self.ds_device_mesh = init_device_mesh(self.device.split(":")[0], (world_size, 1, 1), mesh_dim_names=("dp", "sp", "tp"))
+        self.setup_ring_attn(self.ds_device_mesh)
+
+    def get_ds_train_config(self, optim_dict: dict | None = None, *, max_norm: float | None = None) -> dict:
+        """openrlhf's, with torch's AdamW: the same arithmetic as FusedAdam, and nothing to compile (unless states are offloaded)."""
+        config = super().get_ds_train_config(optim_dict, max_norm=max_norm)
+        if optim_dict is not None and not self.adam_offload:
+            config["optimizer"]["params"]["torch_adam"] = True
+        config["steps_per_print"] = None
+        return config
+
+    def prepare_training(self, model: PolicyModel, cfg: Config) -> tuple[PolicyModel, torch.optim.Optimizer]:
+        """Wrap `model` in a DeepSpeed engine with AdamW. The learning rate is set by the caller before each step."""
+        lr = cfg.actor.learning_rate
+        settings = {
+            "optim": "adam",
+            "adam": {"lr": lr, "betas": cfg.actor.adam_betas, "eps": 1e-8, "weight_decay": cfg.actor.l2},
+            "lr_scheduler": "constant",
+            "scheduler_steps": cfg.train.max_steps,
+            "max_norm": cfg.actor.max_norm,
+        }
+        model, optimizer, _ = self.prepare((model, settings))
+        return model, optimizer
+
+
+def policy_loss(cfg: Config) -> PolicyLoss:
+    """PolicyLoss as configured. A single is_correction_threshold is an upper bound, as on openrlhf's command line."""
+    adv = cfg.algo.advantage
+    bounds = adv.is_correction_threshold
+    low, high = cfg.actor.clip
+    return PolicyLoss(
+        clip_eps_low=low,
+        clip_eps_high=high,
+        dual_clip=cfg.actor.dual_clip,
+        token_level_loss=cfg.actor.loss_agg_mode == "token-mean",
+        policy_loss_type=cfg.actor.policy_loss_type,
+        is_correction_level=adv.is_correction_level,
+        is_correction_mode=adv.is_correction_mode,
+        is_correction_gating=adv.is_correction_gating,
+        is_correction_threshold=(0.0, bounds[0]) if len(bounds) == 1 else bounds,
+    )

@@ -1,0 +1,81 @@
+"""Packing: rows of unequal length -> micro batches of tensors. No row is dropped, and every rank gets the same number.
+
+L tokens of a row (prompt + response), b rows of a micro batch. Per-token fields are [L-1]: entry t belongs to token t+1,
+whose log-prob the model gives at position t. The same layout serves reinforcement learning, fine-tuning and scoring.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import torch
+
+DUMMY_TOKENS = 2
+"""Length of the row that stands in for an empty micro batch: the shortest that predicts a token."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One sequence. token_ids [L] int; fields: name -> [L-1], padded with 0 (False)."""
+
+    token_ids: np.ndarray
+    fields: Mapping[str, np.ndarray] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class MicroBatch:
+    """sequences, attention_mask [b, L] int64, padded on the right with 0; fields: name -> [b, L-1]."""
+
+    sequences: torch.Tensor
+    attention_mask: torch.Tensor
+    fields: dict[str, torch.Tensor]
+
+
+def plan(lengths: Sequence[int], *, max_rows: int, max_tokens: int, packed: bool = False) -> list[list[int]]:
+    """Indices per micro batch, longest first: rows of like length share a batch (little padding), and memory peaks at once.
+
+    A micro batch holds at most max_rows rows and max_tokens tokens, padding included unless `packed`; a row longer than that is alone.
+    """
+    batches: list[list[int]] = []
+    used = 0
+    for i in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
+        cost = lengths[i] if packed or not batches else lengths[batches[-1][0]]
+        if batches and len(batches[-1]) < max_rows and used + cost <= max_tokens:
+            batches[-1].append(i)
+            used += cost
+        else:
+            batches.append([i])
+            used = lengths[i]
+    return batches
+
+
+def collate(rows: Sequence[Row], names: Mapping[str, type], device: str) -> MicroBatch:
+    """Stack `rows`; `names` gives the fields and their numpy types. No rows: one dummy row of zeros, which no mask trains.
+
+    Every rank must run the same number of forward and backward passes, because ZeRO-3 gathers weights collectively in each.
+    """
+    import torch
+
+    width = max((len(row.token_ids) for row in rows), default=DUMMY_TOKENS)
+    height = max(1, len(rows))
+    sequences = np.zeros((height, width), np.int64)
+    attention = np.zeros((height, width), np.int64)
+    fields = {name: np.zeros((height, width - 1), dtype) for name, dtype in names.items()}
+    if not rows:
+        attention[:] = 1
+    for k, row in enumerate(rows):
+        length = len(row.token_ids)
+        sequences[k, :length] = row.token_ids
+        attention[k, :length] = 1
+        for name in names:
+            fields[name][k, : length - 1] = row.fields[name]
+    return MicroBatch(
+        torch.from_numpy(sequences).to(device),
+        torch.from_numpy(attention).to(device),
+        {name: torch.from_numpy(array).to(device) for name, array in fields.items()},
+    )

@@ -1,0 +1,88 @@
+"""Rows: groups of trajectories -> the rows this rank trains, with their advantages. numpy only.
+
+    TrainBatch + groups -> advantages per token (raw) -> [ranks add up their moments] -> whitened -> Row
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..algorithms.advantages import AdvantageInputs, Estimator
+from ..algorithms.advantages.whiten import mean_and_scale, moments, whiten
+from ..config import Config
+from ..errors import DataError
+from ..types import Group, TrainBatch, Trajectory
+from .packing import Row
+
+FIELDS: dict[str, type] = {
+    "advantages": np.float32,
+    "trained": np.float32,
+    "sampled": np.float32,
+    "rollout_logprobs": np.float32,
+    "lag": np.int32,
+}
+"""Per-token fields of a row. trained: in the loss; sampled: written by the policy, so that its rollout log-prob and version mean something;
+lag: learner version - version of the weights that sampled it, 0 where not sampled."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One trajectory of this rank before whitening. trained [T] bool, advantages [T] float64."""
+
+    trajectory: Trajectory
+    trained: np.ndarray
+    advantages: np.ndarray
+
+
+def trained_mask(trajectory: Trajectory, env_mask: bool) -> np.ndarray:
+    """[T] bool. With `env_mask` only what the model wrote; without, tool output too."""
+    is_model = trajectory.is_model
+    return is_model if env_mask else np.ones_like(is_model)
+
+
+def local_samples(batch: TrainBatch, groups: Sequence[Group], rank: int, cfg: Config, estimator: Estimator) -> list[Sample]:
+    """The samples of `rank`, in batch order. Group statistics see every valid trajectory, whichever rank trains it.
+
+    Raises DataError when a payload does not fit its metadata: training on it would pair rewards with other tokens.
+    """
+    if len(groups) != len(batch.items):
+        raise DataError(f"step {batch.step}: {len(groups)} payloads for {len(batch.items)} groups. Pass groups[b] for batch.items[b].")
+    samples = []
+    for b, (item, group) in enumerate(zip(batch.items, groups, strict=True)):
+        valid = group.valid
+        if group.key != item.meta.key or [t.index for t in valid] != list(item.meta.index):
+            raise DataError(f"group {item.meta.key}: the payload is of group {group.key}, valid trajectories {[t.index for t in valid]}, metadata says {item.meta.index}.")
+        masks = [trained_mask(t, cfg.train.env_mask) for t in valid]
+        rewards = np.asarray(item.meta.rewards, np.float64)
+        advantages = estimator.fn(AdvantageInputs(rewards, masks, cfg.algo.advantage.gamma))
+        samples += [Sample(t, m, a) for i, (t, m, a) in enumerate(zip(valid, masks, advantages, strict=True)) if batch.rank_of[(b, i)] == rank]
+    return samples
+
+
+def local_moments(samples: Sequence[Sample]) -> np.ndarray:
+    """[3] float64, this rank's share of the whitening statistics."""
+    return moments((s.advantages for s in samples), (s.trained for s in samples))
+
+
+def to_rows(samples: Sequence[Sample], total: np.ndarray, version: int, cfg: Config, estimator: Estimator) -> list[Row]:
+    """Rows of the samples that have a trained token. `total`: the moments of all ranks."""
+    mean, scale = mean_and_scale(total, no_std_norm=cfg.algo.advantage.no_std_norm) if estimator.whiten else (0.0, 1.0)
+    return [_row(s, whiten(s.advantages, s.trained, mean, scale), version) for s in samples if s.trained.any()]
+
+
+def _row(sample: Sample, advantages: np.ndarray, version: int) -> Row:
+    trajectory = sample.trajectory
+    prompt, sampled = trajectory.prompt_ids, trajectory.is_model
+    per_token = {
+        "advantages": advantages,
+        "trained": sample.trained,
+        "sampled": sampled,
+        "rollout_logprobs": trajectory.logprobs,
+        "lag": np.where(sampled, version - trajectory.versions, 0),
+    }
+    # Response token 0 is predicted at position len(prompt) - 1, the first of the [L-1] layout being position 0.
+    fields = {name: np.concatenate([np.zeros(len(prompt) - 1, FIELDS[name]), values.astype(FIELDS[name])]) for name, values in per_token.items()}
+    return Row(np.concatenate([prompt, trajectory.token_ids]), fields)

@@ -1,0 +1,37 @@
+"""Learning-rate schedule: number of the update -> learning rate. A function of the version alone, so a resume needs no scheduler state."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from ..config import Config
+
+Schedule = Callable[[int], float]
+
+
+def lr_schedule(shape: str, *, peak: float, total: int, warmup: int = 0, min_ratio: float = 0.0) -> Schedule:
+    """Linear warm-up over `warmup` updates, then `shape` down to min_ratio * peak at the last of `total` updates.
+
+    update counts from 0; the first warm-up update already moves (peak / (warmup + 1)). Past `total` the floor holds.
+    """
+    if shape not in ("constant", "linear", "cosine"):
+        raise ValueError(f"Unknown schedule {shape!r}. Known: constant, cosine, linear. Set actor.lr_scheduler to one of them.")
+
+    def lr(update: int) -> float:
+        if update < warmup:
+            return peak * (update + 1) / (warmup + 1)
+        if shape == "constant":
+            return peak
+        done = min(1.0, (update - warmup) / max(1, total - 1 - warmup))
+        left = 1.0 - done if shape == "linear" else 0.5 * (1.0 + math.cos(math.pi * done))
+        return peak * (min_ratio + (1.0 - min_ratio) * left)
+
+    return lr
+
+
+def rl_schedule(cfg: Config) -> Schedule:
+    """The schedule of a run: actor.lr_scheduler over train.max_steps."""
+    total = cfg.train.max_steps
+    warmup = math.ceil(total * cfg.actor.lr_warmup_ratio)
+    return lr_schedule(cfg.actor.lr_scheduler, peak=cfg.actor.learning_rate, total=total, warmup=warmup, min_ratio=cfg.actor.min_lr_ratio)

@@ -1,0 +1,104 @@
+"""Weights file: a ZeRO-3 sharded model -> one safetensors file with HF names, written by rank 0 while tensors are gathered.
+
+All ranks walk the same tensors; a bucket of them is gathered, rank 0 streams it to disk and into the digest, and it is dropped. Memory
+beyond the shards is one bucket, on every rank. The file appears under its name only when complete (temporary name, fsync, rename).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+import deepspeed
+import torch
+from torch import nn
+
+from .digest import TensorDigest
+
+BUCKET_BYTES = 512 * 2**20
+DTYPES = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.float64: "F64", torch.int64: "I64", torch.int32: "I32", torch.uint8: "U8", torch.bool: "BOOL"}
+
+
+def named_weights(module: nn.Module) -> list[tuple[str, torch.Tensor]]:
+    """(HF name, parameter or buffer), sorted by name. A tied tensor appears once, under its first name: loaders expect no lm_head beside
+    the embeddings it is tied to."""
+    seen: set[int] = set()
+    unique = []
+    for name, tensor in module.state_dict(keep_vars=True).items():
+        if id(tensor) not in seen:
+            seen.add(id(tensor))
+            unique.append((name, tensor))
+    return sorted(unique, key=lambda pair: pair[0])
+
+
+def full_shape(tensor: torch.Tensor) -> tuple[int, ...]:
+    """The shape before ZeRO-3 cut it up."""
+    return tuple(getattr(tensor, "ds_shape", tensor.shape))
+
+
+def _nbytes(tensor: torch.Tensor) -> int:
+    return torch.Size(full_shape(tensor)).numel() * tensor.element_size()
+
+
+def buckets(weights: list[tuple[str, torch.Tensor]], limit: int) -> Iterator[list[tuple[str, torch.Tensor]]]:
+    """Consecutive weights of at most `limit` bytes together; a larger one is alone."""
+    bucket: list[tuple[str, torch.Tensor]] = []
+    size = 0
+    for item in weights:
+        if bucket and size + _nbytes(item[1]) > limit:
+            yield bucket
+            bucket, size = [], 0
+        bucket.append(item)
+        size += _nbytes(item[1])
+    if bucket:
+        yield bucket
+
+
+def raw_bytes(tensor: torch.Tensor) -> memoryview:
+    """The tensor's bytes in C order, little endian; works for bfloat16, which numpy lacks."""
+    return memoryview(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
+
+
+def _header(weights: list[tuple[str, torch.Tensor]]) -> bytes:
+    entries: dict[str, object] = {"__metadata__": {"format": "pt"}}
+    offset = 0
+    for name, tensor in weights:
+        size = _nbytes(tensor)
+        entries[name] = {"dtype": DTYPES[tensor.dtype], "shape": list(full_shape(tensor)), "data_offsets": [offset, offset + size]}
+        offset += size
+    text = json.dumps(entries, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)  # the format aligns the data to 8 bytes
+    return struct.pack("<Q", len(text)) + text
+
+
+def write_weights(module: nn.Module, path: Path, *, rank: int, sharded: bool, bucket_bytes: int = BUCKET_BYTES) -> str | None:
+    """Collective. Returns the digest (digest.py) on rank 0, None elsewhere. Raises OSError on rank 0 when the disk refuses."""
+    weights = named_weights(module)
+    if rank != 0:
+        for bucket in buckets(weights, bucket_bytes):
+            with _gathered(bucket, sharded):
+                pass
+        return None
+    digest = TensorDigest()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(path.name + ".partial")
+    with open(partial, "wb") as out:
+        out.write(_header(weights))
+        for bucket in buckets(weights, bucket_bytes):
+            with _gathered(bucket, sharded):
+                for name, tensor in bucket:
+                    data = raw_bytes(tensor.data)
+                    out.write(data)
+                    digest.update(name, DTYPES[tensor.dtype], full_shape(tensor), data)
+        out.flush()
+        os.fsync(out.fileno())
+    os.replace(partial, path)
+    return digest.hexdigest()
+
+
+def _gathered(bucket: list[tuple[str, torch.Tensor]], sharded: bool):
+    params = [tensor for _, tensor in bucket if isinstance(tensor, nn.Parameter)]
+    return deepspeed.zero.GatheredParameters(params, enabled=sharded)

@@ -1,0 +1,144 @@
+"""Zero3Rank: one rank of the learner. A plain class; cluster/ wraps it in a Ray actor per rank.
+
+Every method is collective: all ranks call it with the same arguments at the same time, because ZeRO-3 keeps a share of every weight
+on every rank. Raises of the constructor are ConfigErrors or what torch, deepspeed and the file system say.
+
+    TrainBatch, groups -> rows of this rank -> micro batches -> forward, backward, ... -> one optimiser update -> metrics
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from ..algorithms.advantages import get_estimator
+from ..algorithms.aggregate import GlobalCounts
+from ..config import Config
+from ..types import Group, TrainBatch
+from .balance import lpt
+from .checkpoint import load_rank, save_rank
+from .export import write_model_files
+from .objective import PolicyObjective, SftObjective
+from .openrlhf_adapter import PolicyModel, ZeroStrategy
+from .packing import MicroBatch, Row, collate, plan
+from .rows import FIELDS, local_moments, local_samples, to_rows
+from .schedule import rl_schedule
+from .weights_file import write_weights
+
+
+class Zero3Rank:
+    def __init__(self, cfg: Config, rank: int, world_size: int, master_addr: str, master_port: int) -> None:
+        """Joins the process group, loads cfg.actor.model_name_or_path in shards, and makes the optimiser."""
+        self.estimator = get_estimator(cfg.algo.advantage.estimator)
+        self.cfg, self.rank, self.world_size = cfg, rank, world_size
+        self.strategy = ZeroStrategy(cfg)
+        self.strategy.setup_distributed(rank, world_size, master_addr, master_port)
+        self.device = self.strategy.device
+        self.model, self.optimizer = self.strategy.prepare_training(PolicyModel(cfg, self.strategy), cfg)
+        self.engine = self.model.model
+        self.lr_at = rl_schedule(cfg)
+        self._version = 0
+
+    @property
+    def version(self) -> int:
+        """Policy updates behind the current weights. Fine-tuning steps do not count: no rollout was sampled in between."""
+        return self._version
+
+    def step(self, batch: TrainBatch, groups: Sequence[Group]) -> dict[str, float]:
+        """One optimiser update on the whole batch. groups[b] is the payload of batch.items[b]. Returns the metrics of the global batch,
+        the same on every rank: loss, grad_norm (before clipping), lr, and those of algorithms/losses/diagnostics.py."""
+        samples = local_samples(batch, groups, self.rank, self.cfg, self.estimator)
+        rows = to_rows(samples, self._sum(local_moments(samples)), self._version, self.cfg, self.estimator)
+        counts = self._counts([row.fields["trained"].sum() for row in rows])
+        objective = PolicyObjective(self.cfg, self.model, counts, self.device)
+        metrics = self._update(rows, FIELDS, objective, counts, self.lr_at(self._version))
+        dist.all_reduce(objective.tally.sums)
+        dist.all_reduce(objective.tally.maxima, dist.ReduceOp.MAX)
+        self._version += 1
+        return metrics | objective.tally.metrics()
+
+    def sft_step(self, rows: Sequence[tuple[np.ndarray, np.ndarray]], lr: float) -> dict[str, float]:
+        """One update of weighted cross entropy. rows: (token_ids [T], weights [T]); weights[t] is of token t, 0 masks it, weights[0] is unused."""
+        owner = lpt([len(ids) for ids, _ in rows], self.world_size)
+        mine = [Row(ids, {"weights": weights[1:]}) for (ids, weights), r in zip(rows, owner, strict=True) if r == self.rank]
+        counts = self._counts([row.fields["weights"].sum() for row in mine])
+        return self._update(mine, {"weights": np.float32}, SftObjective(self.model, counts), counts, lr)
+
+    def score(self, sequences: Sequence[Sequence[int]]) -> list[np.ndarray]:
+        """Log-prob of every token but the first, [T-1] float32 each, under the current weights. Every rank returns all."""
+        owner = lpt([len(ids) for ids in sequences], self.world_size)
+        mine = [i for i, r in enumerate(owner) if r == self.rank]
+        scored: dict[int, np.ndarray] = {}
+        self.model.eval()
+        with torch.no_grad():
+            for indices, micro in self._micro_batches([Row(np.asarray(sequences[i])) for i in mine], {}):
+                log_probs = self.model.log_probs(micro.sequences, micro.attention_mask).cpu().numpy()
+                scored |= {mine[i]: log_probs[k, : len(sequences[mine[i]]) - 1].copy() for k, i in enumerate(indices)}
+        self.model.train()
+        parts: list[dict[int, np.ndarray]] = [{}] * self.world_size
+        dist.all_gather_object(parts, scored)
+        merged = {i: array for part in parts for i, array in part.items()}
+        return [merged[i] for i in range(len(sequences))]
+
+    def publish(self, path: str | Path) -> str | None:
+        """Full weights with HF names into one safetensors file; its digest on rank 0, None elsewhere. The file is complete on return."""
+        digest = write_weights(self.engine.module, Path(path), rank=self.rank, sharded=self.cfg.ds.zero_stage == 3)
+        dist.barrier()
+        return digest
+
+    def export(self, directory: str | Path) -> None:
+        """A directory that plain transformers loads: config, model.safetensors, tokenizer."""
+        self.publish(Path(directory) / "model.safetensors")
+        if self.rank == 0:
+            write_model_files(self.model.hf_config, self.cfg.actor.model_name_or_path, Path(directory))
+        dist.barrier()
+
+    def save(self, directory: str | Path) -> None:
+        save_rank(self.engine, Path(directory), rank=self.rank, world_size=self.world_size, version=self._version)
+        dist.barrier()
+
+    def load(self, directory: str | Path) -> int:
+        """Returns the version. Raises ConfigError for a checkpoint of another number of ranks."""
+        self._version = load_rank(self.engine, Path(directory), rank=self.rank, world_size=self.world_size)
+        return self._version
+
+    def close(self) -> None:
+        dist.destroy_process_group()
+
+    def _update(self, rows: Sequence[Row], names: Mapping[str, type], objective: Callable[[MicroBatch], torch.Tensor], counts: GlobalCounts, lr: float) -> dict[str, float]:
+        """Forward and backward of all micro batches, then one optimiser step at `lr`."""
+        self.model.train()
+        summed = torch.zeros(1, dtype=torch.float64, device=self.device)
+        batches = list(self._micro_batches(rows, names))
+        for k, (_, micro) in enumerate(batches):
+            self.engine.set_gradient_accumulation_boundary(k == len(batches) - 1)
+            loss = objective(micro)
+            self.strategy.backward(loss, self.model, self.optimizer)
+            summed += loss.detach()
+        for group in self.optimizer.param_groups:
+            group["lr"] = lr
+        self.strategy.optimizer_step(self.optimizer, self.model, None)
+        dist.all_reduce(summed)
+        return {"loss": counts.unscale(summed.item()), "grad_norm": self.strategy.get_grad_norm(self.model), "lr": lr}
+
+    def _micro_batches(self, rows: Sequence[Row], names: Mapping[str, type]) -> Iterator[tuple[list[int], MicroBatch]]:
+        """(indices into rows, tensors); ranks with fewer run dummies, so that all make the same number of passes."""
+        train = self.cfg.train
+        planned = plan([len(r.token_ids) for r in rows], max_rows=train.micro_batch_size, max_tokens=train.max_tokens_per_gpu, packed=self.cfg.ds.packing_samples)
+        most = torch.tensor(len(planned), device=self.device)
+        dist.all_reduce(most, dist.ReduceOp.MAX)
+        for indices in planned + [[]] * (int(most) - len(planned)):
+            yield indices, collate([rows[i] for i in indices], names, self.device)
+
+    def _counts(self, trained_per_row: Sequence[float]) -> GlobalCounts:
+        tokens, sequences = self._sum(np.array([sum(trained_per_row), sum(n > 0 for n in trained_per_row)], np.float64))
+        return GlobalCounts(float(tokens), float(sequences), self.world_size)
+
+    def _sum(self, local: np.ndarray) -> np.ndarray:
+        total = torch.from_numpy(local).to(self.device)
+        dist.all_reduce(total)
+        return total.cpu().numpy()
