@@ -1,0 +1,43 @@
+"""Character tokenizer: printable ASCII and newline, one token each, plus PAD and EOS; 98 ids.
+
+It is a Qwen2Tokenizer whose byte-level BPE has no merges. (transformers makes that class for every directory whose config says
+qwen2, whatever the tokenizer's files say; a tokenizer of another class would come back from AutoTokenizer without its spaces.)
+Text of printable ASCII comes back exactly; every other character is dropped, so that no tool output can fail to encode. PAD and
+EOS are ids that text cannot produce: their names in a text are encoded as the characters they consist of.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from transformers import Qwen2Tokenizer
+
+CHARACTERS = "\n" + "".join(map(chr, range(32, 127)))
+PAD, EOS = "<|pad|>", "<|endoftext|>"
+PAD_ID, EOS_ID = len(CHARACTERS), len(CHARACTERS) + 1
+VOCAB_SIZE = len(CHARACTERS) + 2
+
+_ID = {c: i for i, c in enumerate(CHARACTERS)}
+_BYTE_LEVEL_NAME = {"\n": "Ċ", " ": "Ġ"}
+"""How a byte-level BPE spells the two bytes that are not printable in a vocabulary file."""
+
+
+def encode(text: str) -> list[int]:
+    """The ids that `build_tokenizer()` gives for ASCII text, without loading transformers."""
+    return [_ID[c] for c in text if c in _ID]
+
+
+def build_tokenizer() -> Qwen2Tokenizer:
+    """The tokenizer; what `save_pretrained` writes, AutoTokenizer and vLLM load."""
+    from transformers import Qwen2Tokenizer
+
+    vocab = {_BYTE_LEVEL_NAME.get(c, c): i for c, i in _ID.items()} | {PAD: PAD_ID, EOS: EOS_ID}
+    return Qwen2Tokenizer(
+        vocab=vocab, merges=[], pad_token=PAD, eos_token=EOS, unk_token=None, padding_side="left", clean_up_tokenization_spaces=False, split_special_tokens=True
+    )
+
+
+def save_tokenizer(directory: Path) -> None:
+    build_tokenizer().save_pretrained(directory)
