@@ -127,6 +127,7 @@ class Reward(Section):
     verify_timeout_s: float = Field(5.0, gt=0, description="hard deadline of one symbolic check")
     workers: int = Field(1, ge=1, description="processes that check answers, per rollout actor")
     format: Literal["think_answer", "answer", "boxed"] = Field("answer", description="tags the response must have; 'think_answer' is ZeroTIR's, 'answer' its loose form")
+    options: dict[str, bool | float | str] = Field(default_factory=dict, description="what the named reward can be told besides, e.g. zerotir's bonuses; unknown keys are refused")
 
 
 class Filter(Section):

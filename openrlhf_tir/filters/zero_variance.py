@@ -1,0 +1,13 @@
+"""Drop groups whose rewards are all equal: every advantage relative to the group's mean is zero, so nothing is learned from them."""
+
+from __future__ import annotations
+
+from ..types import KEEP, Group, Verdict
+
+EPSILON = 1e-9
+
+
+def zero_variance(group: Group) -> Verdict:
+    rewards_G = [t.reward for t in group.valid]
+    spread = max(rewards_G) - min(rewards_G) if rewards_G else 0.0
+    return KEEP if spread > EPSILON else Verdict(False, "zero_variance")

@@ -1,0 +1,33 @@
+r"""The outcome reward: 1 iff the model itself states the right answer, in the required format, and ends properly; else 0.
+
+Source: arXiv 2505.07773 section 3 (outcome only). A response cut off by the length limit is 0, as there. One that ends by a
+sampled EOS is a proper end (the reference's code wants a stop *string* in the last 20 characters and drops such responses).
+"""
+
+from __future__ import annotations
+
+from ..config import Reward
+from ..types import RewardParts, Task, Trajectory
+from . import Ask, answer_check, on_the_spot
+from .answer_text import find_answer, model_text
+
+
+def call_facts(trajectory: Trajectory) -> dict[str, float]:
+    """Facts about tool use: code was written, closed and executed; the share of calls that ran without error."""
+    calls = trajectory.calls
+    return {
+        "used_code": float(bool(calls)),
+        "num_calls": float(len(calls)),
+        "code_ok": sum(c.outcome == "ok" for c in calls) / len(calls) if calls else 0.0,
+        "truncated": float(trajectory.finish_reason == "length"),
+    }
+
+
+def math_outcome(trajectory: Trajectory, task: Task, cfg: Reward, ask: Ask = on_the_spot) -> RewardParts:
+    """parts: correct, format_ok, used_code, num_calls, code_ok, truncated, code_in_correct (used code and correct)."""
+    ok, answer = find_answer(model_text(trajectory), cfg.format)
+    graded = ok and trajectory.finish_reason == "stop"
+    correct = graded and answer_check.equal(answer, task.label, ask)
+    facts = call_facts(trajectory)
+    parts = {"correct": float(correct), "format_ok": float(ok), **facts, "code_in_correct": float(correct and facts["used_code"])}
+    return RewardParts(float(correct), correct, parts)

@@ -1,0 +1,209 @@
+r"""ZeroTIR's reward with all its bonuses, and the facts it records. Source: env/math/math_reward_tir.py; spec section 3.
+
+    valid format and proper stop -> answer = max(rule, model verdict), else 0
+    reward = answer + format reward + overlong + execution penalty + tool bonus + idea bonus       (all but the first off by default)
+
+`score` is the rule on plain facts, with the reference's constants in `OFFICIAL` and ours in `FIXED`. `zerotir` feeds it a Trajectory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from ..config import Reward
+from ..errors import unknown
+from ..types import RewardParts, Task, Trajectory
+from . import Ask, answer_check, on_the_spot, symbolic, text_metrics
+from .answer_text import count_words, last_boxed, model_text, without_code
+from .code_text import OUTPUT_BLOCK, PYTHON_BLOCK, has_code
+from .math_outcome import call_facts
+from .zerotir_format import BOXED, TEMPLATES, ZERO_V2, Template
+
+STOP_WINDOW = 20
+"""Characters at the end of a response in which the reference looks for a stop string."""
+Verdict = float | None
+"""1.0 right, 0.0 wrong, None: the verifier failed. A model that says neither is -10000.0."""
+
+
+@dataclass(frozen=True, slots=True)
+class Flags:
+    """The reference's environment variables; all off by default."""
+
+    format_reward: bool = False
+    overlong: bool = False
+    code_execution: bool = False
+    shortcut: bool = False
+    tool_bonus: float = 0.0
+    pattern_bonus: float = 0.0
+    loose: bool = False
+    max_tokens: int = 8192
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """Where the reference and we differ: its sign bug and keyword typos, its demand for a stop string."""
+
+    template: Template
+    keywords: dict[str, tuple[str, ...]]
+    eos_is_stop: bool
+
+
+OFFICIAL = Rules(TEMPLATES["ZERO_TIR"], text_metrics.OFFICIAL_KEYWORDS, eos_is_stop=False)
+FIXED = Rules(ZERO_V2, text_metrics.KEYWORDS, eos_is_stop=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What is known of one response. `errors[i]` is 1 where execution i failed; `num_tokens` of the whole response.
+
+    `graded` is the text that is judged (default: all of it); counts of blocks are always over `response`.
+    """
+
+    response: str
+    finish_reason: str
+    num_tokens: int
+    stop_strings: Sequence[str] = ()
+    ended_by_eos: bool = False
+    executions: Sequence[int] = ()
+    errors: Sequence[int] = ()
+    graded: str | None = None
+    split: Callable[[str], list[str]] = field(default=str.split)
+    count_tokens: Callable[[str], int] = field(default=count_words)
+
+
+def official_answer(text: str) -> str | None:
+    r"""What follows the last "boxed": its braces' content, or the text up to "$" where no brace follows directly."""
+    head, found, rest = text.rpartition("boxed")
+    if not found:
+        return None
+    if not rest.startswith("{"):
+        return rest.split("$")[0].strip()
+    depth = 0
+    for i, c in enumerate(rest):
+        depth += (c == "{") - (c == "}")
+        if depth == 0:
+            return rest[1:i]
+    return rest[1:]
+
+
+def official_verdict(answer: str, gold: str) -> float:
+    r"""math-verify of \boxed{answer} vs \boxed{gold}, after a comparison of the strings; an answer it cannot parse is wrong."""
+    parsed = symbolic.parse_boxed(answer)
+    if len(parsed) < 2:
+        return 0.0
+    return float(parsed[1] == gold or symbolic.verify(symbolic.parse_boxed(gold), parsed))
+
+
+def finish(facts: Facts, rules: Rules) -> str:
+    """The finish reason that counts: "truncated" for whatever neither hit the length limit nor stopped properly."""
+    stopped = any(s in facts.response[-STOP_WINDOW:] for s in facts.stop_strings) or (rules.eos_is_stop and facts.ended_by_eos)
+    return facts.finish_reason if stopped or facts.finish_reason == "length" else "truncated"
+
+
+def score(
+    facts: Facts,
+    flags: Flags,
+    rules: Rules,
+    judge: Callable[[str], tuple[Verdict, Verdict]],
+    ask: Ask = on_the_spot,
+) -> dict[str, Any]:
+    """The reference's record of one sample; "rewards" is the reward. `judge(text)` gives (rule, model) verdicts of graded text."""
+    text = facts.response if facts.graded is None else facts.graded
+    template = rules.template.loose() if flags.loose else rules.template
+    valid, format_reward = template.score(text, facts.count_tokens)
+    reason = finish(facts, rules)
+    graded_text = text.split("</think>")[-1] if valid and reason == "stop" else None
+    rule, model = (0.0, 0.0) if graded_text is None else judge(graded_text)
+    answer = max(rule or 0.0, model or 0.0)
+
+    repeated = ask(text_metrics.repeatness, facts.response)
+    keywords = text_metrics.keyword_flags(facts.response, rules.keywords)
+    runs, failures = sum(facts.executions), sum(facts.errors)
+    blocks, outputs = (float(len(p.findall(facts.response))) for p in (PYTHON_BLOCK, OUTPUT_BLOCK))
+    overlong = text_metrics.soft_overlong(facts.num_tokens, flags.max_tokens)
+
+    bonus = format_reward if flags.format_reward else 0.0
+    if flags.overlong:
+        bonus += overlong
+    if flags.code_execution and answer > 0.1 and runs > 1 and failures / runs > 0.9:
+        bonus -= 0.1
+    if flags.shortcut and answer > 0.1 and repeated > 0.1:
+        answer = 0.0
+    if answer > 0 and blocks and outputs and failures != runs:
+        bonus += flags.tool_bonus
+    if answer > 0 and keywords["new_idea"]:
+        bonus += flags.pattern_bonus
+
+    code = float(has_code(facts.response))
+    boxes = len(BOXED.findall(text))
+    return {
+        "rewards": answer + bonus,
+        "answer_rewards": answer,
+        "rule_rewards": rule or 0.0,
+        "model_rewards": model or 0.0,
+        "rule_eval_fails": float(rule is None),
+        "model_eval_fails": float(model is None),
+        "graded_text": graded_text,
+        "format_answer": float(graded_text is None),  # 1 = bad; the reference also says so of a good format that did not stop
+        "more_boxed": float(boxes >= 2),
+        "no_boxed": float(boxes == 0),
+        "finish_reason": float(reason == "stop"),
+        "truncated": float(reason == "length"),
+        "other": float(reason not in ("length", "stop")),
+        "length_rewards": facts.num_tokens,
+        "overlong_punishment": overlong,
+        "repeatness": repeated,
+        "repetition_penalty": text_metrics.repeated_ngrams(facts.split(facts.response)),
+        **keywords,
+        "code_rewards": code,
+        "code_correct": float(code > 0 and answer > 0),
+        "code_count": blocks,
+        "output_count": outputs,
+        "partial_code_count": float(facts.response.count("```python\n")),
+        "code_exection_times": float(runs),
+        "code_exection_errors": failures / (1e-10 + runs),
+        "code_exection_all_failed": float(failures == runs),  # 1 without any execution: 0 == 0
+        "code_exection_last_failed": float(facts.errors[-1]) if facts.errors else 0.0,
+        # Recorded by the reference, and always 0 there.
+        "diversity_score": 0.0,
+        "has_stop_token": 0.0,
+    }
+
+
+def zerotir(trajectory: Trajectory, task: Task, cfg: Reward, ask: Ask = on_the_spot) -> RewardParts:
+    """`cfg.options` sets `Flags`; `cfg.format` "answer" implies `loose`. There is no model verifier here: its verdict is 0.
+
+    parts: everything numeric that `score` records, and those of `math_outcome.call_facts`.
+    """
+    flags = _flags(cfg)
+    errors = [int(c.outcome != "ok") for c in trajectory.calls]
+    facts = Facts(
+        response=trajectory.text,
+        finish_reason=trajectory.finish_reason,
+        num_tokens=len(trajectory.token_ids),
+        # The engine says why it stopped, so that nothing needs to be looked for in the text.
+        ended_by_eos=trajectory.finish_reason == "stop",
+        executions=[1] * len(errors),
+        errors=errors,
+        graded=without_code(model_text(trajectory)),
+    )
+
+    def judge(text: str) -> tuple[Verdict, Verdict]:
+        boxed = last_boxed(text)
+        return float(boxed is not None and answer_check.equal(boxed, task.label, ask)), 0.0
+
+    record = score(facts, flags, FIXED, judge, ask)
+    numbers = {k: float(v) for k, v in record.items() if k != "graded_text"}
+    correct = numbers["answer_rewards"] > 0.5
+    parts = {**numbers, **call_facts(trajectory), "correct": float(correct), "format_ok": 1.0 - numbers["format_answer"]}
+    return RewardParts(numbers["rewards"], correct, parts)
+
+
+def _flags(cfg: Reward) -> Flags:
+    known = {f.name for f in fields(Flags)}
+    for name in cfg.options:
+        if name not in known:
+            raise unknown("reward.options key", name, known, "These are the flags of reward.name = 'zerotir'.")
+    return Flags(**{"loose": cfg.format == "answer", **cfg.options})

@@ -1,0 +1,67 @@
+r"""ZeroTIR's format score: response text -> (valid, reward). Four templates of one rule, from env/common/zero_template_format_score.py.
+
+    no <answer>...</answer>                     missing        (-3)
+    no \boxed{} in it                           unboxed        (-2)
+    a tag not exactly once                      -1
+    more than 5 tokens after </answer>          trailing       (-0.5, or +0.5 by a sign bug of the reference's ZERO_TIR)
+Validity counts always; the reward only where the format reward is switched on.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from .answer_text import MAX_TRAILING, count_words
+
+_BLOCK = re.compile(r"<answer>.*?</answer>", re.DOTALL)
+BOXED = re.compile(r"<answer>.*?(\\boxed{.*}).*?</answer>", re.DOTALL)
+_CODE = re.compile(r"```python\n.*?```", re.DOTALL)
+_RUN = re.compile(r"```python.*?```output", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """What one prompt template demands and what its violations cost."""
+
+    tags: tuple[str, ...] = ("</think>", "<answer>", "</answer>")
+    boxed: bool = True
+    missing: float = -3.0
+    unboxed: float = -2.0
+    miscounted: float = -1.0
+    trailing: float = -0.5
+
+    def loose(self) -> Template:
+        """Without </think>: the reference's USE_TIR_FORMAT_LOOSE."""
+        return replace(self, tags=("<answer>", "</answer>"))
+
+    def score(self, response: str, count_tokens: Callable[[str], int] = count_words) -> tuple[bool, float]:
+        """(valid, format reward)."""
+        if not _BLOCK.search(response):
+            return False, self.missing
+        # The reference's pattern: greedy, so a box that closes after a later </answer> counts as well.
+        if self.boxed and not BOXED.search(response):
+            return False, self.unboxed
+        if any(response.count(tag) != 1 for tag in self.tags):
+            return False, self.miscounted
+        if count_tokens("".join(response.split("</answer>")[1:])) > MAX_TRAILING:
+            return False, self.trailing
+        return True, 0.0
+
+
+ZERO_V2 = Template()
+ZERO_TIR = replace(ZERO_V2, trailing=0.5)
+TEMPLATES: dict[str, Template] = {
+    "ZERO_V2": ZERO_V2,
+    "ZERO_TIR": ZERO_TIR,
+    "ZERO_TIR_LOOSE": ZERO_TIR.loose(),
+    "think_answer_pattern": replace(ZERO_V2, boxed=False, missing=-2.0),
+}
+"""The reference's templates, as they are."""
+
+
+def code_pattern_score(response: str) -> float:
+    """-0.1 where the number of python blocks is not that of python blocks followed by an output block (unused by the reference)."""
+    blocks = len(_CODE.findall(response))
+    return -0.1 if blocks and blocks != len(_RUN.findall(response)) else 0.0
