@@ -1,0 +1,106 @@
+"""Entry points of the commands that need a cluster: Config -> a session -> the work -> figures. Called after the preflight checks."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from dataclasses import asdict
+from pathlib import Path
+
+from rich.console import Console
+from transformers import AutoTokenizer
+
+from ..config import Config
+from ..errors import ConfigError, TirError
+from ..observability.summary import Scores, Summary
+from .evaluate import Figures
+from .play import pick_task, play as _play
+from .session import open_session
+from .toy import BaseModel, cold_start
+from .train import eval_tasks, measure, run_training, scores
+
+
+def train(cfg: Config) -> Summary:
+    """The `train` command."""
+
+    async def go() -> Summary:
+        async with open_session(cfg, model=cfg.actor.model_name_or_path) as session:
+            return await run_training(session, cfg)
+
+    return _run(go())
+
+
+def evaluate(cfg: Config, out: Path | None = None) -> tuple[Figures, Figures]:
+    """The `eval` command: prints figures, writes them as JSON to `out`."""
+    if not cfg.eval.dataset:
+        raise ConfigError("eval.dataset is not set. Give the held-out problems, e.g. --eval.dataset data/test.jsonl.")
+
+    async def go() -> tuple[Figures, Figures]:
+        tasks = eval_tasks(cfg, AutoTokenizer.from_pretrained(cfg.actor.model_name_or_path))
+        async with open_session(cfg, model=cfg.actor.model_name_or_path, learner=False) as session:
+            return await measure(session, cfg, tasks, cfg.actor.model_name_or_path)
+
+    sampled, greedy = _run(go())
+    text = json.dumps({"sampled": asdict(sampled), "greedy": asdict(greedy)}, indent=2)
+    if out:
+        out.write_text(text + "\n")
+    print(text)
+    return sampled, greedy
+
+
+def play(cfg: Config, question: str | None = None, row: int = 0) -> None:
+    """The `play` command."""
+
+    async def go() -> None:
+        task = pick_task(cfg, question, row)
+        async with open_session(cfg, model=cfg.actor.model_name_or_path, learner=False) as session:
+            await _play(session, cfg, task)
+
+    _run(go())
+
+
+def toy_model(cfg: Config) -> BaseModel:
+    """The `toy-model` command: data, tokenizer and a cold-started base model that passes its gates."""
+
+    async def go() -> BaseModel:
+        base = BaseModel(cfg)
+        base.prepare()
+        async with open_session(base.sft_config(), model=str(base.init)) as session:
+            await cold_start(session, base)
+        return base
+
+    return _run(go())
+
+
+def quickstart(cfg: Config, setup_s: float = 0.0) -> Summary:
+    """Toy model (made once per seed) and RL on it, in one session."""
+
+    async def go() -> Summary:
+        base = BaseModel(cfg)
+        started = time.monotonic()
+        if base.ready:
+            async with open_session(base.rl_config(), model=str(base.directory)) as session:
+                return await run_training(session, base.rl_config(), setup_s=setup_s)
+        base.prepare()
+        async with open_session(base.sft_config(), model=str(base.init)) as session:
+            figures: Scores = scores(*await cold_start(session, base))
+            await session.restart_learner(base.rl_config())
+            return await run_training(session, base.rl_config(), base=figures, setup_s=setup_s, cold_start_s=time.monotonic() - started)
+
+    return _run(go())
+
+
+def _run(coroutine):
+    """asyncio.run, with our own errors taken out of the groups that task groups wrap them in."""
+    try:
+        return asyncio.run(coroutine)
+    except BaseExceptionGroup as group:
+        known = group.subgroup(TirError)
+        if known is None:
+            raise
+        error: BaseException = known
+        while isinstance(error, BaseExceptionGroup):
+            error = error.exceptions[0]
+        Console(stderr=True).print_exception() if group.split(TirError)[1] else None
+        raise error from None

@@ -1,0 +1,48 @@
+"""Play: one problem -> one episode on the terminal. What the model wrote (and training would learn from) is green, the rest is not."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.text import Text
+
+from ..config import Config
+from ..data import load_prompts
+from ..data.templates import render, resolve
+from ..rollout.group import EvalMode
+from ..types import GroupKey, Task, Trajectory
+from .evaluate import EVAL_EPOCH
+from .session import Session
+
+
+def pick_task(cfg: Config, question: str | None, row: int, tokenizer=None) -> Task:
+    """The question through the data's template, or a row of eval.dataset (else of the training data)."""
+    if question is not None:
+        return Task(render(resolve(cfg.data.input_template), question), label="", env=cfg.env.name)
+    data = cfg.data
+    if cfg.eval.dataset:
+        data = data.model_copy(update={"prompt_dataset": cfg.eval.dataset, "prompt_split": cfg.eval.split})
+    return load_prompts(data, tokenizer, env=cfg.env.name)[row]
+
+
+async def play(session: Session, cfg: Config, task: Task) -> Trajectory:
+    """Sample one response at eval.temperature and print it."""
+    _, payload = await session.pool.run_group(GroupKey(EVAL_EPOCH, 0), task, EvalMode(1, cfg.eval.temperature))
+    (group,) = await session.pool.fetch([payload])
+    show(session.console, task, group.trajectories[0])
+    return group.trajectories[0]
+
+
+def show(console: Console, task: Task, traj: Trajectory) -> None:
+    """The episode, coloured by who produced each token, and its facts."""
+    text = Text(task.prompt, style="dim")
+    for segment in traj.segments:
+        text.append(segment.text, style="green" if segment.source == "model" else "yellow")
+    console.print(text, soft_wrap=True)
+    console.rule(style="dim")
+    trained = int(traj.is_model.sum())
+    facts = f"{trained} tokens by the model (green, trained), {len(traj.token_ids) - trained} by the environment (yellow, masked), {len(traj.calls)} calls, ended by {traj.stop_reason or traj.finish_reason!r}"
+    console.print(facts, soft_wrap=True, highlight=False)
+    if traj.failed:
+        console.print(f"[red]failed: {traj.failed}; such a response is never trained")
+    elif task.label:
+        console.print(f"label {task.label!r}, reward {traj.reward}", highlight=False, soft_wrap=True)

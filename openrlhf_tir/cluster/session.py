@@ -1,0 +1,57 @@
+"""Session: everything a command needs running, started together and stopped in reverse: Ray, environment server, actors, learner."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import ray
+from rich.console import Console
+
+from ..config import Config
+from ..errors import ConfigError
+from ..observability.process import PssSampler
+from .env_process import env_urls
+from .learner_group import LearnerGroup
+from .pool import RolloutPool
+from .ray_session import ray_session
+
+
+@dataclass
+class Session:
+    cfg: Config
+    console: Console
+    pool: RolloutPool
+    learner: LearnerGroup | None
+    pss: PssSampler
+
+    async def restart_learner(self, cfg: Config) -> None:
+        """New learner processes: fresh optimiser, cfg's model. The rollout actors stay up."""
+        if self.learner:
+            await self.learner.stop()
+        self.learner = await LearnerGroup.start(cfg)
+
+
+@asynccontextmanager
+async def open_session(cfg: Config, *, model: str, learner: bool = True, console: Console | None = None) -> AsyncIterator[Session]:
+    """`model` is what the engines load first. Raises ConfigError or what a worker raised when something does not come up."""
+    console = console or Console()
+    cfg.run_dir.mkdir(parents=True, exist_ok=True)
+    with ray_session(cfg), PssSampler() as pss:
+        pss.watch(ray._private.worker.global_worker.node.get_session_dir_path())
+        if not cfg.env.url and len(ray.nodes()) > 1:
+            raise ConfigError("This Ray cluster has several nodes, and an environment server on loopback is reached from one only. Start one (train_scripts/start_env_servers.sh) and set env.url.")
+        async with env_urls(cfg) as urls:
+            with console.status("starting engines and learner"):
+                # Side by side: each spends its time importing and loading on a core of its own.
+                starting = [RolloutPool.start(cfg, model, urls)] + ([LearnerGroup.start(cfg)] if learner else [])
+                pool, *rest = await asyncio.gather(*starting)
+            session = Session(cfg, console, pool, rest[0] if rest else None, pss)
+            try:
+                yield session
+            finally:
+                await pool.stop()
+                if session.learner:
+                    await session.learner.stop()

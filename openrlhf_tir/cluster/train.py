@@ -1,0 +1,173 @@
+"""Train: a configuration and a running session -> a trained model, its figures and a report. Wires the real parts into the loop."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import asdict
+
+from rich.console import Console
+from transformers import AutoTokenizer
+
+from ..config import Config
+from ..data import PromptSet, PromptStream, load_prompts
+from ..observability import metrics as metrics_log
+from ..observability import summary as summaries
+from ..observability import trace as traces
+from ..observability.progress import Progress, bar
+from ..observability.report import write_report
+from ..pipeline.checkpoint import Checkpoints
+from ..pipeline.loop import Pipeline
+from ..pipeline.observer import Observer
+from ..replay.ledger import Ledger, audit
+from ..settings import to_toml
+from ..types import Task
+from ..weights.publisher import WeightPublisher
+from .evaluate import Figures, evaluate
+from .session import Session
+
+BUSY_EVERY_S = 5.0
+
+
+class TaskPrompts:
+    """A PromptSet in the order of a PromptStream, as the pipeline's `Prompts`."""
+
+    def __init__(self, prompts: PromptSet, stream: PromptStream) -> None:
+        self.prompts, self.stream = prompts, stream
+        self.next, self.state, self.restore = stream.next, stream.state, stream.restore
+
+    def task(self, prompt: int) -> Task:
+        return self.prompts[prompt]
+
+
+def eval_tasks(cfg: Config, tokenizer) -> list[Task]:
+    """The held-out problems of eval.dataset; empty when there is none."""
+    if not cfg.eval.dataset:
+        return []
+    data = cfg.data.model_copy(update={"prompt_dataset": cfg.eval.dataset, "prompt_split": cfg.eval.split, "max_samples": cfg.eval.max_samples})
+    return load_prompts(data, tokenizer, env=cfg.env.name).tasks
+
+
+async def measure(session: Session, cfg: Config, tasks: list[Task], what: str) -> tuple[Figures, Figures]:
+    """Sampled (eval.temperature, n samples) and greedy figures of the engines' current weights."""
+    with bar(f"evaluate {what}", 2 * len(tasks), session.console) as advance:
+        sampled = await evaluate(session.pool, tasks, n=cfg.eval.n_samples_per_prompt, temperature=cfg.eval.temperature, tick=lambda _: advance())
+        greedy = await evaluate(session.pool, tasks, n=1, temperature=0.0, tick=lambda _: advance())
+    return sampled, greedy
+
+
+def scores(sampled: Figures, greedy: Figures) -> summaries.Scores:
+    return summaries.Scores(accuracy=sampled.accuracy, code_ratio=sampled.code_ratio, greedy_accuracy=greedy.accuracy)
+
+
+async def run_training(session: Session, cfg: Config, *, base: summaries.Scores | None = None, setup_s: float = 0.0, cold_start_s: float = 0.0) -> summaries.Summary:
+    """RL from the session's engines and learner, both holding cfg.actor.model_name_or_path. `base`: its figures if already measured."""
+    started = time.monotonic()
+    tokenizer = AutoTokenizer.from_pretrained(cfg.actor.model_name_or_path)
+    prompts = load_prompts(cfg.data, tokenizer, env=cfg.env.name)
+    held_out = eval_tasks(cfg, tokenizer)
+    (cfg.run_dir / "config.toml").write_text(to_toml(cfg))
+    base = base or _read_base(cfg)
+    if base is None and held_out:
+        base = scores(*await measure(session, cfg, held_out, "the base model"))
+    if base:
+        (cfg.run_dir / "base.json").write_text(base.model_dump_json())
+    ledger = Ledger(cfg.run_dir / "ledger.jsonl")
+    if not cfg.train.resume:
+        ledger.rolled_back(0, [])
+    canary = [tokenizer(t.prompt, add_special_tokens=False)["input_ids"] for t in prompts.tasks[:4]]
+    publisher = WeightPublisher(session.learner, session.pool.members, canary_prompts=canary, tolerance=cfg.vllm.canary_tolerance, seed=cfg.train.seed)
+    session.pool.on_join = publisher.join
+
+    async def evaluate_now() -> dict[str, float]:
+        sampled = await evaluate(session.pool, held_out, n=cfg.eval.n_samples_per_prompt, temperature=cfg.eval.temperature)
+        return {"eval/accuracy": sampled.accuracy, "eval/code_ratio": sampled.code_ratio}
+
+    with metrics_log.MetricsLog(cfg.run_dir, cfg.logger, cfg.model_dump(mode="json")) as metrics, Progress(cfg.train.max_steps, session.console) as progress:
+        trace = traces.Trace(cfg.run_dir / traces.FILE)
+        if not cfg.train.resume:
+            metrics.truncate_after(-1)
+        pipeline = Pipeline(
+            cfg,
+            prompts=TaskPrompts(prompts, PromptStream(len(prompts), cfg.train.seed, cfg.data.shuffle, cfg.train.num_episodes)),
+            rollout=session.pool,
+            learner=session.learner,
+            publisher=publisher,
+            ledger=ledger,
+            checkpoints=Checkpoints(cfg.run_dir / cfg.ckpt.path, cfg.ckpt.max_num),
+            observer=Observer(metrics, trace, progress),
+            evaluate=evaluate_now,
+        )
+        rl_started = time.monotonic()
+        async with _busy_spans(session, trace):
+            await pipeline.run(resume=cfg.train.resume)
+        training_s = time.monotonic() - rl_started
+        trained = None
+        if held_out:
+            trained = scores(*await measure(session, cfg, held_out, "the trained model"))
+            metrics.log(pipeline.version, {"eval/accuracy": trained.accuracy, "eval/code_ratio": trained.code_ratio, "eval/greedy_accuracy": trained.greedy_accuracy})
+    ledger.close()
+    _say_audit(session.console, ledger)
+    model = cfg.run_dir / cfg.ckpt.output_dir
+    await session.learner.export(model)
+    columns = metrics_log.read(cfg.run_dir)
+    spans = traces.read(cfg.run_dir)
+    summary = summaries.Summary(
+        base=base,
+        trained=trained,
+        steps=pipeline.version,
+        seconds=summaries.Durations(setup=setup_s, cold_start=cold_start_s, training=training_s, total=setup_s + cold_start_s + time.monotonic() - started),
+        peak_pss_gib=session.pss.peak_gib,
+        overlap_ratio=traces.overlap_ratio(spans),
+        trained_tokens_per_s=sum(n or 0 for n in columns.get("trained_tokens", [])) / sum(n or 0 for n in columns.get("wall_s", [1.0])),
+        seed=cfg.train.seed,
+        model=str(model),
+    )
+    summaries.write(cfg.run_dir, summary)
+    session.console.print(summaries.table(summary))
+    session.console.print(f"report: {write_report(cfg.run_dir)}\nmodel:  {model}", soft_wrap=True)
+    return summary
+
+
+def _read_base(cfg: Config) -> summaries.Scores | None:
+    """The base model's figures that an interrupted run left."""
+    path = cfg.run_dir / "base.json"
+    return summaries.Scores.model_validate_json(path.read_text()) if cfg.train.resume and path.exists() else None
+
+
+def _say_audit(console: Console, ledger: Ledger) -> None:
+    report = audit(ledger.path)
+    console.print(f"ledger: {len(report.trained)} prompts trained, ended {dict(report.ended)}, open {len(report.open)}, errors {len(report.errors)}", soft_wrap=True, highlight=False)
+    for error in report.errors:
+        console.print(f"[red]ledger: {error}")
+
+
+@asynccontextmanager
+async def _busy_spans(session: Session, trace: traces.Trace) -> AsyncIterator[None]:
+    """Collect from the actors when they were decoding, for the timeline and the overlap ratio."""
+
+    async def collect() -> None:
+        for name, intervals in (await session.pool.busy_intervals()).items():
+            for start, end in intervals:
+                trace.add(f"engine/{name}", "decode", start, end)
+
+    async def forever() -> None:
+        while True:
+            await asyncio.sleep(BUSY_EVERY_S)
+            await collect()
+
+    task = asyncio.create_task(forever(), name="busy spans")
+    try:
+        yield
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+    await collect()
+
+
+def figures_json(sampled: Figures, greedy: Figures) -> str:
+    return json.dumps({"sampled": asdict(sampled), "greedy": asdict(greedy)}, indent=2)
