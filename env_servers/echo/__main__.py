@@ -1,0 +1,44 @@
+"""python -m env_servers.echo: an environment in one class. Copy this file to write another."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+
+from env_servers.env import Env, Step
+from env_servers.launch import add_serving_flags, serve, token_for
+from env_servers.serving import ServingConfig, create_env_app
+
+
+class EchoEnv(Env):
+    """`task["greeting"]` is the first observation; `task["delay_s"]` makes every step slow; the action "fail" breaks the environment."""
+
+    async def reset(self, task: dict, seed: int) -> str:
+        self._delay_s = float(task.get("delay_s", 0.0))
+        return str(task.get("greeting", ""))
+
+    async def step(self, action: str, deadline_s: float) -> Step:
+        await asyncio.sleep(self._delay_s)
+        if action == "fail":
+            raise RuntimeError("asked to fail")
+        return Step(observation=action, signals={"length": len(action)})
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m env_servers.echo", description=__doc__)
+    add_serving_flags(parser, workers=8)
+    args = parser.parse_args()
+    config = ServingConfig(
+        env="echo",
+        action="any text; it comes back",
+        workers=args.workers,
+        max_queue=args.max_queue,
+        max_sessions=args.max_sessions,
+        session_ttl_s=args.session_ttl,
+        token=token_for(args.host),
+    )
+    serve(create_env_app(EchoEnv, config), host=args.host, port=args.port, port_file=args.port_file, drain_s=args.drain)
+
+
+if __name__ == "__main__":
+    main()

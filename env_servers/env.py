@@ -1,0 +1,39 @@
+"""What an environment is: one class with `reset` and `step`. Everything else (sessions, retries, deadlines, capacity) is `serving`.
+
+One instance lives as long as one session; its steps come one at a time. `step` may be cancelled at any await (the deadline, a
+closed session): release resources in `finally`. An exception it raises becomes outcome `env_error` and never reaches the model.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from openrlhf_tir.protocol import Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What one action led to; the fields of `protocol.StepReply`. `signals` are raw facts, weighed by the trainer's reward."""
+
+    observation: str = ""
+    reward: float | None = None
+    done: bool = False
+    truncated: bool = False
+    outcome: Outcome = "ok"
+    signals: dict[str, Any] = field(default_factory=dict)
+
+
+class Env:
+    """Base class: override `step`, and `reset` or `close` where there is something to do."""
+
+    async def reset(self, task: dict[str, Any], seed: int) -> str:
+        """Start on `task`; return the first observation ("" when the prompt says it all)."""
+        return ""
+
+    async def step(self, action: str, deadline_s: float) -> Step:
+        """Run `action`. `deadline_s` is the time left until the caller gives up; it is enforced outside."""
+        raise NotImplementedError
+
+    async def close(self) -> None:
+        """The session ended: closed by the client, expired, or the server stops."""

@@ -1,0 +1,85 @@
+"""launch: command-line flags that every environment server has, and the uvicorn server that runs an app.
+
+Bind -> serve -> write the port file -> (SIGTERM) stop accepting, let running steps finish for `drain_s`, close sessions, exit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ipaddress
+import os
+import socket
+import sys
+from pathlib import Path
+
+import uvicorn
+from fastapi import FastAPI
+
+TOKEN_ENV = "TIR_ENV_TOKEN"
+
+
+def add_serving_flags(parser: argparse.ArgumentParser, *, workers: int) -> None:
+    parser.add_argument("--host", default="127.0.0.1", help=f"address to bind; other than loopback needs the bearer token in ${TOKEN_ENV} (default: %(default)s)")
+    parser.add_argument("--port", type=int, default=0, help="port to bind; 0 takes a free one (default: %(default)s)")
+    parser.add_argument("--port-file", type=Path, metavar="PATH", help="write the bound port to PATH once the server answers: wait for this file instead of polling")
+    parser.add_argument("--workers", type=int, default=workers, help="executions at once; about the number of cores (default: %(default)s)")
+    parser.add_argument("--max-queue", type=int, default=256, help="executions that may wait for a worker; more get 429 with Retry-After (default: %(default)s)")
+    parser.add_argument("--max-sessions", type=int, default=4096, help="open sessions; more get 429 (default: %(default)s)")
+    parser.add_argument("--session-ttl", type=float, default=3600.0, metavar="S", help="close a session unused for S seconds (default: %(default)s)")
+    parser.add_argument("--drain", type=float, default=30.0, metavar="S", help="on SIGTERM let running steps finish for S seconds (default: %(default)s)")
+
+
+def token_for(host: str) -> str | None:
+    """The bearer token of the environment variable; exits when `host` is reachable from other machines and there is none."""
+    token = os.environ.get(TOKEN_ENV) or None
+    if token is None and not _is_loopback(host):
+        sys.exit(f"--host {host} is reachable from other machines and ${TOKEN_ENV} is not set: anyone could run code here. Set {TOKEN_ENV}, or bind 127.0.0.1.")
+    return token
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def serve(app: FastAPI, *, host: str, port: int, port_file: Path | None, drain_s: float) -> None:
+    """Blocks until SIGTERM or SIGINT."""
+    sock = _bind(host, port)
+    port = sock.getsockname()[1]
+    config = uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=max(1, round(drain_s)), timeout_keep_alive=75)
+    _Server(config, port_file, f"http://{'[' + host + ']' if ':' in host else host}:{port}").run(sockets=[sock])
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    try:
+        family, kind, proto, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        sock = socket.socket(family, kind, proto)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind(address)
+    except OSError as e:
+        sys.exit(f"Cannot bind {host}:{port}: {e.strerror}. Choose another --port, or 0 for a free one.")
+    return sock
+
+
+class _Server(uvicorn.Server):
+    def __init__(self, config: uvicorn.Config, port_file: Path | None, url: str) -> None:
+        super().__init__(config)
+        self._port_file, self._url = port_file, url
+
+    async def startup(self, sockets=None) -> None:
+        await super().startup(sockets)
+        if self.should_exit:
+            return
+        print(f"{self.config.app.title} serves at {self._url}", file=sys.stderr, flush=True)
+        if self._port_file is not None:
+            partial = self._port_file.with_name(self._port_file.name + ".partial")
+            partial.write_text(self._url.rsplit(":", 1)[1])
+            partial.replace(self._port_file)
+
+    def handle_exit(self, sig, frame) -> None:
+        self.config.app.state.service.draining = True
+        super().handle_exit(sig, frame)

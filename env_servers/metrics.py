@@ -1,0 +1,26 @@
+"""Prometheus metrics of one environment server, in a registry of its own (several apps can live in one process)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+
+class ServerMetrics:
+    def __init__(self, env: str, **gauges: Callable[[], float]) -> None:
+        """`gauges`: name -> function that is read at every scrape."""
+        self._registry = CollectorRegistry()
+        self._env = env
+        self._steps = Counter("env_steps", "Answered steps by outcome", ["env", "outcome"], registry=self._registry)
+        self._seconds = Histogram("env_step_seconds", "From receipt to reply, waiting included", ["env"], registry=self._registry)
+        for name, read in gauges.items():
+            Gauge(f"env_{name}", f"{name} now", registry=self._registry).set_function(read)
+
+    def count(self, outcome: str, seconds: float) -> None:
+        self._steps.labels(self._env, outcome).inc()
+        self._seconds.labels(self._env).observe(seconds)
+
+    def render(self) -> tuple[bytes, int, None, str]:
+        """(body, status, headers, media type), as Response takes them."""
+        return generate_latest(self._registry), 200, None, CONTENT_TYPE_LATEST

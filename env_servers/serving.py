@@ -1,0 +1,217 @@
+"""create_env_app: one Env class -> a FastAPI app that speaks `openrlhf_tir.protocol`.
+
+    request -> Guard (token, body size) -> Sessions (idempotent step_id) -> Admission (capacity) -> Env.step -> StepReply
+
+Every step has its own deadline, from receipt; what waits for a place counts. A missed deadline is outcome `timeout`, an exception
+of the environment `env_error`; both are remembered like any reply. A full queue is 429 with Retry-After (in a batch: outcome
+`capacity` with signals["retry_after_s"]) and is not remembered. 404: no such session. 409: an id used for something else. 503: draining.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from fastapi import FastAPI, HTTPException, Request, Response
+from fastapi.responses import JSONResponse, StreamingResponse
+
+from openrlhf_tir.protocol import EnvSchema, Health, ResetReply, ResetRequest, StepReply, StepRequest
+
+from .admission import Admission, CapacityFull
+from .env import Env
+from .guard import Guard
+from .metrics import ServerMetrics
+from .sessions import Conflict, NoSession, Session, Sessions
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ServingConfig:
+    """`env` and `action` name the environment and say what an action is; the rest are limits."""
+
+    env: str
+    action: str
+    isolation: str = "none"
+    stateful: bool = False
+    prefers_batches: bool = False
+    workers: int = 2
+    """Executions at once; about the number of cores."""
+    max_queue: int = 256
+    """Executions that may wait for a worker; more get 429."""
+    max_sessions: int = 4096
+    session_ttl_s: float = 3600.0
+    kept_replies: int = 32
+    """Cached replies per session: how far back a step_id can be retried."""
+    reset_timeout_s: float = 60.0
+    max_body_bytes: int = 4 << 20
+    max_batch: int = 1024
+    token: str | None = None
+    """Bearer token; None: open. The launcher takes it from an environment variable."""
+
+
+class EnvService:
+    """State of one server: sessions, admission, metrics. `draining` is set by the launcher when it is asked to stop."""
+
+    def __init__(self, factory: Callable[[], Env], config: ServingConfig) -> None:
+        self.config, self.draining = config, False
+        self.admission = Admission(config.workers, config.max_queue)
+        self.sessions = Sessions(factory, cap=config.max_sessions, ttl_s=config.session_ttl_s)
+        self.metrics = ServerMetrics(config.env, sessions=self.sessions.__len__, running=lambda: self.admission.running, waiting=lambda: self.admission.waiting)
+
+    async def step(self, request: StepRequest) -> StepReply:
+        """Raises NoSession, Conflict, CapacityFull; everything else is an outcome."""
+        session = self.sessions.get(request.session_id)
+        try:
+            async with asyncio.timeout(request.deadline_s):
+                return await session.step(request, self._execute, self.config.kept_replies)
+        except TimeoutError:
+            return _reply(request, outcome="timeout")
+        except asyncio.CancelledError:
+            if asyncio.current_task().cancelling():
+                raise
+            raise NoSession(f"session {request.session_id!r} was closed while step {request.step_id} ran") from None
+
+    async def step_or_outcome(self, request: StepRequest) -> StepReply:
+        """For a batch, where an item's refusal must not refuse the others."""
+        try:
+            return await self.step(request)
+        except CapacityFull as e:
+            return _reply(request, outcome="capacity", signals={"retry_after_s": e.retry_after_s})
+        except (NoSession, Conflict) as e:
+            return _reply(request, outcome="env_error", signals={"error": str(e)})
+
+    async def _execute(self, session: Session, request: StepRequest) -> StepReply:
+        clock = asyncio.get_running_loop().time
+        give_up = clock() + request.deadline_s
+        start = clock()
+        try:
+            async with asyncio.timeout_at(give_up) as deadline:
+                async with session.serial, self.admission.slot():
+                    step = await session.env.step(request.action, give_up - clock())
+            reply = StepReply(
+                session_id=request.session_id,
+                step_id=request.step_id,
+                observation=step.observation,
+                reward=step.reward,
+                done=step.done,
+                truncated=step.truncated,
+                outcome=step.outcome,
+                signals=step.signals,
+            )
+        except CapacityFull:
+            self.metrics.count("capacity", clock() - start)
+            raise
+        except Exception as e:  # the boundary: whatever an environment raises is its own fault, told to the trainer as env_error
+            if isinstance(e, TimeoutError) and deadline.expired():
+                reply = _reply(request, outcome="timeout")
+            else:
+                log.exception("step %s/%s of env %s failed", request.session_id, request.step_id, self.config.env)
+                reply = _reply(request, outcome="env_error", signals={"error": f"{type(e).__name__}: {e}"})
+        self.metrics.count(reply.outcome, clock() - start)
+        return reply
+
+    async def expire_forever(self) -> None:
+        while True:
+            await asyncio.sleep(max(0.05, min(60.0, self.config.session_ttl_s / 4)))
+            await self.sessions.expire()
+
+
+def _reply(request: StepRequest, **fields) -> StepReply:
+    return StepReply(session_id=request.session_id, step_id=request.step_id, **fields)
+
+
+def create_env_app(env_factory: Callable[[], Env], config: ServingConfig) -> FastAPI:
+    """`env_factory` makes one Env per session. `app.state.service` is the EnvService."""
+    service = EnvService(env_factory, config)
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        sweeper = asyncio.create_task(service.expire_forever(), name="expire sessions")
+        try:
+            yield
+        finally:
+            sweeper.cancel()
+            await service.sessions.close_all()
+
+    app = FastAPI(title=f"environment {config.env}", lifespan=lifespan, docs_url=None, redoc_url=None)
+    app.state.service = service
+    app.add_middleware(Guard, token=config.token, max_body_bytes=config.max_body_bytes)
+    _answer_errors(app)
+
+    @app.post("/reset")
+    async def reset(body: ResetRequest, request: Request) -> ResetReply:
+        if service.draining:
+            raise HTTPException(503, "The server is draining and opens no sessions. Use another one.", {"Retry-After": "5"})
+        try:
+            async with asyncio.timeout(config.reset_timeout_s):
+                session, observation = await service.sessions.open(body)
+        except (CapacityFull, Conflict):
+            raise
+        except Exception as e:  # as in _execute: the environment's own failure
+            log.exception("reset of env %s failed", config.env)
+            raise HTTPException(500, f"env_error: reset failed with {type(e).__name__}: {e}") from e
+        return ResetReply(session_id=session.id, observation=observation, server=str(request.base_url).rstrip("/"))
+
+    @app.post("/step")
+    async def step(body: StepRequest) -> StepReply:
+        return await service.step(body)
+
+    @app.post("/step_batch")
+    async def step_batch(body: list[StepRequest]) -> StreamingResponse:
+        if len(body) > config.max_batch:
+            raise HTTPException(413, f"Batch of {len(body)} steps exceeds the limit of {config.max_batch}. Send several.")
+
+        async def lines() -> AsyncIterator[bytes]:
+            tasks = [asyncio.create_task(service.step_or_outcome(item), name=f"batch item {item.session_id}/{item.step_id}") for item in body]
+            try:
+                for finished in asyncio.as_completed(tasks):
+                    yield (await finished).model_dump_json().encode() + b"\n"
+            finally:
+                for task in tasks:  # the caller went away; executions go on in their sessions, where a retry finds them
+                    task.cancel()
+
+        return StreamingResponse(lines(), media_type="application/x-ndjson")
+
+    @app.delete("/session/{session_id}")
+    async def close(session_id: str) -> dict[str, bool]:
+        return {"closed": await service.sessions.close(session_id)}
+
+    @app.get("/health")
+    async def health() -> Health:
+        return Health(
+            status="draining" if service.draining else "ok",
+            env=config.env,
+            isolation=config.isolation,
+            sessions=len(service.sessions),
+            capacity=config.workers,
+            running=service.admission.running,
+        )
+
+    @app.get("/schema")
+    async def schema() -> EnvSchema:
+        return EnvSchema(env=config.env, action=config.action, capacity=config.workers, prefers_batches=config.prefers_batches, stateful=config.stateful)
+
+    @app.get("/metrics")
+    async def metrics() -> Response:
+        return Response(*service.metrics.render())
+
+    return app
+
+
+def _answer_errors(app: FastAPI) -> None:
+    @app.exception_handler(NoSession)
+    async def no_session(request: Request, e: NoSession) -> JSONResponse:
+        return JSONResponse({"detail": str(e)}, 404)
+
+    @app.exception_handler(Conflict)
+    async def conflict(request: Request, e: Conflict) -> JSONResponse:
+        return JSONResponse({"detail": str(e)}, 409)
+
+    @app.exception_handler(CapacityFull)
+    async def full(request: Request, e: CapacityFull) -> JSONResponse:
+        detail = f"The server is full ({e.reason}). Try again in {e.retry_after_s} s."
+        return JSONResponse({"detail": detail, "outcome": "capacity"}, 429, {"Retry-After": str(e.retry_after_s)})

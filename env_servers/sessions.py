@@ -1,0 +1,137 @@
+"""Sessions: who is talking, and what was already answered. An id is answered once; asking again returns the same reply.
+
+    open(request)  -> Session      the same session_id with the same task again: the same session (a retried /reset)
+    Session.step(request, execute) -> StepReply
+        new id                     `execute` runs in a task that the session owns, so a broken connection does not lose the result
+        id still running           waits for that result
+        id answered                the cached reply
+        id with another action     Conflict
+
+A session unused for `ttl_s` is closed by `expire`. At `cap` sessions a new one is refused (CapacityFull), never an old one evicted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from openrlhf_tir.protocol import ResetRequest, StepReply, StepRequest
+
+from .admission import CapacityFull
+from .env import Env
+
+Execute = Callable[["Session", StepRequest], Awaitable[StepReply]]
+
+
+class NoSession(Exception):
+    """The id was never opened here, was closed, or expired."""
+
+
+class Conflict(Exception):
+    """The same id was used for something else before."""
+
+
+class _Answer(NamedTuple):
+    action: str
+    task: asyncio.Task[StepReply]
+
+
+@dataclass(eq=False, slots=True)
+class Session:
+    id: str
+    env: Env
+    opened_by: tuple[dict, int]
+    reset: asyncio.Task[str] | None = None
+    serial: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Steps of one session run one after another."""
+    last_used: float = 0.0
+    answers: OrderedDict[int, _Answer] = field(default_factory=OrderedDict)
+    forgotten: int = -1
+    """Highest step_id whose cached reply was dropped."""
+
+    async def step(self, request: StepRequest, execute: Execute, keep: int) -> StepReply:
+        """Raises Conflict, and what `execute` raises (CapacityFull is not remembered: the id may be tried again)."""
+        answer = self.answers.get(request.step_id)
+        if answer is None:
+            if request.step_id <= self.forgotten:
+                raise Conflict(f"step_id {request.step_id} was answered long ago and its reply is no longer kept (the last {keep} are). Count step_id up.")
+            task = asyncio.create_task(execute(self, request), name=f"step {self.id}/{request.step_id}")
+            answer = self.answers[request.step_id] = _Answer(request.action, task)
+            task.add_done_callback(lambda t: self._settle(request.step_id, t, keep))
+        elif answer.action != request.action:
+            raise Conflict(f"step_id {request.step_id} of this session was used for another action. Count step_id up for every new action.")
+        return await asyncio.shield(answer.task)
+
+    def _settle(self, step_id: int, task: asyncio.Task[StepReply], keep: int) -> None:
+        if task.cancelled() or task.exception() is not None:
+            self.answers.pop(step_id, None)
+            return
+        while len(self.answers) > keep and next(iter(self.answers.values())).task.done():
+            self.forgotten = max(self.forgotten, self.answers.popitem(last=False)[0])
+
+    async def close(self) -> None:
+        running = [a.task for a in self.answers.values() if not a.task.done()]
+        if self.reset is not None and not self.reset.done():
+            running.append(self.reset)
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+        await self.env.close()
+
+
+class Sessions:
+    def __init__(self, factory: Callable[[], Env], *, cap: int, ttl_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._factory, self.cap, self.ttl_s, self._clock = factory, cap, ttl_s, clock
+        self._by_id: OrderedDict[str, Session] = OrderedDict()  # least recently used first
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def get(self, session_id: str) -> Session:
+        session = self._by_id.get(session_id)
+        if session is None:
+            raise NoSession(f"No session {session_id!r} here: never opened, closed, expired after {self.ttl_s:g} s, or opened on another server. POST /reset first.")
+        session.last_used = self._clock()
+        self._by_id.move_to_end(session_id)
+        return session
+
+    async def open(self, request: ResetRequest) -> tuple[Session, str]:
+        """(session, first observation). Raises Conflict, CapacityFull, and what the environment's reset raises."""
+        session_id = request.session_id or uuid.uuid4().hex
+        opened_by = (request.task, request.seed)
+        session = self._by_id.get(session_id)
+        if session is None:
+            if len(self._by_id) >= self.cap:
+                raise CapacityFull(f"{len(self._by_id)} open sessions", retry_after_s=1)
+            session = self._by_id[session_id] = Session(session_id, self._factory(), opened_by, last_used=self._clock())
+            session.reset = asyncio.create_task(session.env.reset(request.task, request.seed), name=f"reset {session_id}")
+        elif session.opened_by != opened_by:
+            raise Conflict(f"session {session_id!r} is open for another task or seed. Use a new session_id.")
+        try:
+            return session, await asyncio.shield(session.reset)
+        except BaseException:
+            await self.close(session_id)
+            raise
+
+    async def close(self, session_id: str) -> bool:
+        session = self._by_id.pop(session_id, None)
+        if session is None:
+            return False
+        await session.close()
+        return True
+
+    async def expire(self) -> None:
+        """Close what was unused for `ttl_s` and has nothing running."""
+        deadline = self._clock() - self.ttl_s
+        old = [s.id for s in self._by_id.values() if s.last_used < deadline and all(a.task.done() for a in s.answers.values())]
+        for session_id in old:
+            await self.close(session_id)
+
+    async def close_all(self) -> None:
+        for session_id in list(self._by_id):
+            await self.close(session_id)
