@@ -1,0 +1,233 @@
+"""Curves: columns of metrics.jsonl -> one figure per question a reader has about a run.
+
+Every function takes `(columns, theme)` and returns a Figure, or None when the run has none of its metrics. `CURVES` lists them in the order of
+the report, each with its file name, title and the sentence that says how to read it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator, PercentFormatter
+
+from .style import Theme, legend_above, new_figure
+
+MAX_BARS = 90
+Columns = dict[str, list]
+
+
+def series(columns: Columns, name: str) -> np.ndarray | None:
+    """[steps] float64, NaN where a step lacks the metric; None when no step has it."""
+    if name not in columns:
+        return None
+    values = np.array([np.nan if v is None else v for v in columns[name]], float)
+    return None if np.isnan(values).all() else values
+
+
+def smooth(values: np.ndarray) -> np.ndarray:
+    """Centred moving mean over 1/20 of the run (the raw values for a run of fewer than 30 steps), NaN-aware."""
+    half = len(values) // 40 if len(values) >= 30 else 0
+    if half == 0:
+        return values
+    kernel, known = np.ones(2 * half + 1), ~np.isnan(values)
+    total, count = np.convolve(np.where(known, values, 0.0), kernel, "same"), np.convolve(known, kernel, "same")
+    return np.where(known, total / np.maximum(count, 1), np.nan)
+
+
+def binned(steps: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray, int]:
+    """At most MAX_BARS bars: (centres [bars], mean per step [bars], steps per bar). A missing value counts as 0."""
+    width = -(-len(steps) // MAX_BARS)
+    cuts = np.arange(0, len(steps), width)
+    counts = np.diff(np.append(cuts, len(steps)))
+    return np.add.reduceat(steps, cuts) / counts, np.add.reduceat(np.nan_to_num(values), cuts) / counts, width
+
+
+def trained(columns: Columns) -> Columns:
+    """Only the rows of learner steps: an evaluation of the base model before step 1 has a row, but no bars."""
+    keep = [i for i, step in enumerate(columns["step"]) if step > 0]
+    return {name: [values[i] for i in keep] for name, values in columns.items()}
+
+
+def accuracy(columns: Columns, theme: Theme) -> Figure | None:
+    figure, (axes,) = new_figure(3.4)
+    blue, orange, green, yellow = theme.series[:4]
+    drawn = [
+        _line(axes, columns, "accuracy", "accuracy", blue),
+        _line(axes, columns, "code_ratio", "code ratio", orange),
+        _line(axes, columns, "code_in_correct", "code in correct", green),
+        _markers(axes, columns, "eval/accuracy", "o", blue, theme),
+        _markers(axes, columns, "eval/code_ratio", "o", orange, theme),
+        _markers(axes, columns, "eval/greedy_accuracy", "D", yellow, theme),
+    ]
+    if not any(drawn):
+        return None
+    if drawn[3] or drawn[4]:  # one entry for what the colours already tell apart
+        axes.plot([], [], "o", ms=6.5, mfc=theme.surface, mec=theme.muted, mew=1.8, label="held-out")
+    if drawn[5]:
+        axes.plot([], [], "D", ms=5.5, mfc=theme.surface, mec=yellow, mew=1.8, label="held-out accuracy, greedy")
+    axes.set(ylim=(0, 1.02), title="Accuracy and code use", ylabel="share of responses")
+    axes.yaxis.set_major_formatter(PercentFormatter(1.0, 0))
+    return _finish(figure, [axes])
+
+
+def response(columns: Columns, theme: Theme) -> Figure | None:
+    figure, (left, right) = new_figure(2.9, columns=2, width_ratios=(3, 2))
+    drawn = [
+        _line(left, columns, "response_tokens_mean", "mean", theme.series[0]),
+        _line(left, columns, "response_tokens_p95", "95th percentile", theme.series[4]),
+        _line(right, columns, "calls_mean", "tool calls", theme.series[1]),
+    ]
+    if not any(drawn):
+        return None
+    left.set(title="Response length", ylabel="tokens", ylim=(0, None))
+    right.set(title="Tool calls", ylabel="calls per response", ylim=(0, None))
+    return _finish(figure, [left, right])
+
+
+def drops(columns: Columns, theme: Theme) -> Figure | None:
+    columns = trained(columns)
+    counts = {name: sum(v or 0 for v in values) for name, values in columns.items() if name.startswith(("drops/", "failed/"))}
+    reasons = sorted((name for name in counts if counts[name]), key=lambda name: -counts[name])
+    if not reasons:
+        return None
+    figure, (axes,) = new_figure(3.0)
+    per = _stack(axes, columns, {name: name.replace("drops/", "").replace("failed/", "failed: ") for name in reasons}, theme)
+    axes.set(title="Groups dropped, by reason", ylabel="groups per step" + (f" (mean of {per})" if per > 1 else ""))
+    return _finish(figure, [axes])
+
+
+def staleness(columns: Columns, theme: Theme) -> Figure | None:
+    figure, (axes,) = new_figure(2.6)
+    mean, largest = series(columns, "staleness_mean"), series(columns, "staleness_max")
+    if mean is None and largest is None:
+        return None
+    if largest is not None:
+        axes.step(columns["step"], largest, where="mid", color=theme.series[1], lw=1.4, label="oldest token of the batch")
+    _line(axes, columns, "staleness_mean", "mean", theme.series[0])
+    top = np.nanmax(largest if largest is not None else mean)
+    axes.set(title="Staleness of trained tokens", ylabel="policy versions", ylim=(-0.05, max(1.0, top) + 0.3))
+    axes.yaxis.set_major_locator(MaxNLocator(integer=True))
+    return _finish(figure, [axes])
+
+
+def health(columns: Columns, theme: Theme) -> Figure | None:
+    panels = {
+        "Entropy": (("entropy",), "nats per token", False),
+        "KL to the rollout policy": (("kl_rollout",), "nats per token", False),
+        "Gradient norm": (("grad_norm",), "before clipping", False),
+        "Clipping": (("clip_low", "clip_high"), "share of tokens", False),
+        "Canary after each push": (("canary_max_diff",), "max |Δ log-prob|", True),
+        "Effective sample size": (("ess",), "share of tokens", False),
+    }
+    present = {title: panel for title, panel in panels.items() if any(series(columns, name) is not None for name in panel[0])}
+    if not present:
+        return None
+    across = min(3, len(present))
+    rows = -(-len(present) // across)
+    figure, axes = new_figure(2.3 * rows, columns=across, rows=rows)
+    for ax, (title, (names, unit, log)) in zip(axes, present.items(), strict=False):
+        for name, color in zip(names, theme.series[:2], strict=False):
+            _line(ax, columns, name, name.removeprefix("clip_"), color, width=1.6)
+        ax.set(title=title, ylabel=unit)
+        values = np.concatenate([v[~np.isnan(v)] for v in (series(columns, name) for name in names) if v is not None])
+        if log and values.min() > 0:
+            ax.set_yscale("log")
+            ax.set_ylim(10.0 ** np.floor(np.log10(values.min())), 10.0 ** np.ceil(np.log10(values.max()) + 0.01))
+            ax.minorticks_off()
+        else:
+            ax.set_ylim(bottom=min(0.0, values.min()))
+    for ax in axes[len(present) :]:
+        ax.set_axis_off()
+    return _finish(figure, axes[: len(present)])
+
+
+def step_time(columns: Columns, theme: Theme) -> Figure | None:
+    columns = trained(columns)
+    parts = {"replay_wait_s": "wait for groups", "gate_wait_s": "wait for staleness gate", "step_s": "learner step", "push_s": "weight push"}
+    parts = {name: label for name, label in parts.items() if series(columns, name) is not None}
+    if not parts:
+        return None
+    figure, (axes,) = new_figure(3.0)
+    colors = {"replay_wait_s": theme.series[3], "gate_wait_s": theme.series[1], "step_s": theme.series[0], "push_s": theme.series[4]}
+    per = _stack(axes, columns, parts, theme, colors)
+    axes.set(title="Where a step's time goes", ylabel="seconds per step" + (f" (mean of {per})" if per > 1 else ""))
+    return _finish(figure, [axes])
+
+
+def throughput(columns: Columns, theme: Theme) -> Figure | None:
+    figure, (left, right) = new_figure(2.9, columns=2)
+    drawn = [
+        _line(left, columns, "tokens_per_s", "tokens", theme.series[2]),
+        _line(right, columns, "rolling", "rolling", theme.series[0]),
+        _line(right, columns, "buffered", "buffered", theme.series[3]),
+    ]
+    if not any(drawn):
+        return None
+    left.set(title="Throughput", ylabel="trained tokens per second", ylim=(0, None))
+    right.set(title="Groups in flight", ylabel="groups", ylim=(0, None))
+    return _finish(figure, [left, right])
+
+
+class Curve(NamedTuple):
+    file: str
+    title: str
+    caption: str
+    draw: Callable[[Columns, Theme], Figure | None]
+
+
+CURVES = (
+    Curve("accuracy", "Accuracy and code use", "Lines are the sampled training responses of each step, before filters; markers are the held-out problems.", accuracy),
+    Curve("response", "Responses", "Length in tokens, model and tool output together, and how often a response calls the tool.", response),
+    Curve("drops", "Dropped groups", "Groups that were rolled out but not trained on. A group whose answers are all right or all wrong teaches nothing.", drops),
+    Curve("staleness", "Staleness", "How many updates the learner was ahead of the weights that sampled a trained token. 0 is strictly on-policy.", staleness),
+    Curve("health", "Learner health", "A collapsing entropy, a rising KL to the rollout policy or a canary above its tolerance are the early signs of trouble.", health),
+    Curve("step_time", "Time per step", "What the trainer did with its wall-clock time. Waiting for groups means that rollout is the bottleneck.", step_time),
+    Curve("throughput", "Throughput and queues", "Trained completion tokens per second, and the groups being sampled or waiting to be trained.", throughput),
+)
+
+
+def _line(axes: Axes, columns: Columns, name: str, label: str, color: str, width: float = 2.0) -> bool:
+    values = series(columns, name)
+    if values is None:
+        return False
+    known = ~np.isnan(values)
+    steps, values = np.array(columns["step"], float)[known], values[known]
+    smoothed = smooth(values)
+    if smoothed is not values:
+        axes.plot(steps, values, color=color, lw=0.8, alpha=0.28)
+    axes.plot(steps, smoothed, color=color, lw=width, label=label, marker="o" if len(steps) == 1 else None)
+    return True
+
+
+def _markers(axes: Axes, columns: Columns, name: str, marker: str, color: str, theme: Theme) -> bool:
+    values = series(columns, name)
+    if values is None:
+        return False
+    known = ~np.isnan(values)
+    axes.plot(np.array(columns["step"])[known], values[known], marker, ms=5.5 if marker == "D" else 6.5, mfc=theme.surface, mec=color, mew=1.8, zorder=5, clip_on=False)
+    return True
+
+
+def _stack(axes: Axes, columns: Columns, labels: dict[str, str], theme: Theme, colors: dict[str, str] | None = None) -> int:
+    """Stacked bars, one colour per metric; returns how many steps a bar stands for. The ninth reason and later share a grey."""
+    steps, bottom, per = np.array(columns["step"], float), 0.0, 1
+    for i, (name, label) in enumerate(labels.items()):
+        centres, heights, per = binned(steps, series(columns, name))
+        color = colors[name] if colors else (*theme.series, theme.muted)[min(i, len(theme.series))]
+        axes.bar(centres, heights, width=0.86 * per, bottom=bottom, color=color, label=label)
+        bottom = bottom + heights
+    axes.set_ylim(0, 1.05 * float(np.max(bottom)) or 1.0)
+    return per
+
+
+def _finish(figure: Figure, axes: list[Axes]) -> Figure:
+    for ax in axes:
+        ax.set_xlabel("learner step")
+        ax.margins(x=0.015)
+        ax.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=7, steps=[1, 2, 5, 10]))
+        legend_above(ax)
+    return figure

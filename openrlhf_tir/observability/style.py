@@ -1,0 +1,104 @@
+"""The look of every plot: themes for light and dark pages, and the one way to make a figure. matplotlib without pyplot, so no global state."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from PIL import Image
+
+WIDTH_IN = 9.0
+DPI = 160
+
+
+@dataclass(frozen=True, slots=True)
+class Theme:
+    """Colours by role. `series` is ordered: neighbours stay apart for colour-blind readers."""
+
+    name: str
+    surface: str
+    ink: str
+    muted: str
+    grid: str
+    series: tuple[str, ...]
+
+    @property
+    def rc(self) -> dict[str, object]:
+        return {
+            "figure.facecolor": self.surface,
+            "axes.facecolor": self.surface,
+            "savefig.facecolor": self.surface,
+            "text.color": self.ink,
+            "axes.labelcolor": self.muted,
+            "axes.edgecolor": self.grid,
+            "axes.titlecolor": self.ink,
+            "axes.titlesize": 10.5,
+            "axes.titleweight": "bold",
+            "axes.titlelocation": "left",
+            "axes.titlepad": 10,
+            "axes.labelsize": 9,
+            "axes.spines.top": False,
+            "axes.spines.right": False,
+            "axes.spines.left": False,
+            "axes.grid": True,
+            "axes.grid.axis": "y",
+            "axes.axisbelow": True,
+            "grid.color": self.grid,
+            "grid.linewidth": 0.8,
+            "xtick.color": self.grid,
+            "ytick.color": self.grid,
+            "xtick.labelcolor": self.muted,
+            "ytick.labelcolor": self.muted,
+            "xtick.labelsize": 8.5,
+            "ytick.labelsize": 8.5,
+            "ytick.major.size": 0,
+            "font.size": 9,
+            "legend.frameon": False,
+            "legend.fontsize": 8.5,
+            "legend.handlelength": 1.2,
+            "legend.labelcolor": self.muted,
+            "lines.linewidth": 2.0,
+            "lines.solid_capstyle": "round",
+        }
+
+
+LIGHT = Theme("light", "#ffffff", "#14171c", "#5b6270", "#e4e7ec", ("#2a6fdb", "#e8743b", "#169b72", "#c79100", "#7a4fd0", "#d1478c", "#5b8a9a", "#9a6b4f"))
+DARK = Theme("dark", "#171a20", "#eef0f4", "#a3abb8", "#2c313a", ("#6ea4ff", "#f59563", "#3fc79a", "#e5b93c", "#a98af0", "#ee7fb5", "#8ab8c7", "#c79d80"))
+
+
+@contextmanager
+def themed(theme: Theme) -> Iterator[None]:
+    """Figures made inside look like `theme`."""
+    with matplotlib.rc_context(theme.rc):
+        yield
+
+
+def new_figure(height_in: float, columns: int = 1, rows: int = 1, **subplots) -> tuple[Figure, list[Axes]]:
+    """A figure of the common width and its axes, row by row."""
+    figure = Figure(figsize=(WIDTH_IN, height_in), dpi=DPI, layout="constrained")
+    figure.get_layout_engine().set(w_pad=0.1, h_pad=0.08)
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(rows, columns, squeeze=False, **subplots)
+    return figure, list(axes.flat)
+
+
+def legend_above(axes: Axes, **options) -> None:
+    """A one-row legend on the title's line, at the right: it never covers data."""
+    handles, labels = axes.get_legend_handles_labels()
+    if len(labels) > 1:
+        axes.legend(handles, labels, loc="lower right", bbox_to_anchor=(1.005, 1.0), ncols=len(labels), borderaxespad=0.55, columnspacing=1.4, **options)
+
+
+def png(figure: Figure) -> bytes:
+    """The figure as a PNG file. Draws once, where `savefig` lays out and draws twice."""
+    figure.canvas.draw()
+    image = Image.fromarray(np.asarray(figure.canvas.buffer_rgba())).convert("RGB")
+    image.save(buffer := io.BytesIO(), "PNG", compress_level=5, dpi=(DPI, DPI))
+    return buffer.getvalue()
