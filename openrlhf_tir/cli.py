@@ -14,6 +14,7 @@ from .errors import TirError
 from .flags import Parser, check_unknown
 
 COMMANDS = {
+    "quickstart": "make the tiny base model, then watch it learn to use Python by RL",
     "train": "train a policy: recipe and flags in, model, report and checkpoints out",
     "eval": "accuracy and tool use of a model on held-out problems",
     "play": "print one episode, the trained tokens coloured",

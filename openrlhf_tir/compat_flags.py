@@ -66,6 +66,10 @@ def _sets(rank: int = 0, /, **keys: Any) -> Becomes:
     return Becomes(lambda v: fixed, rank)
 
 
+def _each(section: str, names: str, rule: Rule) -> dict[str, Rule]:
+    return {f"{section}.{name}": rule for name in names.split()}
+
+
 _SCHEDULERS = {"cosine_with_min_lr": "cosine", "constant_with_warmup": "constant"}
 _KL = "No reference model is loaded: KL is off (algo.kl.init_coef = 0). Leave it out."
 _CRITIC = "There is no critic. Use a critic-free --algo.advantage.estimator such as reinforce_baseline."
@@ -80,11 +84,10 @@ _PARALLEL = "Sequence and tensor parallel learners are not supported. Add ranks 
 
 RULES: dict[str, Rule] = {
     # policy and optimiser
-    **dict.fromkeys(
-        (
-            "actor.model_name_or_path actor.num_nodes actor.num_gpus_per_node actor.eps_clip actor.eps_clip_low_high actor.dual_clip actor.policy_loss_type "
-            "actor.loss_agg_mode actor.entropy_coef actor.max_norm actor.lr_warmup_ratio actor.min_lr_ratio actor.gradient_checkpointing_enable"
-        ).split(),
+    **_each(
+        "actor",
+        "model_name_or_path num_nodes num_gpus_per_node eps_clip eps_clip_low_high dual_clip policy_loss_type loss_agg_mode entropy_coef "
+        "max_norm lr_warmup_ratio min_lr_ratio gradient_checkpointing_enable",
         SAME,
     ),
     "actor.adam.lr": _one("actor.learning_rate"),
@@ -93,15 +96,17 @@ RULES: dict[str, Rule] = {
     "actor.adam.eps": Only("1e-8", "Adam's eps is fixed."),
     "actor.lr_scheduler": Becomes(lambda v: {"actor.lr_scheduler": _SCHEDULERS.get(v[0], v[0])}),
     "actor.optim": Only("adam", _MUON),
-    **dict.fromkeys("actor.muon.lr actor.muon.momentum actor.muon.ns_steps actor.muon.nesterov actor.muon.no_nesterov".split(), Refused(_MUON)),
+    **_each("actor", "muon.lr muon.momentum muon.ns_steps muon.nesterov muon.no_nesterov", Refused(_MUON)),
     "actor.gradient_checkpointing_reentrant": Refused("The non-reentrant form is used. Set --actor.gradient_checkpointing_enable alone."),
     "actor.aux_loss_coef": Only("0", "No load-balancing loss is computed for MoE models."),
     "actor.freeze_visual_encoder": Refused(_VLM),
     # DeepSpeed
-    **dict.fromkeys(
-        "ds.zero_stage ds.param_dtype ds.attn_implementation ds.adam_offload ds.packing_samples ds.overlap_comm ds.zpg ds.grad_accum_dtype ds.use_liger_kernel ds.lora.rank".split(), SAME
+    **_each(
+        "ds",
+        "zero_stage param_dtype attn_implementation adam_offload packing_samples overlap_comm zpg grad_accum_dtype use_liger_kernel lora.rank",
+        SAME,
     ),
-    **dict.fromkeys("ds.lora.alpha ds.lora.target_modules ds.lora.dropout ds.load_in_4bit".split(), Refused(_LORA)),
+    **_each("ds", "lora.alpha lora.target_modules lora.dropout load_in_4bit", Refused(_LORA)),
     "ds.ring_attn_size": Only("1", _PARALLEL),
     "ds.ring_attn_head_stride": Only("1", _PARALLEL),
     "ds.tensor_parallel_size": Only("1", _PARALLEL),
@@ -112,72 +117,61 @@ RULES: dict[str, Rule] = {
     "ds.value_head_prefix": Refused(_CRITIC),
     "local_rank": Only("-1", "Ranks are assigned by the launcher."),
     # rollout
-    **dict.fromkeys(
-        "rollout.batch_size rollout.n_samples_per_prompt rollout.max_new_tokens rollout.temperature rollout.top_p".split(), SAME
-    ),
+    **_each("rollout", "batch_size n_samples_per_prompt max_new_tokens temperature top_p", SAME),
     "rollout.micro_batch_size": Implied("log-probs of the rollout come from the engine, so there is no forward pass to split"),
     "rollout.max_tokens_per_gpu": Implied("log-probs of the rollout come from the engine, so there is no forward pass to split"),
     "rollout.vllm_generate_batch_size": Refused("Groups are dispatched one by one. Set how many may be under way with --pipeline.depth."),
-    **dict.fromkeys(
-        "vllm.num_engines vllm.tensor_parallel_size vllm.enforce_eager vllm.enable_prefix_caching vllm.gpu_memory_utilization vllm.sync_backend".split(), SAME
-    ),
+    **_each("vllm", "num_engines tensor_parallel_size enforce_eager enable_prefix_caching gpu_memory_utilization sync_backend", SAME),
     "vllm.enable_sleep": Refused(_COLOCATE),
     "vllm.sync_with_ray": Refused("Weight pushes have their own transports. Choose one with --vllm.sync_backend."),
     # algorithm
-    **dict.fromkeys(
-        (
-            "algo.advantage.estimator algo.advantage.no_std_norm algo.advantage.gamma algo.advantage.lambd algo.advantage.is_correction_level "
-            "algo.advantage.is_correction_mode algo.advantage.is_correction_gating algo.advantage.is_correction_threshold algo.kl.init_coef"
-        ).split(),
+    **_each(
+        "algo.advantage",
+        "estimator no_std_norm gamma lambd is_correction_level is_correction_mode is_correction_gating is_correction_threshold",
         SAME,
     ),
-    **dict.fromkeys("algo.kl.target algo.kl.horizon algo.kl.estimator algo.kl.use_loss algo.kl.unbiased_gradient".split(), Refused(_KL)),
+    **_each("algo.kl", "init_coef", SAME),
+    **_each("algo.kl", "target horizon estimator use_loss unbiased_gradient", Refused(_KL)),
     "algo.dynamic_filtering_enable": _sets(filter__accuracy_range=(0.0, 1.0)),
     "algo.dynamic_filtering_range": _many("filter.accuracy_range"),
     # training
-    **dict.fromkeys("train.num_episodes train.batch_size train.micro_batch_size train.max_tokens_per_gpu train.seed".split(), SAME),
+    **_each("train", "num_episodes batch_size micro_batch_size max_tokens_per_gpu seed", SAME),
     "train.async_enable": _sets(1, pipeline__mode="one_step"),
     "train.partial_rollout_enable": _sets(2, pipeline__mode="pipeline"),
     "train.async_queue_size": Only("1", "Staleness is set directly: --pipeline.mode pipeline --pipeline.max_staleness S."),
     "train.max_epochs": Only("1", "Every batch is trained once. Raise --train.num_episodes instead."),
     "train.dynamic_batch_enable": Implied("--train.max_tokens_per_gpu always bounds a forward pass"),
     "train.agent_func_path": Refused("Environments are servers: give one with --env.url, and how it is called with --env.protocol."),
-    "train.full_determinism_enable": Refused("vLLM's sampling is not deterministic. --pipeline.mode sync with --train.seed comes closest."),
+    "train.full_determinism_enable": Refused("Use --rollout.per_request_seeds with --pipeline.mode sync: the same responses whatever the batching."),
     "train.enable_ema": Refused(_EMA),
     "train.ema_beta": Refused(_EMA),
-    **dict.fromkeys("train.colocate_all train.colocate_actor_ref train.colocate_critic_reward".split(), Refused(_COLOCATE)),
+    **_each("train", "colocate_all colocate_actor_ref colocate_critic_reward", Refused(_COLOCATE)),
     # data and evaluation
-    **dict.fromkeys(
-        "data.prompt_dataset data.prompt_split data.input_key data.label_key data.input_template data.apply_chat_template data.max_samples data.max_len".split(), SAME
-    ),
+    **_each("data", "prompt_dataset prompt_split input_key label_key input_template apply_chat_template max_samples max_len", SAME),
     "data.prompt_probs": Refused("Mix the files before training: one data set is read, in a resumable order."),
     "data.disable_fast_tokenizer": Refused("The fast tokenizer is required. Leave it out."),
     "data.dataloader_num_workers": Only("0", "Prompts are read once, at the start."),
     "data.image_key": Refused(_VLM),
     "data.max_images_per_prompt": Only("0", _VLM),
-    **dict.fromkeys("eval.dataset eval.split eval.steps eval.n_samples_per_prompt eval.temperature".split(), SAME),
+    **_each("eval", "dataset split steps n_samples_per_prompt temperature", SAME),
     # checkpoints and logs
-    **dict.fromkeys("ckpt.path ckpt.save_steps ckpt.max_num ckpt.output_dir".split(), SAME),
+    **_each("ckpt", "path save_steps max_num output_dir", SAME),
     "ckpt.load_enable": _sets(train__resume="true"),
     "ckpt.save_hf": Implied("a HF export is always written to ckpt.output_dir at the end"),
     "ckpt.disable_ds": Refused("Resuming needs the DeepSpeed state. Use --ckpt.save_steps -1 to keep only the last checkpoint."),
     "ckpt.max_mem": Refused("Checkpoints are bounded by number: --ckpt.max_num."),
     "ckpt.best_metric_key": Only("none", "The last model is exported, not the best one."),
-    **dict.fromkeys("logger.logging_steps logger.wandb.key logger.wandb.org logger.wandb.group logger.wandb.project logger.wandb.run_name".split(), SAME),
+    **_each("logger", "logging_steps wandb.key wandb.org wandb.group wandb.project wandb.run_name", SAME),
     "logger.tensorboard_dir": Refused("Event files go to the run's directory: --run-dir, with --logger.tensorboard."),
     "use_ms": Refused("ModelScope is not wired in. Download the model and give its path."),
     # models that do not exist here
-    **dict.fromkeys("ref.num_nodes ref.num_gpus_per_node ref.offload".split(), Refused(_KL)),
-    **dict.fromkeys("reward.num_nodes reward.num_gpus_per_node reward.model_name_or_path reward.remote_url reward.offload".split(), Refused(_REWARD_MODEL)),
-    **dict.fromkeys(
-        "reward.normalize_enable reward.clip_range reward.overlong_buffer_len reward.overlong_penalty_factor reward.stop_properly_penalty_coef".split(), Refused(_REWARD_SHAPE)
-    ),
-    **dict.fromkeys(
-        (
-            "critic.num_nodes critic.num_gpus_per_node critic.model_name_or_path critic.value_clip critic.freezing_steps critic.save_value_network critic.optim "
-            "critic.muon.lr critic.muon.momentum critic.muon.ns_steps critic.muon.nesterov critic.muon.no_nesterov critic.adam.lr critic.adam.betas critic.adam.eps "
-            "critic.adam.weight_decay critic.lr_scheduler critic.lr_warmup_ratio critic.min_lr_ratio critic.max_norm"
-        ).split(),
+    **_each("ref", "num_nodes num_gpus_per_node offload", Refused(_KL)),
+    **_each("reward", "num_nodes num_gpus_per_node model_name_or_path remote_url offload", Refused(_REWARD_MODEL)),
+    **_each("reward", "normalize_enable clip_range overlong_buffer_len overlong_penalty_factor stop_properly_penalty_coef", Refused(_REWARD_SHAPE)),
+    **_each(
+        "critic",
+        "num_nodes num_gpus_per_node model_name_or_path value_clip freezing_steps save_value_network optim muon.lr muon.momentum muon.ns_steps "
+        "muon.nesterov muon.no_nesterov adam.lr adam.betas adam.eps adam.weight_decay lr_scheduler lr_warmup_ratio min_lr_ratio max_norm",
         Refused(_CRITIC),
     ),
 }

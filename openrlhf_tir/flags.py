@@ -41,12 +41,14 @@ class _Compat(argparse.Action):
         namespace.compat = {**namespace.compat, self.dest: values}
 
 
-def add_config_flags(parser: argparse.ArgumentParser) -> None:
-    """`--recipe`, the three short flags, one flag per config field, and (hidden) OpenRLHF's names."""
+def add_config_flags(parser: argparse.ArgumentParser, recipe: str | None = None) -> None:
+    """`--recipe` (default: `recipe`), the three short flags, one flag per config field, and (hidden) OpenRLHF's names."""
     parser.set_defaults(overrides={}, compat={})
     parser.usage = "%(prog)s [--recipe NAME_OR_FILE] [--section.name VALUE ...]"
     run = parser.add_argument_group("run")
-    run.add_argument("--recipe", metavar="NAME_OR_FILE", help="TOML file, or the name of one in train_scripts/recipes; flags win over it")
+    run.add_argument(
+        "--recipe", default=recipe, metavar="NAME_OR_FILE", help=f"TOML file, or the name of one in train_scripts/recipes; flags win over it [{recipe or 'none'}]"
+    )
     settings = {s.name: s for s in walk()}
     short = {key: flag for flag, key in SHORT.items()}
     groups = {"run": run}
@@ -54,8 +56,7 @@ def add_config_flags(parser: argparse.ArgumentParser) -> None:
         if s.section not in groups:
             groups[s.section] = parser.add_argument_group(s.section, s.section_doc)
         _add(groups[s.section], s, short.get(s.name))
-    translated = compat_flags.translated()
-    for name in translated - settings.keys():
+    for name in compat_flags.translated() - settings.keys():
         parser.add_argument(f"--{name}", action=_Compat, dest=name, nargs="*", help=argparse.SUPPRESS, default=argparse.SUPPRESS)
 
 

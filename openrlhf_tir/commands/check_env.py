@@ -11,7 +11,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from ..preflight import probe_env
+    from ..env_probe import probe_env
 
     health, schema = probe_env(args.url, timeout_s=args.timeout)
     print(f"{args.url}: env {health.env!r}, {health.status}, isolation {health.isolation}, capacity {health.capacity}, running {health.running}, sessions {health.sessions}")

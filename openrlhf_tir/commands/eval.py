@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from . import config_of
 from ..flags import add_config_flags
+from . import config_of
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from . import config_of
 from ..flags import add_config_flags
+from . import config_of
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

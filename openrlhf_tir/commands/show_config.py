@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 
-from . import config_of
 from ..flags import add_config_flags
 from ..settings import to_toml
+from . import config_of
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

