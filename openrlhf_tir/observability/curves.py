@@ -180,11 +180,16 @@ class Curve(NamedTuple):
 
 
 CURVES = (
-    Curve("accuracy", "Accuracy and code use", "Lines are the sampled training responses of each step, before filters; markers are the held-out problems.", accuracy),
+    Curve(
+        "accuracy",
+        "Accuracy and code use",
+        "Lines are the sampled training responses of each step, before filters; markers are the held-out problems.",
+        accuracy,
+    ),
     Curve("response", "Responses", "Length in tokens, model and tool output together, and how often a response calls the tool.", response),
-    Curve("drops", "Dropped groups", "Groups that were rolled out but not trained on. A group whose answers are all right or all wrong teaches nothing.", drops),
+    Curve("drops", "Dropped groups", "Groups that were sampled but not trained on. A group whose answers are all right or all wrong teaches nothing.", drops),
     Curve("staleness", "Staleness", "How many updates the learner was ahead of the weights that sampled a trained token. 0 is strictly on-policy.", staleness),
-    Curve("health", "Learner health", "A collapsing entropy, a rising KL to the rollout policy or a canary above its tolerance are the early signs of trouble.", health),
+    Curve("health", "Learner health", "Early signs of trouble: a collapsing entropy, a rising KL to the rollout policy, a canary above its tolerance.", health),
     Curve("step_time", "Time per step", "What the trainer did with its wall-clock time. Waiting for groups means that rollout is the bottleneck.", step_time),
     Curve("throughput", "Throughput and queues", "Trained completion tokens per second, and the groups being sampled or waiting to be trained.", throughput),
 )
@@ -208,7 +213,17 @@ def _markers(axes: Axes, columns: Columns, name: str, marker: str, color: str, t
     if values is None:
         return False
     known = ~np.isnan(values)
-    axes.plot(np.array(columns["step"])[known], values[known], marker, ms=5.5 if marker == "D" else 6.5, mfc=theme.surface, mec=color, mew=1.8, zorder=5, clip_on=False)
+    axes.plot(
+        np.array(columns["step"])[known],
+        values[known],
+        marker,
+        ms=5.5 if marker == "D" else 6.5,
+        mfc=theme.surface,
+        mec=color,
+        mew=1.8,
+        zorder=5,
+        clip_on=False,
+    )
     return True
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from ..config import Logger
 from .jsonl import JsonlWriter, finite, read_rows, replace_rows
@@ -60,7 +60,7 @@ class MetricsLog:
         for sink in self._sinks:
             sink.close()
 
-    def __enter__(self) -> MetricsLog:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc) -> None:

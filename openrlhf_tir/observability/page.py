@@ -44,7 +44,8 @@ class Run(NamedTuple):
 
 def render(run: Run) -> str:
     """The whole HTML document."""
-    sections = [_head(run), _tiles(run), _scores(run.summary), _figures(run), _drops(run.columns), _configuration(run.config), _environment(), _remarks(run.remarks)]
+    results = [_head(run), _tiles(run), _scores(run.summary), _figures(run), _drops(run.columns)]
+    sections = [*results, _configuration(run.config), _environment(), _remarks(run.remarks)]
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
         f'<meta name="color-scheme" content="light dark"><title>{escape(run.name)} · training report</title><style>{CSS}</style></head>\n<body><main>\n'
@@ -78,7 +79,8 @@ def _tiles(run: Run) -> str:
         ]
     elif run.columns:
         tiles.append(("learner steps", f"{max(run.columns['step'])}", f"in {_duration(run.columns['time'][-1] - run.columns['time'][0])}"))
-    return "<section class=tiles>" + "".join(f"<div class=tile><p>{label}</p><strong>{value}</strong><small>{note}</small></div>" for label, value, note in tiles) + "</section>"
+    shown = [f"<div class=tile><p>{label}</p><strong>{value}</strong><small>{note}</small></div>" for label, value, note in tiles]
+    return "<section class=tiles>" + "".join(shown) + "</section>"
 
 
 def _scores(end: Summary | None) -> str:
@@ -102,8 +104,13 @@ def _figures(run: Run) -> str:
 
 
 def _drops(columns: dict[str, list]) -> str:
+    kinds = {"drops": "filtered", "failed": "failed"}
     counts = {name: sum(v or 0 for v in values) for name, values in columns.items() if name.startswith(("drops/", "failed/"))}
-    rows = [(escape(name.split("/", 1)[1]), "failed" if name.startswith("failed/") else "filtered", f"{count:,.0f}") for name, count in sorted(counts.items(), key=lambda kv: -kv[1]) if count]
+    rows = []
+    for name, count in sorted(counts.items(), key=lambda item: -item[1]):
+        kind, reason = name.split("/", 1)
+        if count:
+            rows.append((escape(reason), kinds[kind], f"{count:,.0f}"))
     return "<h2>Groups not trained</h2>" + _table(("reason", "kind", "groups"), rows) if rows else ""
 
 
@@ -148,8 +155,9 @@ def flatten(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 def _table(head: tuple[str, ...], rows: list[tuple[str, ...]], text: bool = False) -> str:
     """Cells are HTML. `text`: the columns after the first are words, not figures."""
-    cells = "".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>" for row in rows)
-    return f"<div class=scroll><table class={'words' if text else 'numbers'}><thead><tr>{''.join(f'<th>{h}</th>' for h in head)}</tr></thead><tbody>{cells}</tbody></table></div>"
+    header = "".join(f"<th>{cell}</th>" for cell in head)
+    body = "".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>" for row in rows)
+    return f"<div class=scroll><table class={'words' if text else 'numbers'}><thead><tr>{header}</tr></thead><tbody>{body}</tbody></table></div>"
 
 
 def _value(value: Any) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import threading
 from pathlib import Path
+from typing import Self
 
 KIB_PER_GIB = 1 << 20
 
@@ -73,7 +74,7 @@ class PssSampler:
             self.sample()
             self._stop.wait(self._interval_s)
 
-    def __enter__(self) -> PssSampler:
+    def __enter__(self) -> Self:
         self._thread.start()
         return self
 

@@ -10,6 +10,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Self
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -30,7 +31,9 @@ class Progress:
         self._marks: deque[tuple[int, float]] = deque([(start_step, clock())], maxlen=WINDOW + 1)
         self._clock = clock
         self._drops: Counter[str] = Counter()
-        self._bar = RichProgress(TextColumn("[bold]training"), BarColumn(bar_width=40), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("[dim]{task.fields[eta]}"))
+        self._bar = RichProgress(
+            TextColumn("[bold]training"), BarColumn(bar_width=40), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("[dim]{task.fields[eta]}")
+        )
         self._task = self._bar.add_task("training", total=total_steps, completed=start_step, eta="")
         self._live: Live | None = None
 
@@ -57,7 +60,7 @@ class Progress:
         (first, since), (last, now) = self._marks[0], self._marks[-1]
         return (now - since) / (last - first) * (self.total_steps - last) if last > first else None
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> Self:
         if self._console.is_terminal:
             self._live = Live(self._bar, console=self._console, refresh_per_second=4)
             self._live.start()

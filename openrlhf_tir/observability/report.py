@@ -40,7 +40,9 @@ def build_report(run_dir: Path) -> Path:
         raise DataError(f"{run_dir} is no directory. Give the run directory of a training run (the value of --run_dir).")
     columns, spans, ends = metrics.read(run_dir), trace.read(run_dir), summary.read(run_dir)
     if not columns and ends is None:
-        raise DataError(f"{run_dir} holds no metrics: {metrics.FILE} and {summary.FILE} are missing or empty. Give the directory of a run that finished at least one step.")
+        raise DataError(
+            f"{run_dir} holds no metrics: {metrics.FILE} and {summary.FILE} are missing or empty. Give the directory of a run that finished a step."
+        )
 
     remarks = [] if ends else [f"{summary.FILE} is missing: the run has not ended, or was ended from outside."]
     pictures = []
@@ -66,9 +68,11 @@ def _plots(columns: Columns, spans: list[trace.Span]) -> list[_Plot]:
     """The figures in the order of the page: what was learned, then the overlap, then the rest."""
     curves = [_Plot(c.file, c.title, c.caption, lambda theme, draw=c.draw: draw(columns, theme) if columns else None) for c in CURVES]
     window = middle(spans)
+    whole = "Blue: requests being decoded. The learner trains on earlier groups while the engines sample the next ones."
+    close = "Shaded: a learner step. Blue inside the shade is rollout and training at the same time."
     overlap = [
-        _Plot("timeline", "Timeline", "Blue: requests being decoded. The learner trains on earlier groups while the engines sample the next ones.", lambda theme: timeline(spans, theme)),
-        _Plot("timeline_zoom", "Timeline, close up", "Shaded: a learner step. Blue inside the shade is rollout and training at the same time.", lambda theme: timeline(spans, theme, window) if window else None),
+        _Plot("timeline", "Timeline", whole, lambda theme: timeline(spans, theme)),
+        _Plot("timeline_zoom", "Timeline, close up", close, lambda theme: timeline(spans, theme, window) if window else None),
     ]
     return curves[:1] + overlap + curves[1:]
 

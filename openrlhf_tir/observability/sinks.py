@@ -29,7 +29,9 @@ class TensorBoardSink:
             from tensorboard.compat.proto import event_pb2, summary_pb2
             from tensorboard.summary.writer.event_file_writer import EventFileWriter
         except ImportError as fault:
-            raise ConfigError(f"logger.tensorboard is on, but tensorboard cannot be imported ({fault}). Run 'pip install tensorboard' or set logger.tensorboard = false.") from fault
+            raise ConfigError(
+                f"logger.tensorboard is on, but its package is missing ({fault}). Run 'pip install tensorboard' or set logger.tensorboard = false."
+            ) from fault
         self._event, self._summary = event_pb2, summary_pb2
         directory.mkdir(parents=True, exist_ok=True)
         self._writer = EventFileWriter(str(directory), flush_secs=10)
@@ -54,7 +56,7 @@ class WandbSink:
         try:
             import wandb
         except ImportError as fault:
-            raise ConfigError(f"logger.wandb.key is set, but wandb cannot be imported ({fault}). Run 'pip install wandb' or leave logger.wandb.key unset.") from fault
+            raise ConfigError(f"logger.wandb.key is set, but wandb is missing ({fault}). Run 'pip install wandb' or leave logger.wandb.key unset.") from fault
         if cfg.key == "env" and not os.environ.get("WANDB_API_KEY"):
             raise ConfigError("logger.wandb.key = 'env', but WANDB_API_KEY is not set. Export it, or leave logger.wandb.key unset.")
         if cfg.key != "env":

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from .intervals import Interval, intersection, length, lanes, union
+from .intervals import Interval, intersection, lanes, length, union
 from .jsonl import JsonlWriter, read_rows
 
 FILE = "trace.jsonl"

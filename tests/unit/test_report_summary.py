@@ -13,17 +13,17 @@ from openrlhf_tir.observability.summary import Durations, Scores, Summary
 
 
 def a_summary(**changes):
-    values = dict(
-        base=Scores(accuracy=0.35, code_ratio=0.29, greedy_accuracy=0.125),
-        trained=Scores(accuracy=0.95, code_ratio=0.99, greedy_accuracy=0.975),
-        steps=60,
-        seconds=Durations(setup=120.0, cold_start=95.0, training=200.0, total=430.0),
-        peak_pss_gib=7.5,
-        overlap_ratio=0.9,
-        trained_tokens_per_s=900.0,
-        seed=42,
-        model="/runs/quickstart/model",
-    )
+    values = {
+        "base": Scores(accuracy=0.35, code_ratio=0.29, greedy_accuracy=0.125),
+        "trained": Scores(accuracy=0.95, code_ratio=0.99, greedy_accuracy=0.975),
+        "steps": 60,
+        "seconds": Durations(setup=120.0, cold_start=95.0, training=200.0, total=430.0),
+        "peak_pss_gib": 7.5,
+        "overlap_ratio": 0.9,
+        "trained_tokens_per_s": 900.0,
+        "seed": 42,
+        "model": "/runs/quickstart/model",
+    }
     return Summary(**{**values, **changes})
 
 

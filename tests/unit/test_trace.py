@@ -1,5 +1,6 @@
 """Spans: the overlap ratio by hand, the intervals it is made of, and the file that Perfetto opens."""
 
+import itertools
 import json
 
 import pytest
@@ -69,7 +70,7 @@ def test_no_two_spans_of_a_lane_overlap(spans):
     for span, lane in zip(ordered, lanes(ordered), strict=True):
         by_lane.setdefault(lane, []).append(span)
     for mine in by_lane.values():
-        assert all(before[1] <= after[0] for before, after in zip(mine, mine[1:], strict=False))
+        assert all(before[1] <= after[0] for before, after in itertools.pairwise(mine))
     assert length(union(spans)) <= sum(b - a for a, b in spans)
 
 
