@@ -1,0 +1,86 @@
+"""vLLM start: Config -> environment variables and engine arguments. What differs between CPU and GPU is here and nowhere else."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from ..config import Config
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+    from vllm.engine.arg_utils import AsyncEngineArgs
+    from vllm.v1.engine.async_llm import AsyncLLM
+
+DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
+CPU_KV_CACHE_MIB = 256
+"""KV cache of a CPU engine when vllm.kv_cache_mib is unset; vLLM's own default is a share of the whole machine."""
+
+
+class LatestStats:
+    """A vLLM stat logger that keeps the scheduler's last word. It is its own factory."""
+
+    def __init__(self) -> None:
+        self.running, self.waiting, self.kv_usage = 0, 0, 0.0
+
+    def __call__(self, vllm_config: Any, engine_index: int = 0) -> LatestStats:
+        return self
+
+    def record(self, scheduler_stats: Any, iteration_stats: Any, mm_cache_stats: Any = None, engine_idx: int = 0) -> None:
+        if s := scheduler_stats:
+            self.running, self.waiting, self.kv_usage = s.num_running_reqs, s.num_waiting_reqs, s.kv_cache_usage
+
+    def log_engine_initialized(self) -> None:
+        """Nothing to say."""
+
+
+def prepare_environment(*, gpu: bool) -> None:
+    """Must run before vllm is imported in this process; the engine's processes inherit it."""
+    env = os.environ
+    env.setdefault("VLLM_NO_USAGE_STATS", "1")
+    env.setdefault("VLLM_LOGGING_LEVEL", "ERROR")  # a push warns about every layer that has no weights of its own
+    if gpu:
+        return
+    env["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # the worker lives in the engine process: one process fewer
+    env["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"  # "auto" binds every engine to core 0
+    env.pop("VLLM_CPU_KVCACHE_SPACE", None)  # would override vllm.kv_cache_mib
+    env.setdefault("OMP_NUM_THREADS", "1")
+    # The sampler's one compiled helper costs 25 s of C++ compilation on the first request and gains nothing here.
+    env.setdefault("TORCHDYNAMO_DISABLE", "1")
+
+
+def engine_args(model: str, cfg: Config, *, gpu: bool, index: int) -> AsyncEngineArgs:
+    """Imports vllm: call `prepare_environment` first. Engines of different `index` sample differently from the same prompt."""
+    from vllm.config import WeightTransferConfig
+    from vllm.engine.arg_utils import AsyncEngineArgs
+
+    v = cfg.vllm
+    memory: dict[str, Any] = {"gpu_memory_utilization": v.gpu_memory_utilization} if gpu else {"kv_cache_memory_bytes": (v.kv_cache_mib or CPU_KV_CACHE_MIB) << 20}
+    return AsyncEngineArgs(
+        model=model,
+        dtype=DTYPES[cfg.ds.param_dtype] if v.dtype == "auto" else v.dtype,
+        tensor_parallel_size=v.tensor_parallel_size,
+        enforce_eager=v.enforce_eager or not gpu,
+        enable_prefix_caching=v.enable_prefix_caching,
+        max_num_seqs=v.max_num_seqs,
+        max_model_len=v.max_model_len or cfg.data.max_len,
+        seed=cfg.train.seed + 1000 * index,
+        weight_transfer_config=WeightTransferConfig(backend=v.sync_backend),
+        worker_extension_cls="openrlhf_tir.weights.file_backend.WorkerExtension",
+        **memory,
+    )
+
+
+async def openai_app(llm: AsyncLLM, model: str) -> FastAPI:
+    """vLLM's HTTP API on an engine that is already running. Its lifespan only logs statistics, so it may be mounted."""
+    from vllm.entrypoints.launchers.api_server.app_state import init_app_state
+    from vllm.entrypoints.launchers.app import build_app
+    from vllm.entrypoints.launchers.cli_args import make_arg_parser, validate_parsed_serve_args
+    from vllm.utils.argparse_utils import FlexibleArgumentParser
+
+    args = make_arg_parser(FlexibleArgumentParser()).parse_args(["--model", model])
+    validate_parsed_serve_args(args)
+    tasks = await llm.get_supported_tasks()
+    app = build_app(args, tasks, llm.model_config)
+    await init_app_state(llm, app.state, args, tasks)
+    return app
