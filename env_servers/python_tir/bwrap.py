@@ -1,0 +1,121 @@
+"""BwrapSandbox: each call is one fresh bubblewrap container with one fresh interpreter.
+
+Covered
+- Namespaces: user, pid, mount, network (none, not even loopback up), ipc, uts, cgroup. An unprivileged uid, without capabilities.
+- Files: a read-only root with /usr, the interpreter and its site-packages; /tmp and /dev/shm are size-limited tmpfs of this call
+  only. Nothing else of the host: no /etc, no /home, no /sys. The environment is empty but for what is set here.
+- Code comes in an anonymous memory file, output goes out through pipes: other requests, other users see neither.
+- rlimits per process, a memory cap over all processes of the call, output caps, a wall clock; see `limits`. When the call ends,
+  by itself or not, every process of its pid namespace is dead before the result is returned.
+- seccomp (when libseccomp is there; /health says "bwrap+seccomp"): no nested namespaces, mounts, ptrace, keyrings, io_uring, bpf,
+  perf; sockets AF_UNIX only. See `seccomp`.
+
+Not covered
+- Kernel bugs reachable through the allowed system calls.
+- Memory caps are checked every quarter second: a burst can overshoot before it is killed. CPU is bounded by the wall clock times
+  the number of cores, not by cgroups. The number of files in /tmp is bounded by time only.
+- What a snippet prints is taken at its word: it can print anything and exit with any code.
+- Timing: snippets on one machine can tell that others are running.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import sys
+import sysconfig
+from collections.abc import Sequence
+from pathlib import Path
+
+from . import tree
+from .limits import Limits
+from .sandbox import Execution, SandboxError
+from .stage import Stage
+from .supervise import memory_file, supervise
+
+RUNNER = Path(__file__).with_name("runner.py").read_text()
+ENVIRONMENT = {
+    "HOME": "/tmp",
+    "USER": "sandbox",
+    "LANG": "C.UTF-8",
+    "TZ": "UTC",
+    "PYTHONHASHSEED": "0",  # the same snippet prints the same set order, run after run
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+}
+UNPRIVILEGED_UID = 65400
+"""Base of the uids that a server running as root drops to before bubblewrap starts; one per concurrent call."""
+
+
+def interpreter() -> tuple[str, list[str]]:
+    """(real path of this Python, its site-packages): what a snippet runs on and may import."""
+    paths = sysconfig.get_paths()
+    return os.path.realpath(sys.executable), list(dict.fromkeys([paths["purelib"], paths["platlib"]]))
+
+
+class BwrapSandbox:
+    def __init__(self, limits: Limits = Limits(), *, seccomp: bytes | None = None) -> None:
+        """`seccomp` is a BPF program. Raises SandboxError with a remedy when bubblewrap cannot be had."""
+        bwrap = shutil.which("bwrap")
+        if bwrap is None:
+            raise SandboxError("bubblewrap is not installed. Run `apt-get install bubblewrap`, or use --isolation none on a machine that may be harmed.")
+        self.limits, self._seccomp = limits, seccomp
+        self.isolation = "bwrap+seccomp" if seccomp else "bwrap"
+        self._python, self._site = interpreter()
+        self._stage = Stage([sys.base_prefix, *self._site], uid=UNPRIVILEGED_UID)
+        self._fixed = [*_root_file_system(bwrap, self._stage, limits)]
+        self._free_uids = list(range(UNPRIVILEGED_UID, UNPRIVILEGED_UID + 100))
+
+    async def run(self, code: str) -> Execution:
+        drop: list[str] = []
+        uid = None
+        if os.geteuid() == 0:
+            uid = self._free_uids.pop()
+            drop = ["/usr/bin/setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups", "--no-new-privs", "--"]
+        fds = [memory_file(self._seccomp)] if self._seccomp else []
+
+        def argv(status_fd: int) -> Sequence[str]:
+            filters = ["--seccomp", str(fds[0])] if fds else []
+            python = [self._python, "-s", "-S", "-P", "-X", "utf8", "-c", RUNNER, str(status_fd), "/tmp", self.limits.rlimits(), *self._site]
+            return [*drop, *self._fixed, *filters, "--", *python]
+
+        try:
+            return await supervise(argv, code, self.limits, end=_end, pass_fds=fds, env={})
+        finally:
+            for fd in fds:
+                os.close(fd)
+            if uid is not None:
+                self._free_uids.append(uid)
+
+    async def close(self) -> None:
+        await asyncio.to_thread(self._stage.close)
+
+
+def _end(pid: int) -> None:
+    """Kill the init of the container; before there is one, bubblewrap itself (its --die-with-parent takes along what it has started)."""
+    for init in tree.children(pid) or ():
+        return tree.kill(pid, init)
+    os.kill(pid, 9)
+
+
+def _root_file_system(bwrap: str, stage: Stage, limits: Limits) -> list[str]:
+    size = str(limits.file_bytes)
+    args = [bwrap, "--unshare-user", "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]
+    args += ["--die-with-parent", "--as-pid-1", "--new-session", "--clearenv", "--cap-drop", "ALL", "--hostname", "sandbox"]
+    args += ["--ro-bind", "/usr", "/usr"]
+    for link in ("/bin", "/lib", "/lib64", "/sbin"):
+        if os.path.islink(link):
+            args += ["--symlink", os.readlink(link), link]
+        elif os.path.isdir(link):
+            args += ["--ro-bind", link, link]
+    for source, target in stage.mounts:
+        args += ["--ro-bind", source, target]
+    args += ["--proc", "/proc"]
+    for device in ("null", "zero", "full", "random", "urandom"):
+        args += ["--dev-bind", f"/dev/{device}", f"/dev/{device}"]
+    args += ["--symlink", "/proc/self/fd", "/dev/fd", "--size", size, "--tmpfs", "/dev/shm", "--size", size, "--tmpfs", "/tmp", "--remount-ro", "/"]
+    for name, value in {**ENVIRONMENT, "PATH": f"{sys.base_prefix}/bin:/usr/bin:/bin"}.items():
+        args += ["--setenv", name, value]
+    return args

@@ -1,0 +1,39 @@
+"""Limits of one execution, in one place. What each bounds, and what happens at the bound, is on the field."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    code_timeout_s: float = 5.0
+    """Wall clock of the snippet, from the start of its interpreter: error_type time_limit."""
+    start_timeout_s: float = 10.0
+    """Wall clock of sandbox and interpreter start: env_error, never the model's fault."""
+    memory_bytes: int = 2 << 30
+    """Address space of each process (MemoryError), and resident memory of all together (killed: error_type memory)."""
+    processes: int = 64
+    """Processes and threads at once: EAGAIN in the snippet."""
+    file_bytes: int = 64 << 20
+    """One written file (OSError EFBIG), and /tmp and /dev/shm each as a whole (ENOSPC)."""
+    open_files: int = 256
+    stack_bytes: int = 8 << 20
+    keep_bytes: int = 64 << 10
+    """Of stdout and of stderr each; more is read and thrown away: signals["stdout_truncated"]."""
+    flood_bytes: int = 8 << 20
+    """Of stdout and stderr together; more kills the snippet: error_type output_flood."""
+
+    def rlimits(self) -> str:
+        """For the runner. CPU seconds are a second line of defence behind the wall clock."""
+        values = {
+            "CPU": math.ceil(self.code_timeout_s) + 1,
+            "AS": self.memory_bytes,
+            "NPROC": self.processes,
+            "FSIZE": self.file_bytes,
+            "NOFILE": self.open_files,
+            "CORE": 0,
+            "STACK": self.stack_bytes,
+        }
+        return ",".join(f"{name}={value}" for name, value in values.items())
