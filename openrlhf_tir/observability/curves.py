@@ -147,13 +147,21 @@ def health(columns: Columns, theme: Theme) -> Figure | None:
 
 def step_time(columns: Columns, theme: Theme) -> Figure | None:
     columns = trained(columns)
-    parts = {"replay_wait_s": "wait for groups", "gate_wait_s": "wait for staleness gate", "step_s": "learner step", "push_s": "weight push"}
-    parts = {name: label for name, label in parts.items() if series(columns, name) is not None}
-    if not parts:
+    phases = {
+        "replay_wait_s": ("wait for groups", theme.series[3]),
+        "gate_wait_s": ("wait for staleness gate", theme.series[1]),
+        "step_s": ("learner step", theme.series[0]),
+        "drain_s": ("drain", theme.series[5]),
+        "push_s": ("weight push", theme.series[4]),
+        "checkpoint_s": ("checkpoint", theme.series[2]),
+    }
+    measured = {name: series(columns, name) for name in phases}
+    phases = {name: phase for name, phase in phases.items() if measured[name] is not None and np.nansum(measured[name]) > 0}
+    if not phases:
         return None
     figure, (axes,) = new_figure(3.0)
-    colors = {"replay_wait_s": theme.series[3], "gate_wait_s": theme.series[1], "step_s": theme.series[0], "push_s": theme.series[4]}
-    per = _stack(axes, columns, parts, theme, colors)
+    labels, colors = ({name: phase[i] for name, phase in phases.items()} for i in (0, 1))
+    per = _stack(axes, columns, labels, theme, colors)
     axes.set(title="Where a step's time goes", ylabel="seconds per step" + (f" (mean of {per})" if per > 1 else ""))
     return _finish(figure, [axes])
 

@@ -28,7 +28,7 @@ def end(process):
 
 
 def holds(sampler, pid):
-    sampler.peak_gib = 0.0
+    sampler.peak_gib, sampler.peak_by_process = 0.0, {}
     sampler.sample()
     return any(name.endswith(f"({pid})") for name in sampler.peak_by_process)
 

@@ -39,7 +39,7 @@ def test_the_evaluation_before_step_one_is_no_learner_step():
 
 
 def test_concurrency_is_the_mean_number_of_running_requests_per_slice():
-    spans = [Span("engine/0", "decode", 0.0, 3.0), Span("engine/0", "decode", 1.0, 2.0), Span("engine/0", "decode", 3.5, 9.0)]
+    spans = [Span("engine/0", "decode", start, end) for start, end in ((3.5, 9.0), (1.0, 2.0), (0.0, 3.0))]
     # slices of one second: [0,1) one, [1,2) two, [2,3) one, [3,4) half a second of one
     np.testing.assert_allclose(decoding(spans, 0.0, 4.0, bins=4), [1.0, 2.0, 1.0, 0.5])
 
