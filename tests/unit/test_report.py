@@ -76,7 +76,7 @@ def test_names_from_the_run_cannot_break_the_page(tmp_path):
 
 
 def test_an_empty_run_is_refused_with_a_remedy(tmp_path):
-    with pytest.raises(DataError, match="holds no metrics.*Give the directory of a run"):
+    with pytest.raises(DataError, match=r"holds no metrics.*Give the directory of a run"):
         build_report(tmp_path)
 
 
