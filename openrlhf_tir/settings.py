@@ -11,6 +11,7 @@ finds files, names the nearest known key, and turns pydantic's report into fact,
 from __future__ import annotations
 
 import difflib
+import json
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -49,9 +50,10 @@ def known_keys() -> list[str]:
 
 
 def unknown_key(key: str, known: list[str], where: str) -> ConfigError:
-    """ConfigError that names the nearest known key: by spelling, or by the same last part in another section."""
-    near = difflib.get_close_matches(key, known, n=1, cutoff=0.6) or [k for k in known if k.rsplit(".", 1)[-1] == key.rsplit(".", 1)[-1]]
-    hint = f"Did you mean {near[0]!r}?" if near else "`openrlhf-tir train --help` lists every key."
+    """ConfigError that names the nearest known key: the same last part in another section, else by spelling."""
+    elsewhere = [k for k in known if k.rsplit(".", 1)[-1] == key.rsplit(".", 1)[-1]]
+    near = elsewhere or difflib.get_close_matches(key, known, n=1, cutoff=0.6)
+    hint = f"Did you mean {' or '.join(map(repr, near))}?" if near else "`openrlhf-tir train --help` lists every key."
     return ConfigError(f"Unknown key {key!r} {where}. {hint}")
 
 
@@ -181,6 +183,4 @@ def _toml_value(v: Any) -> str:
 
 def _toml_string(text: str) -> str:
     """A TOML basic string: its escapes are JSON's, plus DEL, which TOML wants escaped and JSON does not."""
-    import json
-
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
