@@ -15,7 +15,7 @@ EPSILON = 1e-6
 
 
 def within(correct_G: Sequence[float], lo: float, hi: float) -> str:
-    """"" where lo + 1e-6 < mean < hi - 1e-6, else the reason. An empty group is too hard."""
+    """Empty where lo + 1e-6 < mean < hi - 1e-6, else the reason. An empty group is too hard."""
     mean = float(np.mean(correct_G)) if len(correct_G) else 0.0
     if mean <= lo + EPSILON:
         return "accuracy_low"

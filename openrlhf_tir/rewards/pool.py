@@ -33,6 +33,10 @@ class _Asked(Exception):
         self.question = question
 
 
+class _Late(VerifierError):
+    """A worker missed its deadline."""
+
+
 class RewardPool:
     """Scores with `reward_cfg.name`, at most `reward_cfg.workers` checks at once, each within `verify_timeout_s`."""
 
@@ -45,7 +49,7 @@ class RewardPool:
     async def score(self, trajectory: Trajectory, task: Task) -> RewardParts:
         """Raises VerifierError when the checker, not the answer, is at fault."""
         if not self._asks:
-            return await self._run(self.reward, trajectory, task, self.cfg)
+            return await self._run(self.reward, trajectory, task, self.cfg)  # a reward that does all of its work on the spot
         known: dict[tuple, Any] = {}
         timeouts = 0
 
@@ -62,14 +66,14 @@ class RewardPool:
                 question = asked.question
             try:
                 known[question] = await self._run(*question)
-            except TimeoutError as e:
+            except _Late:
                 if question[0] is not symbolic.equal:
-                    raise VerifierError(self._late(question[0])) from e
+                    raise
                 known[question], timeouts = False, timeouts + 1
         raise VerifierError(f"Reward {self.cfg.name!r} asked for {MAX_ASKED} different things of one trajectory. It must be a pure function.")
 
     async def _run(self, function: Callable[..., Any], *args: Any) -> Any:
-        """`function(*args)` in a worker. TimeoutError at its deadline (the worker is killed), VerifierError when it dies twice."""
+        """`function(*args)` in a worker. VerifierError when it misses its deadline (the worker is killed) or dies twice."""
         from pebble import ProcessExpired
 
         for _ in range(ATTEMPTS):
@@ -77,10 +81,11 @@ class RewardPool:
                 return await asyncio.wrap_future(self._workers().schedule(function, args=args, timeout=self.cfg.verify_timeout_s))
             except ProcessExpired as e:
                 death = e
-        raise VerifierError(f"The reward worker died {ATTEMPTS} times in {function.__name__} ({death}). See its exit code; reward.workers or memory may be too small.")
-
-    def _late(self, function: Callable[..., Any]) -> str:
-        return f"{function.__name__} missed reward.verify_timeout_s = {self.cfg.verify_timeout_s} s. Raise it."
+            except TimeoutError as e:
+                raise _Late(f"{function.__name__} missed reward.verify_timeout_s = {self.cfg.verify_timeout_s} s. Raise it, or make the reward quicker.") from e
+        raise VerifierError(
+            f"The reward worker died {ATTEMPTS} times in {function.__name__} ({death}). See its exit code; reward.workers or memory may be too small."
+        )
 
     def _workers(self):
         if self._pool is None:

@@ -1,0 +1,70 @@
+"""Repetition, keywords and length penalty by hand."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from openrlhf_tir.rewards.code_text import extract_code, observation_of_reply
+from openrlhf_tir.rewards.text_metrics import OFFICIAL_KEYWORDS, keyword_flags, repeated_ngrams, repeatness, soft_overlong
+
+
+@pytest.mark.parametrize(("text", "value"), [("", 0.0), ("a", 0.0), ("ab", 0.0), ("aa", 1 / 3), ("abab", 2 * 3 / 20), ("aaa", 0.5)])
+def test_repeatness_sums_common_prefixes_of_neighbouring_suffixes(text, value):
+    # "abab": suffixes ab, abab, b, bab share 2, 0 and 1 characters: 2 * 3 / (4 * 5).
+    assert repeatness(text) == pytest.approx(value)
+
+
+@given(st.text(alphabet="ab\n猫", min_size=2, max_size=40))
+def test_repeatness_agrees_with_sorted_suffixes(text):
+    suffixes = sorted(text[i:] for i in range(len(text)))
+
+    def common(a, b):
+        return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+
+    total = sum(common(a, b) for a, b in zip(suffixes, suffixes[1:], strict=False))
+    assert repeatness(text) == pytest.approx(2 * total / (len(text) * (len(text) + 1)))
+
+
+def test_repeated_ngrams_is_the_share_seen_before():
+    assert repeated_ngrams("a b c a b c".split()) == 0.25  # abc bca cab abc
+    assert repeated_ngrams(["a", "b"]) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("text", "ours", "official"),
+    [
+        ("ALTERNATIVELY", (0, 1), (0, 1)),
+        ("unalternatively", (0, 0), (0, 0)),
+        ("Hmm wait", (0, 1), (0, 0)),
+        ("Hmm, wait", (0, 1), (0, 1)),
+        ("waiting", (0, 0), (0, 0)),
+        ("recheck it", (1, 0), (0, 0)),
+        ("re-thinkrecheck", (0, 0), (1, 0)),
+        ("请稍等", (1, 0), (1, 0)),
+        ("checked again", (0, 0), (0, 0)),
+    ],
+)
+def test_keywords_are_whole_words_and_the_typos_are_the_references(text, ours, official):
+    assert tuple(keyword_flags(text).values()) == ours
+    assert tuple(keyword_flags(text, OFFICIAL_KEYWORDS).values()) == official
+
+
+@pytest.mark.parametrize(("length", "penalty"), [(0, 0.0), (7680, 0.0), (7681, -1 / 512), (7936, -0.5), (8192, -1.0), (9000, -1.0)])
+def test_the_length_penalty_is_linear_over_the_last_512_tokens(length, penalty):
+    assert soft_overlong(length, 8192) == pytest.approx(penalty)
+
+
+def test_a_program_is_the_closed_blocks_without_earlier_prints():
+    assert extract_code("a\n```python\nprint(1)") == ""
+    assert extract_code("```python\nx=1\nprint(x)\n```\n```python\nprint(x+1)\n```") == "x=1\nprint(x+1)"
+    assert extract_code("```python\nfor i in r:\n    print(i)\n```\n```python\ny=2\n```") == "for i in r:\n    print(i)\ny=2"
+
+
+def test_an_observation_is_stdout_or_the_trimmed_traceback_or_the_status():
+    run = {"status": "Finished", "stdout": "7\n", "stderr": '  File "/t/a.py", line 3\n    1/0\n    ~^~\nZeroDivisionError\n'}
+    assert observation_of_reply({"status": "Success", "run_result": run}) == ("7\n", 0)
+    assert observation_of_reply({"status": "Failed", "run_result": run}) == ("  line 3\n    1/0\n    ~~\nZeroDivisionError\n", 1)
+    assert observation_of_reply({"status": "Failed", "run_result": {"status": "TimeLimitExceeded"}}) == ("TimeLimitExceeded", 1)
+    assert observation_of_reply({"status": "SandboxError"}) == (None, 1)
