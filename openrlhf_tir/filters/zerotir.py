@@ -60,7 +60,8 @@ def too_many_failed(group: Sequence[Facts]) -> bool:
 def length_balance(groups: Mapping[Key, Iterable[tuple[int, float]]]) -> set[Key]:
     """Groups with a sample in a good bin, from (model tokens, answer reward) of each sample.
 
-    Bins are 1000 tokens wide; good is one of which more than 5 % is right (the reference says >=, of a share it lowers by 1e-10). From 31,000 tokens on there is no bin.
+    Bins are 1000 tokens wide; good is one of which more than 5 % is right (the reference says >=, of a share lowered by 1e-10).
+    From 31,000 tokens on there is no bin.
     """
     bins: dict[int, list[tuple[Key, float]]] = defaultdict(list)
     for key, samples in groups.items():

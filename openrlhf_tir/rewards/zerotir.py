@@ -75,7 +75,7 @@ class Facts:
 
 def official_answer(text: str) -> str | None:
     r"""What follows the last "boxed": its braces' content, or the text up to "$" where no brace follows directly."""
-    head, found, rest = text.rpartition("boxed")
+    _, found, rest = text.rpartition("boxed")
     if not found:
         return None
     if not rest.startswith("{"):

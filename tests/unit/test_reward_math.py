@@ -114,5 +114,5 @@ def test_a_reward_is_found_by_name_or_by_import_path():
 def test_an_unknown_reward_is_refused_with_a_remedy(name):
     from openrlhf_tir.errors import ConfigError
 
-    with pytest.raises(ConfigError, match="pkg.mod:function"):
+    with pytest.raises(ConfigError, match=r"pkg\.mod:function"):
         load(name)

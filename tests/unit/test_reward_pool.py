@@ -91,7 +91,7 @@ async def test_a_worker_that_dies_once_is_tried_again(pool_of, tmp_path):
 
 @pytest.mark.slow
 async def test_a_custom_reward_that_hangs_is_a_fault(pool_of):
-    with pytest.raises(VerifierError, match="verify_timeout_s = 0.5"):
+    with pytest.raises(VerifierError, match=r"verify_timeout_s = 0\.5"):
         await pool_of(name=f"{__name__}:hangs", verify_timeout_s=0.5).score(answer("1"), task("1"))
 
 
