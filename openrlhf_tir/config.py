@@ -191,7 +191,7 @@ class Pipeline(Section):
     @model_validator(mode="after")
     def _modes_are_presets(self) -> Pipeline:
         fixed = {"sync": 0, "one_step": 1}.get(self.mode)
-        if fixed is not None and self.S != fixed:
+        if fixed is not None and fixed != self.S:
             raise ValueError(f"pipeline.max_staleness = {self.S} does not go with pipeline.mode = '{self.mode}', which means {fixed}. Leave it unset, or use mode = 'pipeline'.")
         if fixed is None and self.S < 1:
             raise ValueError(f"pipeline.mode = '{self.mode}' overlaps rollout and training, which needs max_staleness >= 1 (it is {self.S}). Use mode = 'sync' for staleness 0.")
@@ -230,6 +230,7 @@ class Ckpt(Section):
 class Logger(Section):
     logging_steps: int = Field(1, ge=1)
     tensorboard: bool = True
+    worker_logs: bool = Field(False, description="print what actors and learner ranks log here as well; it is always in Ray's session directory")
     wandb: LoggerWandb = Field(default_factory=LoggerWandb)
 
 

@@ -21,12 +21,13 @@ def ray_session(cfg: Config) -> Iterator[None]:
     Logical CPUs of a local cluster are as many as our actors need: on two cores they share them.
     """
     if os.environ.get("RAY_ADDRESS"):
-        ray.init(log_to_driver=True, logging_level="warning")
+        ray.init(log_to_driver=cfg.logger.worker_logs, logging_level="warning")
     else:
         actors = cfg.vllm.num_engines + cfg.actor.world_size + 2
         ray.init(
             num_cpus=max(actors, os.cpu_count() or 1),
             include_dashboard=False,
+            log_to_driver=cfg.logger.worker_logs,
             object_store_memory=LOCAL_OBJECT_STORE if not has_gpus() else None,
             logging_level="warning",
         )

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from dataclasses import asdict
 
 from rich.console import Console
 from transformers import AutoTokenizer
@@ -18,7 +16,7 @@ from ..observability import metrics as metrics_log
 from ..observability import summary as summaries
 from ..observability import trace as traces
 from ..observability.progress import Progress, bar
-from ..observability.report import write_report
+from ..observability.report import build_report
 from ..pipeline.checkpoint import Checkpoints
 from ..pipeline.loop import Pipeline
 from ..pipeline.observer import Observer
@@ -69,7 +67,8 @@ async def run_training(session: Session, cfg: Config, *, base: summaries.Scores 
     tokenizer = AutoTokenizer.from_pretrained(cfg.actor.model_name_or_path)
     prompts = load_prompts(cfg.data, tokenizer, env=cfg.env.name)
     held_out = eval_tasks(cfg, tokenizer)
-    (cfg.run_dir / "config.toml").write_text(to_toml(cfg))
+    public = cfg.model_copy(update={"logger": cfg.logger.model_copy(update={"wandb": cfg.logger.wandb.model_copy(update={"key": None})})})
+    (cfg.run_dir / "config.toml").write_text(to_toml(public))
     base = base or _read_base(cfg)
     if base is None and held_out:
         base = scores(*await measure(session, cfg, held_out, "the base model"))
@@ -86,10 +85,12 @@ async def run_training(session: Session, cfg: Config, *, base: summaries.Scores 
         sampled = await evaluate(session.pool, held_out, n=cfg.eval.n_samples_per_prompt, temperature=cfg.eval.temperature)
         return {"eval/accuracy": sampled.accuracy, "eval/code_ratio": sampled.code_ratio}
 
-    with metrics_log.MetricsLog(cfg.run_dir, cfg.logger, cfg.model_dump(mode="json")) as metrics, Progress(cfg.train.max_steps, session.console) as progress:
+    with metrics_log.MetricsLog(cfg.run_dir, cfg.logger, public.model_dump(mode="json")) as metrics, Progress(cfg.train.max_steps, session.console) as progress:
         trace = traces.Trace(cfg.run_dir / traces.FILE)
         if not cfg.train.resume:
             metrics.truncate_after(-1)
+            if base:
+                metrics.log(0, {"eval/accuracy": base.accuracy, "eval/code_ratio": base.code_ratio, "eval/greedy_accuracy": base.greedy_accuracy})
         pipeline = Pipeline(
             cfg,
             prompts=TaskPrompts(prompts, PromptStream(len(prompts), cfg.train.seed, cfg.data.shuffle, cfg.train.num_episodes)),
@@ -128,7 +129,7 @@ async def run_training(session: Session, cfg: Config, *, base: summaries.Scores 
     )
     summaries.write(cfg.run_dir, summary)
     session.console.print(summaries.table(summary))
-    session.console.print(f"report: {write_report(cfg.run_dir)}\nmodel:  {model}", soft_wrap=True)
+    session.console.print(f"report: {build_report(cfg.run_dir)}\nmodel:  {model}", soft_wrap=True)
     return summary
 
 
@@ -167,7 +168,3 @@ async def _busy_spans(session: Session, trace: traces.Trace) -> AsyncIterator[No
         with suppress(asyncio.CancelledError):
             await task
     await collect()
-
-
-def figures_json(sampled: Figures, greedy: Figures) -> str:
-    return json.dumps({"sampled": asdict(sampled), "greedy": asdict(greedy)}, indent=2)

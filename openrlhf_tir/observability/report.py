@@ -1,20 +1,21 @@
 """Report: a run directory -> plots/*.png and report.html, from whatever the run has written so far.
 
-Reads metrics.jsonl, trace.jsonl, summary.json and config.json (each may be missing, then its part is left out with a remark); also writes
+Reads metrics.jsonl, trace.jsonl, summary.json and config.toml (each may be missing, then its part is left out with a remark); also writes
 trace.json for ui.perfetto.dev. Every figure is drawn for light and for dark pages; plots/ holds the light ones.
 """
 
 from __future__ import annotations
 
 import base64
-import json
 import time
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from matplotlib.figure import Figure
 
+from ..config import Config
 from ..errors import DataError
 from . import metrics, summary, trace
 from .curves import CURVES, Columns
@@ -54,7 +55,7 @@ def build_report(run_dir: Path) -> Path:
             remarks.append(f"“{plot.title}” is left out: the run has no data for it.")
     config = _config(run_dir)
     if config is None:
-        remarks.append("config.json is missing: the configuration is not shown.")
+        remarks.append("config.toml is missing: the configuration is not shown.")
     if spans:
         trace.to_perfetto(run_dir)
 
@@ -96,5 +97,5 @@ def _draw(plot: _Plot, directory: Path) -> Picture | None:
 
 
 def _config(run_dir: Path) -> dict[str, Any] | None:
-    path = run_dir / "config.json"
-    return json.loads(path.read_text()) if path.exists() else None
+    path = run_dir / "config.toml"
+    return Config.model_validate(tomllib.loads(path.read_text())).model_dump(mode="json") if path.exists() else None

@@ -11,6 +11,7 @@ from openrlhf_tir.observability import summary
 from openrlhf_tir.observability.metrics import MetricsLog
 from openrlhf_tir.observability.report import build_report
 from openrlhf_tir.observability.trace import Trace
+from openrlhf_tir.settings import to_toml
 
 from .test_report_summary import a_summary
 
@@ -41,7 +42,7 @@ def test_a_whole_run_gets_every_figure_and_a_page_that_stands_alone(tmp_path):
     write_metrics(tmp_path, **extra)
     write_trace(tmp_path)
     summary.write(tmp_path, a_summary())
-    (tmp_path / "config.json").write_text(Config(logger=Logger(wandb={"key": "SECRET"})).model_dump_json())
+    (tmp_path / "config.toml").write_text(to_toml(Config(logger=Logger(wandb={"key": "SECRET"}))))
     page = build_report(tmp_path).read_text()
     assert plots(tmp_path) == {"accuracy", "response", "drops", "staleness", "health", "step_time", "throughput", "timeline", "timeline_zoom"}
     assert page.count("data:image/png;base64,") == 18
@@ -55,7 +56,7 @@ def test_a_partial_run_leaves_out_what_it_cannot_show_and_says_so(tmp_path):
     write_metrics(tmp_path)
     page = build_report(tmp_path).read_text()
     assert plots(tmp_path) == {"drops"}
-    for remark in ("summary.json is missing", "“Timeline” is left out", "“Learner health” is left out", "config.json is missing"):
+    for remark in ("summary.json is missing", "“Timeline” is left out", "“Learner health” is left out", "config.toml is missing"):
         assert remark in page
     assert "zero_variance" in page and "15" in page
 
