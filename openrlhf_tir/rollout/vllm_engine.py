@@ -3,6 +3,8 @@
     generate ──> AsyncLLM (own process) ──> deltas ──> Completion
     update_weights: digest of the file -> pause (requests freeze) -> push -> note every running request's length -> resume
 
+A push has three steps, which vLLM's own nccl and ipc trainers can drive as well; only the 'file' backend has been run.
+
 vLLM does not say which weights sampled a token, but a paused engine samples none: each running request's length at the moment of
 the switch is where its tokens change version. Pausing clears the KV cache, so a frozen request recomputes its prefix with the new
 weights. Any other failure of a push than a bad file leaves the worker in an unknown state: the engine is then broken for good and
@@ -12,7 +14,8 @@ must be started again.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -55,13 +58,12 @@ class _Live:
 class VllmEngine:
     """Engine on one vLLM AsyncLLM; belongs to the event loop that started it."""
 
-    def __init__(self, llm: AsyncLLM, model: str, latest: LatestStats, version: int) -> None:
+    def __init__(self, llm: AsyncLLM, model: str, backend: str, latest: LatestStats, version: int) -> None:
         """Use `start`."""
-        self._llm, self._model, self._latest, self.version = llm, model, latest, version
+        self._llm, self._model, self._backend, self._latest, self.version = llm, model, backend, latest, version
         self._live: set[_Live] = set()
         self._busy = BusyMeter()
-        self._switching = asyncio.Lock()
-        self._paused = False
+        self._paused = self._updating = self._resume_after = False
         self._tokens = 0
         self.broken: str | None = None
         """Why this engine cannot be used any more; None while it can."""
@@ -78,7 +80,6 @@ class VllmEngine:
         if cfg.vllm.sync_backend != "file" and not gpu:
             raise ConfigError(f"vllm.sync_backend = '{cfg.vllm.sync_backend}' needs GPUs, and there is none. Use vllm.sync_backend = 'file'.")
         prepare_environment(gpu=gpu)
-        from vllm.distributed.weight_transfer.base import WeightTransferInitRequest
         from vllm.v1.engine.async_llm import AsyncLLM
 
         latest = LatestStats()
@@ -86,20 +87,22 @@ class VllmEngine:
             llm = AsyncLLM.from_engine_args(engine_args(model, cfg, gpu=gpu, index=index), stat_loggers=[latest])
         except (RuntimeError, ValueError, OSError) as e:
             raise EngineError(f"vLLM did not start on {model}: {e}. The engine's own log above says more.") from e
+        engine = cls(llm, model, cfg.vllm.sync_backend, latest, version)
         if cfg.vllm.sync_backend == "file":
-            await llm.init_weight_transfer_engine(WeightTransferInitRequest({}))
-        return cls(llm, model, latest, version)
+            await engine.init_transfer({})
+        return engine
 
     async def generate(self, token_ids: Sequence[int], sampling: Sampling, *, request_id: str) -> Completion:
         """See Engine. A cancelled caller aborts the request. A sampled EOS is the last token; special tokens are not in the text."""
         from vllm.exceptions import VLLMError
+        from vllm.inputs.engine import tokens_input
 
         self._check()
         live = _Live(request_id, [(0, self.version)])
         self._live.add(live)
         self._busy.enter()
         try:
-            async for out in self._llm.generate({"prompt_token_ids": list(token_ids)}, _params(sampling), request_id):
+            async for out in self._llm.generate(tokens_input(list(token_ids)), _params(sampling), request_id):
                 live.extend(out.outputs[0])
         except VLLMError as e:
             raise EngineError(f"vLLM could not answer request {request_id} ({len(token_ids)} prompt tokens, {sampling}): {e or type(e).__name__}") from e
@@ -135,30 +138,50 @@ class VllmEngine:
         Raises WeightsUnverified: with the old weights still in use when the file is not the one announced, else with the engine
         broken. Afterwards the weights are *received*; only the canary proves that they are used.
         """
-        from vllm.distributed.weight_transfer.base import WeightTransferUpdateRequest
-
+        if self._backend != "file":
+            raise ConfigError(f"vllm.sync_backend = '{self._backend}' does not push files. Drive begin_update, receive, finish_update, or use 'file'.")
         self._check()
         received = await asyncio.to_thread(digest_file, path)  # while requests go on decoding
         if received != digest:
             raise WeightsUnverified(f"{path} has digest {received[:12]}, the learner announced {digest[:12]} for version {version}. Push again.")
-        async with self._switching:
-            was_paused = self._paused
-            try:
-                await self.pause()
-                await self._settle()
-                await self._llm.start_weight_update()
-                await self._llm.update_weights(WeightTransferUpdateRequest({"path": str(path)}))
-                await self._llm.finish_weight_update(f"v{version}")
-            except BaseException as e:
-                await self._break(f"push of version {version} from {path} failed: {e or type(e).__name__}")
-                if isinstance(e, asyncio.CancelledError):
-                    raise
-                raise WeightsUnverified(self.broken) from e
-            self.version = version
-            for live in self._live:
-                live.switches.append((len(live.token_ids), version))
-            if not was_paused:
-                await self.resume()
+        await self.begin_update()
+        await self.receive({"path": str(path)})
+        await self.finish_update(version)
+
+    async def init_transfer(self, info: dict[str, Any]) -> None:
+        """The backend's handshake: nothing for 'file'; rendezvous address, ranks and packing for vLLM's nccl and ipc."""
+        from vllm.distributed.weight_transfer.base import WeightTransferInitRequest
+
+        await self._llm.init_weight_transfer_engine(WeightTransferInitRequest(info))
+
+    async def begin_update(self) -> None:
+        """First of the three steps of a push, whatever the transport. Freezes requests until `finish_update`."""
+        self._check()
+        if self._updating:
+            raise EngineError("A weight push is already running on this engine. Await it first.")
+        self._updating, self._resume_after = True, not self._paused
+        async with self._or_break("begin"):
+            await self.pause()
+            await self._settle()
+            await self._llm.start_weight_update()
+
+    async def receive(self, info: dict[str, Any]) -> None:
+        """One chunk, described as the backend wants it: {"path": ...} for 'file'."""
+        from vllm.distributed.weight_transfer.base import WeightTransferUpdateRequest
+
+        async with self._or_break("receive"):
+            await self._llm.update_weights(WeightTransferUpdateRequest(info))
+
+    async def finish_update(self, version: int) -> None:
+        """From here on tokens are sampled by `version`."""
+        async with self._or_break("finish"):
+            await self._llm.finish_weight_update(f"v{version}")
+        self.version = version
+        for live in self._live:
+            live.switches.append((len(live.token_ids), version))
+        self._updating = False
+        if self._resume_after:
+            await self.resume()
 
     async def canary(self, prompt_ids: list[list[int]], max_tokens: int, seed: int) -> list[Completion]:
         """One short sample per prompt, at temperature 1, for the learner to score. Same seed, same weights: same samples."""
@@ -197,10 +220,18 @@ class VllmEngine:
         if self.broken:
             raise EngineError(f"This engine is broken: {self.broken}. Start a new one.")
 
-    async def _break(self, why: str) -> None:
-        """Give every caller its answer (an EngineError): a paused engine would keep them for ever."""
-        self.broken = why
-        await self._llm.abort([live.request_id for live in self._live])
+    @asynccontextmanager
+    async def _or_break(self, step: str) -> AsyncIterator[None]:
+        """A push that fails half-way leaves layers without weights. Give every caller its answer (an EngineError): paused, the
+        engine would keep them for ever."""
+        try:
+            yield
+        except BaseException as e:
+            self.broken = f"weight push failed in '{step}' after version {self.version}: {e or type(e).__name__}"
+            await self._llm.abort([live.request_id for live in self._live])
+            if isinstance(e, asyncio.CancelledError):
+                raise
+            raise WeightsUnverified(f"{self.broken}. Start the engine again.") from e
 
     async def _settle(self) -> None:
         """Let the last tokens sampled before the pause reach their requests.

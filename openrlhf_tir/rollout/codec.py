@@ -1,0 +1,77 @@
+"""Codec: text <-> token ids over a Hugging Face tokenizer, for text that comes from outside.
+
+A tool that prints "<|im_end|>" must not end the turn: `encode` turns such text into ordinary tokens and never yields a special id.
+Prompts that a chat template rendered hold special tokens on purpose: those go through `encode_prompt`.
+`decode` leaves special tokens out, like the engines' text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from ..errors import ConfigError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+REPLACEMENT = "\ufffd"
+"""What an incomplete multi-byte character decodes to."""
+
+
+class HfCodec:
+    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        """Raises ConfigError when the tokenizer has a special token that no text can be kept from producing."""
+        self.tokenizer = tokenizer
+        # The unknown token stands for characters that the vocabulary lacks: it is special by name only.
+        texts = [t for t in tokenizer.all_special_tokens if t != tokenizer.unk_token]
+        self._special_ids = frozenset(tokenizer.convert_tokens_to_ids(texts))
+        self._special = re.compile("|".join(map(re.escape, sorted(texts, key=len, reverse=True)))) if texts else None
+        self._native = not self._leaks(texts, native=True)
+        if not self._native and (leaking := self._leaks(texts, native=False)):
+            raise ConfigError(f"Tokenizer {tokenizer.name_or_path!r} turns the text of its special tokens {leaking} into special ids. Use a fast tokenizer.")
+
+    def encode(self, text: str) -> list[int]:
+        """Ordinary tokens only, nothing added in front or behind."""
+        return self._encode(text, native=self._native)
+
+    def encode_prompt(self, text: str) -> list[int]:
+        """A rendered prompt: the special tokens that the template wrote are special; nothing else is added."""
+        return self.tokenizer.encode(text, add_special_tokens=False)
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        return self.tokenizer.decode([int(i) for i in token_ids], skip_special_tokens=True, clean_up_tokenization_spaces=False)
+
+    def _encode(self, text: str, *, native: bool) -> list[int]:
+        if native:
+            return self.tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True)
+        # Cut every special token's text after its first character and tokenise the pieces by themselves.
+        cuts = [0, *(m.start() + 1 for m in self._special.finditer(text)), len(text)]
+        pieces = [text[a:b] for a, b in zip(cuts, cuts[1:], strict=False)]
+        return [i for piece in pieces if piece for i in self.tokenizer.encode(piece, add_special_tokens=False)]
+
+    def _leaks(self, texts: list[str], *, native: bool) -> list[str]:
+        return [t for t in texts if self._special_ids.intersection(self._encode(f"a{t}b", native=native))]
+
+
+class IncrementalDecoder:
+    """Tokens one at a time -> the text each completes. A character split over tokens comes out with its last token.
+
+    Decodes a window that starts at the last complete text: a token's text may depend on the token before it (leading spaces).
+    """
+
+    def __init__(self, codec: HfCodec, prompt_ids: Sequence[int] = ()) -> None:
+        self._codec = codec
+        self._window = list(prompt_ids[-4:])
+        self._said = codec.decode(self._window)
+
+    def push(self, token_id: int) -> str:
+        self._window.append(token_id)
+        text = self._codec.decode(self._window)
+        if text.endswith(REPLACEMENT):
+            return ""
+        new = text[len(self._said) :]
+        self._window = self._window[-1:] if new else self._window
+        self._said = self._codec.decode(self._window) if new else self._said
+        return new

@@ -1,0 +1,159 @@
+"""Torch engine: the Engine protocol on plain transformers, fp32, CPU, one sequence at a time. For tests.
+
+Deterministic: a response depends on weights, prompt and seed only, never on what else runs, in which order or in which batch. A
+request without a seed takes one from its request_id. That is what lets an asynchronous run with staleness 0 be compared, number
+for number, with a sequential loop. A weight update waits for the request that is being decoded, so a response has one version.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..config import Config
+from ..errors import WeightsUnverified
+from ..types import Completion, Sampling
+from ..weights.digest import digest_file
+from .busy import BusyMeter
+from .codec import HfCodec, IncrementalDecoder
+
+if TYPE_CHECKING:
+    import torch
+
+
+class TorchEngine:
+    """Same methods and meanings as VllmEngine."""
+
+    def __init__(self, model: Any, codec: HfCodec, *, version: int = 0) -> None:
+        self.model, self.codec, self.version = model.float().eval(), codec, version
+        eos = model.generation_config.eos_token_id
+        self._eos = frozenset([eos] if isinstance(eos, int) else eos or ()) | {codec.tokenizer.eos_token_id}
+        self._one_at_a_time = asyncio.Lock()
+        self._running = asyncio.Event()
+        self._running.set()
+        self._busy = BusyMeter()
+        self._unfinished, self._tokens = 0, 0
+
+    @classmethod
+    async def start(cls, model: str, cfg: Config, *, version: int = 0, index: int = 0) -> TorchEngine:
+        """`cfg` and `index` are not needed: sampling does not depend on which engine does it."""
+        from transformers import AutoModelForCausalLM, AutoTokenizer
+
+        return cls(AutoModelForCausalLM.from_pretrained(model), HfCodec(AutoTokenizer.from_pretrained(model)), version=version)
+
+    async def generate(self, token_ids: Sequence[int], sampling: Sampling, *, request_id: str) -> Completion:
+        """See Engine."""
+        self._unfinished += 1
+        try:
+            async with self._one_at_a_time:
+                await self._running.wait()
+                self._busy.enter()
+                try:
+                    completion = await asyncio.to_thread(self._sample, list(token_ids), sampling, request_id)
+                finally:
+                    self._busy.leave()
+        finally:
+            self._unfinished -= 1
+        self._tokens += len(completion.token_ids)
+        return completion
+
+    async def pause(self) -> None:
+        self._running.clear()
+
+    async def resume(self) -> None:
+        self._running.set()
+
+    async def update_weights(self, path: Path, version: int, digest: str) -> None:
+        from safetensors.torch import load_file
+
+        received = digest_file(path)
+        if received != digest:
+            raise WeightsUnverified(f"{path} has digest {received[:12]}, the learner announced {digest[:12]} for version {version}. Push again.")
+        async with self._one_at_a_time:
+            tied = {"lm_head.weight"} if self.model.config.tie_word_embeddings else set()
+            missing, unexpected = self.model.load_state_dict(load_file(path), strict=False)
+            if set(missing) - tied or unexpected:
+                raise WeightsUnverified(f"{path} does not hold this model: missing {sorted(set(missing) - tied)}, unexpected {unexpected}")
+            self.version = version
+
+    async def canary(self, prompt_ids: list[list[int]], max_tokens: int, seed: int) -> list[Completion]:
+        return [await self.generate(p, Sampling(max_tokens, seed=seed + i), request_id=f"canary/{i}") for i, p in enumerate(prompt_ids)]
+
+    def stats(self) -> dict[str, float]:
+        running = float(self._one_at_a_time.locked())
+        return {
+            "running": running,
+            "waiting": self._unfinished - running,
+            "kv_usage": 0.0,
+            "tokens_generated": self._tokens,
+            "version": self.version,
+            "paused": float(not self._running.is_set()),
+        }
+
+    def drain_busy_intervals(self) -> list[tuple[float, float]]:
+        return self._busy.drain()
+
+    async def stop(self) -> None:
+        """Nothing to end."""
+
+    def _sample(self, prompt_ids: list[int], sampling: Sampling, request_id: str) -> Completion:
+        decoder = IncrementalDecoder(self.codec, prompt_ids)
+        seed = sampling.seed if sampling.seed is not None else int.from_bytes(hashlib.blake2b(request_id.encode(), digest_size=7).digest(), "big")
+        token_ids, logprobs, text = [], [], ""
+        finish, reason = "length", None
+        for token, logprob in self._tokens_of(prompt_ids, sampling, seed):
+            token_ids.append(token)
+            logprobs.append(logprob)
+            new = decoder.push(token)
+            text += new
+            if token in self._eos:
+                finish = "stop"
+            elif stop := _matched_stop(text, len(new), sampling.stop):
+                finish, (reason, text) = "stop", stop
+            if finish == "stop" or len(token_ids) == sampling.max_tokens:
+                break
+        return Completion(
+            np.asarray(token_ids, np.int32), np.asarray(logprobs, np.float32), np.full(len(token_ids), self.version, np.int32), text, finish, reason
+        )
+
+    def _tokens_of(self, prompt_ids: list[int], sampling: Sampling, seed: int) -> Iterator[tuple[int, float]]:
+        """Endless (token, its log-prob at temperature 1)."""
+        import torch
+
+        generator = torch.Generator().manual_seed(seed)
+        ids, cache = torch.tensor([prompt_ids]), None
+        while True:
+            with torch.inference_mode():
+                out = self.model(input_ids=ids, past_key_values=cache, use_cache=True)
+            logits_V, cache = out.logits[0, -1].float(), out.past_key_values
+            token = _draw(logits_V, sampling, generator)
+            yield token, float(torch.log_softmax(logits_V, -1)[token])
+            ids = torch.tensor([[token]])
+
+
+def _draw(logits_V: torch.Tensor, sampling: Sampling, generator: torch.Generator) -> int:
+    import torch
+
+    if sampling.temperature == 0:
+        return int(logits_V.argmax())
+    probs_V = torch.softmax(logits_V / sampling.temperature, -1)
+    if sampling.top_p < 1:
+        sorted_V, order_V = probs_V.sort(descending=True)
+        before_V = sorted_V.cumsum(0) - sorted_V  # the token that crosses top_p is kept
+        probs_V = probs_V.clone()
+        probs_V[order_V[before_V >= sampling.top_p]] = 0.0
+    return int(torch.multinomial(probs_V, 1, generator=generator))
+
+
+def _matched_stop(text: str, num_new: int, stops: Sequence[str]) -> tuple[str, str] | None:
+    """-> (stop string, text cut right after it), the first in the order of `stops` that ends in the last `num_new` characters."""
+    for stop in stops:
+        at = text.find(stop, max(0, len(text) - num_new - len(stop) + 1))
+        if at >= 0:
+            return stop, text[: at + len(stop)]
+    return None
