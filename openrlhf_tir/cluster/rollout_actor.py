@@ -23,10 +23,12 @@ class RolloutActor:
 
     async def start(self, cfg: Config, model: str, env_urls: Mapping[str, list[str]], token: str | None) -> str:
         """Load the model and open the endpoint; returns its URL."""
+        from transformers import AutoTokenizer
+
         from ..filters import build
         from ..rewards.pool import RewardPool
         from ..rollout.batcher import Batcher
-        from ..rollout.codec import TokenizerCodec
+        from ..rollout.codec import HfCodec
         from ..rollout.env_client import EnvClient
         from ..rollout.group import GroupRunner
         from ..rollout.server import build_app, serve
@@ -39,7 +41,7 @@ class RolloutActor:
             env_urls, token=token, max_concurrency=cfg.env.max_concurrency, step_timeout_s=cfg.env.step_timeout_s, max_retries=cfg.env.max_retries
         )
         self.rewards = RewardPool(cfg.reward)
-        codec = TokenizerCodec.load(model)
+        codec = HfCodec(AutoTokenizer.from_pretrained(model))
         self.runner = GroupRunner(cfg, self.batcher, codec, self.envs, self.rewards, build(cfg.filter), self.name)
         host = "127.0.0.1" if token is None else ray.util.get_node_ip_address()
         app = build_app(RolloutService(self), token=token, vllm_app=await self.engine.openai_app())

@@ -20,7 +20,8 @@ class Engine(Protocol):
 
 
 class Codec(Protocol):
-    """Text <-> tokens. Special tokens in the text of tools are inert: `encode` never produces a special id."""
+    """Text <-> tokens. Special tokens in the text of tools are inert: `encode` never produces a special id, `encode_prompt` may."""
 
     def encode(self, text: str) -> list[int]: ...
+    def encode_prompt(self, text: str) -> list[int]: ...
     def decode(self, token_ids: Sequence[int]) -> str: ...

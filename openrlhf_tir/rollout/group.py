@@ -53,13 +53,15 @@ class GroupRunner:
     def __init__(self, cfg: Config, engine: Engine, codec: Codec, envs: Envs, rewards: Rewards, judge: Callable[[Group], Verdict], name: str = "") -> None:
         self.cfg, self.engine, self.codec, self.envs, self.rewards, self.judge, self.name = cfg, engine, codec, envs, rewards, judge, name
 
-    async def run(self, key: GroupKey, task: Task, mode: EvalMode | None = None) -> tuple[GroupMeta, Group]:
-        """Raises nothing for faults of environments, engine or verifier: they are in the metadata."""
+    async def run(
+        self, key: GroupKey, task: Task, mode: EvalMode | None = None, each: Callable[[Trajectory], None] = lambda t: None
+    ) -> tuple[GroupMeta, Group]:
+        """`each` sees every trajectory that is done in time. Faults of environments, engine or verifier are in the metadata, not raised."""
         start = time.monotonic()
-        prompt_ids = self.codec.encode(task.prompt)
+        prompt_ids = self.codec.encode_prompt(task.prompt)
         n = mode.n if mode else self.cfg.rollout.n_samples_per_prompt
         limits = self._limits(len(prompt_ids), mode)
-        tasks = [asyncio.create_task(self._one(key, task, prompt_ids, i, limits), name=f"episode {key}#{i}") for i in range(n)]
+        tasks = [asyncio.create_task(self._one(key, task, prompt_ids, i, limits, each), name=f"episode {key}#{i}") for i in range(n)]
         try:
             _, late = await asyncio.wait(tasks, timeout=self.cfg.rollout.group_deadline_s)
         finally:
@@ -72,7 +74,9 @@ class GroupRunner:
         group = Group(key, task, trajectories)
         return self._describe(group, mode, time.monotonic() - start), group
 
-    async def _one(self, key: GroupKey, task: Task, prompt_ids: Sequence[int], i: int, limits: Limits) -> Trajectory:
+    async def _one(
+        self, key: GroupKey, task: Task, prompt_ids: Sequence[int], i: int, limits: Limits, each: Callable[[Trajectory], None]
+    ) -> Trajectory:
         seed = seed_for(self.cfg.train.seed, key, i)
         per_request = self.cfg.rollout.per_request_seeds
         traj = Trajectory(i, np.asarray(prompt_ids, np.int32))
@@ -94,6 +98,7 @@ class GroupRunner:
                 traj.parts = {"correct": float(correct), **parts}
         except InfraError as e:
             traj.failed = e.reason
+        each(traj)
         return traj
 
     def _limits(self, prompt_tokens: int, mode: EvalMode | None) -> Limits:

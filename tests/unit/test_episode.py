@@ -18,6 +18,8 @@ class CharCodec:
     def encode(self, text):
         return [ord(c) for c in text]
 
+    encode_prompt = encode
+
     def decode(self, token_ids):
         return "".join(map(chr, token_ids))
 

@@ -1,0 +1,71 @@
+"""RolloutService: what is behind a rollout actor's HTTP routes: the same engine, episodes and rewards that training uses."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Any
+
+from prometheus_client import CollectorRegistry, Gauge, generate_latest
+
+from ..rollout.group import EvalMode
+from ..types import Completion, GroupKey, Sampling, Task, Trajectory
+
+if TYPE_CHECKING:
+    from ..rollout.server import GroupRequest
+    from .rollout_actor import RolloutActor
+
+HTTP_EPOCH = -2
+"""Epoch of the keys of groups that came by HTTP: they are in no ledger."""
+
+
+class RolloutService:
+    def __init__(self, actor: RolloutActor) -> None:
+        self.actor = actor
+        self._numbers = itertools.count()
+        self._registry = CollectorRegistry()
+        self._gauges: dict[str, Gauge] = {}
+
+    async def run_group(self, request: GroupRequest) -> AsyncIterator[Trajectory]:
+        cfg = self.actor.runner.cfg
+        task = Task(request.prompt, request.label, request.env or cfg.env.name, request.meta)
+        temperature = cfg.rollout.temperature if request.temperature is None else request.temperature
+        mode = EvalMode(request.n or cfg.rollout.n_samples_per_prompt, temperature)
+        finished: asyncio.Queue[Trajectory] = asyncio.Queue()
+        key = GroupKey(HTTP_EPOCH, next(self._numbers))
+        running = asyncio.create_task(self.actor.runner.run(key, task, mode, each=finished.put_nowait), name=f"http group {key}")
+        try:
+            for _ in range(mode.n):
+                nearest = asyncio.create_task(finished.get())
+                await asyncio.wait({nearest, running}, return_when=asyncio.FIRST_COMPLETED)
+                if not nearest.done() and finished.empty():
+                    nearest.cancel()
+                    break
+                yield await nearest
+            _, group = await running
+            for late in (t for t in group.trajectories if t.failed == "deadline"):
+                yield late
+        finally:
+            running.cancel()
+
+    async def generate(self, token_ids: list[int], sampling: Sampling) -> Completion:
+        return await self.actor.batcher.generate(token_ids, sampling, request_id=f"http/{next(self._numbers)}")
+
+    def health(self) -> dict[str, Any]:
+        engine = self.actor.engine
+        return {"status": "broken" if engine.broken else "ok", "detail": engine.broken, "actor": self.actor.name, "version": engine.version}
+
+    def metrics(self) -> str:
+        """Engine and queue as gauges tir_*."""
+        for name, value in (self.actor.engine.stats() | {"queue_waiting": self.actor.batcher.waiting}).items():
+            if name not in self._gauges:
+                self._gauges[name] = Gauge(f"tir_{name}", name.replace("_", " "), registry=self._registry)
+            self._gauges[name].set(value)
+        return generate_latest(self._registry).decode()
+
+    async def pause(self) -> None:
+        await self.actor.engine.pause()
+
+    async def resume(self) -> None:
+        await self.actor.engine.resume()
