@@ -21,6 +21,7 @@ Not covered
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import os
 import shutil
 import sys
@@ -28,7 +29,6 @@ import sysconfig
 from collections.abc import Sequence
 from pathlib import Path
 
-from . import tree
 from .limits import Limits
 from .sandbox import Execution, SandboxError
 from .stage import Stage
@@ -45,14 +45,20 @@ ENVIRONMENT = {
     "OPENBLAS_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",
 }
+_PR_SET_CHILD_SUBREAPER = 36
 UNPRIVILEGED_UID = 65400
 """Base of the uids that a server running as root drops to before bubblewrap starts; one per concurrent call."""
 
 
-def interpreter() -> tuple[str, list[str]]:
-    """(real path of this Python, its site-packages): what a snippet runs on and may import."""
+def site_packages() -> list[str]:
+    """What a snippet may import besides the standard library: the packages of the server's own environment."""
     paths = sysconfig.get_paths()
-    return os.path.realpath(sys.executable), list(dict.fromkeys([paths["purelib"], paths["platlib"]]))
+    return list(dict.fromkeys(os.path.realpath(paths[name]) for name in ("purelib", "platlib")))
+
+
+def interpreter_command(status_fd: int, workdir: str, limits: Limits) -> list[str]:
+    """The interpreter without `site` (it would cost more than the rest of the start), with the runner as its program."""
+    return [os.path.realpath(sys.executable), "-s", "-S", "-P", "-X", "utf8", "-c", RUNNER, str(status_fd), workdir, limits.rlimits(), *site_packages()]
 
 
 class BwrapSandbox:
@@ -63,9 +69,9 @@ class BwrapSandbox:
             raise SandboxError("bubblewrap is not installed. Run `apt-get install bubblewrap`, or use --isolation none on a machine that may be harmed.")
         self.limits, self._seccomp = limits, seccomp
         self.isolation = "bwrap+seccomp" if seccomp else "bwrap"
-        self._python, self._site = interpreter()
-        self._stage = Stage([sys.base_prefix, *self._site], uid=UNPRIVILEGED_UID)
+        self._stage = Stage([sys.base_prefix, *site_packages()], uid=UNPRIVILEGED_UID)
         self._fixed = [*_root_file_system(bwrap, self._stage, limits)]
+        _become_subreaper()
         self._free_uids = list(range(UNPRIVILEGED_UID, UNPRIVILEGED_UID + 100))
 
     async def run(self, code: str) -> Execution:
@@ -76,13 +82,12 @@ class BwrapSandbox:
             drop = ["/usr/bin/setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups", "--no-new-privs", "--"]
         fds = [memory_file(self._seccomp)] if self._seccomp else []
 
-        def argv(status_fd: int) -> Sequence[str]:
-            filters = ["--seccomp", str(fds[0])] if fds else []
-            python = [self._python, "-s", "-S", "-P", "-X", "utf8", "-c", RUNNER, str(status_fd), "/tmp", self.limits.rlimits(), *self._site]
-            return [*drop, *self._fixed, *filters, "--", *python]
+        def argv(status_fd: int, info_fd: int) -> Sequence[str]:
+            options = ["--json-status-fd", str(info_fd), *(["--seccomp", str(fds[0])] if fds else [])]
+            return [*drop, *self._fixed, *options, "--", *interpreter_command(status_fd, "/tmp", self.limits)]
 
         try:
-            return await supervise(argv, code, self.limits, end=_end, pass_fds=fds, env={})
+            return await supervise(argv, code, self.limits, pass_fds=fds, env={})
         finally:
             for fd in fds:
                 os.close(fd)
@@ -93,17 +98,16 @@ class BwrapSandbox:
         await asyncio.to_thread(self._stage.close)
 
 
-def _end(pid: int) -> None:
-    """Kill the init of the container; before there is one, bubblewrap itself (its --die-with-parent takes along what it has started)."""
-    for init in tree.children(pid) or ():
-        return tree.kill(pid, init)
-    os.kill(pid, 9)
+def _become_subreaper() -> None:
+    """The init of a container whose bubblewrap ended first becomes our child: we can wait for it, and no zombie stays where the host has no reaping init."""
+    if ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+        raise SandboxError("prctl(PR_SET_CHILD_SUBREAPER) failed: the kernel is older than 3.4.")
 
 
 def _root_file_system(bwrap: str, stage: Stage, limits: Limits) -> list[str]:
     size = str(limits.file_bytes)
     args = [bwrap, "--unshare-user", "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]
-    args += ["--die-with-parent", "--as-pid-1", "--new-session", "--clearenv", "--cap-drop", "ALL", "--hostname", "sandbox"]
+    args += ["--die-with-parent", "--new-session", "--clearenv", "--cap-drop", "ALL", "--hostname", "sandbox"]
     args += ["--ro-bind", "/usr", "/usr"]
     for link in ("/bin", "/lib", "/lib64", "/sbin"):
         if os.path.islink(link):

@@ -1,42 +1,34 @@
-"""The program inside the sandbox: reads a snippet, runs it as a script in a child process, reports how it ended.
+"""The program inside the sandbox: limits itself, then runs the snippet from stdin as a script.
 
 Passed to `python -c` as text, never imported; it uses only modules that an interpreter without `site` has at hand.
 
-    stdin (a memory file with the snippet) -> <workdir>/main.py -> fork -> child: rlimits, then the snippet as `__main__`
-    status pipe: "R" the child is up, limits set; "S" the snippet does not compile; " <wait status>" the child has ended
+    stdin (a memory file with the snippet) -> <workdir>/main.py, kept for tracebacks -> rlimits -> the snippet as `__main__`
+    status pipe: "R" limits are set, the snippet is next; "S" it does not compile. Closed before the first line of it runs.
 
-As PID 1 of the sandbox this process is the parent of every orphan; when it exits the kernel kills whatever the snippet left behind.
-Argv: status fd, workdir, rlimits "name=value,...", then entries for sys.path.
+Argv: status fd, workdir, rlimits "NAME=value,...", then entries for sys.path.
 """
 
 import os
 import resource
-import signal
 import sys
 
 
 def main() -> None:
     status, workdir, limits, *paths = sys.argv[1:]
-    status = int(status)
     path = workdir + "/main.py"
     source = _take_stdin()
-    with open(path, "wb") as f:
-        f.write(source)
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT, 0o644)
+    os.write(fd, source)
+    os.close(fd)
     os.chdir(workdir)
-    # As PID 1 a signal without a handler is ignored; Python's own SIGINT handler would let the snippet interrupt us.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    child = os.fork()
-    if child:
-        _reap(child, status)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
     for item in limits.split(","):
         name, value = item.split("=")
         soft = int(value)
-        resource.setrlimit(getattr(resource, "RLIMIT_" + name), (soft, soft + (name == "CPU")))  # a soft CPU limit is SIGXCPU: told from other kills
+        resource.setrlimit(getattr(resource, "RLIMIT_" + name), (soft, soft + (name == "CPU")))  # soft CPU limit: SIGXCPU, told from other kills
     sys.argv[:] = [path]
     sys.path[:0] = [workdir]
     sys.path += paths
-    _run(source, path, status)
+    _run(source, path, int(status))
 
 
 def _take_stdin() -> bytes:
@@ -50,30 +42,19 @@ def _take_stdin() -> bytes:
     return b"".join(parts)
 
 
-def _reap(child: int, status: int) -> None:
-    """Wait for `child`, reaping orphans on the way, report its wait status and end the sandbox. Does not return."""
-    os.close(1)
-    os.close(2)
-    while True:
-        pid, how = os.wait()
-        if pid == child:
-            os.write(status, b" %d" % how)
-            os._exit(0)
-
-
 def _run(source: bytes, path: str, status: int) -> None:
     """Run the snippet as the interpreter runs a script, with no frame of ours in its tracebacks."""
-    os.write(status, b"R")
+    os.write(status, b"R\n")
     try:
         code = compile(source, path, "exec", dont_inherit=True)
     except BaseException as e:
-        os.write(status, b"S")
-        os.close(status)
+        os.write(status, b"S\n")
         sys.excepthook(type(e), e.with_traceback(None), None)
         sys.exit(1)
     os.close(status)
-    import _sitebuiltins
     import builtins
+
+    import _sitebuiltins
 
     builtins.exit, builtins.quit = _sitebuiltins.Quitter("exit", "Ctrl-D (i.e. EOF)"), _sitebuiltins.Quitter("quit", "Ctrl-D (i.e. EOF)")
     module = sys.modules["__main__"] = type(sys)("__main__")

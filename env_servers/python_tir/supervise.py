@@ -3,15 +3,19 @@
     argv + memory file with the code -> Popen -> stdout, stderr, status pipe, pidfd -> Execution
 
 Output is read while the program runs and capped as it comes. The snippet's clock starts when the status pipe says that its
-process is up. Whatever ends it early (clock, flood, memory, cancellation) calls `end`, which kills the *init* of the sandbox: the
-kernel then kills every process of its pid namespace, and the outer process exits only when all of them are gone. That exit is
-the proof, and is always awaited.
+process is up. Whatever ends a run (the program's own end, clock, flood, memory, cancellation), the *init* of the sandbox is then
+killed: the kernel kills every process of its pid namespace, and reports the init's exit only when all of them are gone. That exit
+is the proof, and is always awaited. A sandbox without an init (isolation none) is one process group, killed as such.
+
+The status pipe carries `{ "child-pid": N, ... }` of bubblewrap (the init), then "R" and "S" of the runner.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
+import re
+import signal
 import subprocess
 import time
 from collections.abc import Callable, Sequence
@@ -23,9 +27,11 @@ from .sandbox import Execution, SandboxError
 
 MEMORY_CHECK_S = 0.25
 """How often the memory of all processes together is looked at; short snippets never are. The kernel has no event for it."""
-KILL_GRACE_S = 10.0
 _READ = 1 << 16
-_STATUS_BYTES = 256
+_STATUS_BYTES = 1024
+_INIT_PID = re.compile(rb'"child-pid": (\d+)')
+
+Stop = Literal["start", "time_limit", "output_flood", "memory"]
 
 
 class _Stream:
@@ -62,25 +68,24 @@ def memory_file(data: bytes) -> int:
 
 
 async def supervise(
-    argv: Callable[[int], Sequence[str]],
+    argv: Callable[[int, int], Sequence[str]],
     code: str,
     limits: Limits,
     *,
-    end: Callable[[int], None],
     pass_fds: Sequence[int] = (),
     env: dict[str, str] | None = None,
 ) -> Execution:
-    """Run `argv(status_fd)` with the code on stdin. `end(pid)` must make that process exit soon. Raises SandboxError."""
+    """Run `argv(status_fd, info_fd)` with the code on stdin; both descriptors lead to the status pipe. Raises SandboxError."""
     streams = _Stream(limits.keep_bytes), _Stream(limits.keep_bytes), _Stream(_STATUS_BYTES)
     out, err, status = streams
-    stdin = memory_file(code.encode("utf-8", "surrogatepass"))
+    stdin, info_fd = memory_file(code.encode("utf-8", "surrogatepass")), os.dup(status.write_fd)
     try:
         process = subprocess.Popen(
-            argv(status.write_fd),
+            argv(status.write_fd, info_fd),
             stdin=stdin,
             stdout=out.write_fd,
             stderr=err.write_fd,
-            pass_fds=(status.write_fd, *pass_fds),
+            pass_fds=(status.write_fd, info_fd, *pass_fds),
             env=env,
             start_new_session=True,
         )
@@ -89,38 +94,34 @@ async def supervise(
             os.close(s.read_fd)
         raise SandboxError(f"cannot start a sandbox process: {e.strerror}") from e
     finally:
-        for fd in (stdin, *(s.write_fd for s in streams)):
+        for fd in (stdin, info_fd, *(s.write_fd for s in streams)):
             os.close(fd)
-    return await _Run(process, streams, limits, end).result()
+    return await _Run(process, streams, limits).result()
 
 
 class _Run:
-    def __init__(self, process: subprocess.Popen, streams: tuple[_Stream, _Stream, _Stream], limits: Limits, end: Callable[[int], None]) -> None:
-        self.process, self.streams, self.limits, self.end = process, streams, limits, end
+    def __init__(self, process: subprocess.Popen, streams: tuple[_Stream, _Stream, _Stream], limits: Limits) -> None:
+        self.process, self.streams, self.limits = process, streams, limits
         self.out, self.err, self.status = streams
         self.start = time.monotonic()
-        self.stopped: Literal["start", "time_limit", "output_flood", "memory"] | None = None
+        self.stopped: Stop | None = None
         self.loop = asyncio.get_running_loop()
-        self.exited: asyncio.Future[None] = self.loop.create_future()
-        self.pidfd = os.pidfd_open(process.pid)
+        self.gone: asyncio.Future[None] = self.loop.create_future()
+        """No process of the sandbox is left."""
+        self.outer_fd, self.init_fd = os.pidfd_open(process.pid), -1
         self.clock = self.loop.call_later(limits.start_timeout_s, self.stop, "start")
         self.memory_check: asyncio.TimerHandle | None = None
-        self.loop.add_reader(self.pidfd, self.on_exit)
+        self.loop.add_reader(self.outer_fd, self.on_outer_exit)
         self.loop.add_reader(self.status.read_fd, self.on_status)
         for s in (self.out, self.err):
             self.loop.add_reader(s.read_fd, self.on_output, s)
 
     async def result(self) -> Execution:
         try:
-            await asyncio.shield(self.exited)
+            await asyncio.shield(self.gone)
         finally:
             await asyncio.shield(asyncio.create_task(self.tear_down(), name=f"end sandbox {self.process.pid}"))
         return self.describe()
-
-    def on_exit(self) -> None:
-        if not self.exited.done() and self.process.poll() is not None:
-            self.loop.remove_reader(self.pidfd)
-            self.exited.set_result(None)
 
     def on_output(self, stream: _Stream) -> None:
         if not stream.pull():
@@ -131,7 +132,13 @@ class _Run:
     def on_status(self) -> None:
         if not self.status.pull():
             self.loop.remove_reader(self.status.read_fd)
-        elif self.memory_check is None:
+            return
+        if self.init_fd < 0 and (found := _INIT_PID.search(self.status.data)):
+            try:
+                self.init_fd = os.pidfd_open(int(found[1]))
+            except ProcessLookupError:
+                self.init_fd = -1  # already gone
+        if self.memory_check is None and _is_up(self.status.data):
             self.clock.cancel()
             self.clock = self.loop.call_later(self.limits.code_timeout_s, self.stop, "time_limit")
             self.memory_check = self.loop.call_later(MEMORY_CHECK_S, self.check_memory)
@@ -142,20 +149,48 @@ class _Run:
         else:
             self.memory_check = self.loop.call_later(MEMORY_CHECK_S, self.check_memory)
 
-    def stop(self, reason: Literal["start", "time_limit", "output_flood", "memory"]) -> None:
-        if self.stopped is None and not self.exited.done():
+    def on_outer_exit(self) -> None:
+        if self.process.poll() is None:
+            return
+        self.loop.remove_reader(self.outer_fd)
+        self.on_status()
+        if self.init_fd < 0:
+            self.gone.set_result(None)
+        else:
+            self.kill_init()
+            self.loop.add_reader(self.init_fd, self.on_init_exit)
+
+    def on_init_exit(self) -> None:
+        self.loop.remove_reader(self.init_fd)
+        try:
+            os.waitid(os.P_PIDFD, self.init_fd, os.WEXITED)  # inherited when the outer process exited first; see BwrapSandbox
+        except ChildProcessError:
+            pass
+        self.gone.set_result(None)
+
+    def stop(self, reason: Stop) -> None:
+        if self.stopped is None and self.process.returncode is None:
             self.stopped = reason
-            self.end(self.process.pid)
+            self.kill()
+
+    def kill(self) -> None:
+        self.kill_init()
+        if self.process.returncode is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+
+    def kill_init(self) -> None:
+        if self.init_fd >= 0:
+            try:
+                signal.pidfd_send_signal(self.init_fd, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
 
     async def tear_down(self) -> None:
         """Kill what is left, wait for its end, take the rest of the output, give everything back."""
-        if not self.exited.done():
-            self.end(self.process.pid)
-            try:
-                await asyncio.wait_for(asyncio.shield(self.exited), KILL_GRACE_S)
-            except TimeoutError:
-                self.process.kill()
-                await self.exited
+        if not self.gone.done():
+            self.on_status()
+            self.kill()
+            await self.gone
         self.clock.cancel()
         if self.memory_check is not None:
             self.memory_check.cancel()
@@ -164,22 +199,32 @@ class _Run:
                 pass
             self.loop.remove_reader(s.read_fd)
             os.close(s.read_fd)
-        os.close(self.pidfd)
+        os.close(self.outer_fd)
+        if self.init_fd >= 0:
+            os.close(self.init_fd)
 
     def describe(self) -> Execution:
-        report = bytes(self.status.data)
-        if not report.startswith(b"R"):
-            why = bytes(self.err.data[-2000:]).decode("utf-8", "replace").strip() or f"exit status {self.process.returncode}"
+        report = self.status.data
+        if not _is_up(report):
+            why = self.err.data[-2000:].decode("utf-8", "replace").strip() or f"exit status {self.process.returncode}"
             late = f" within {self.limits.start_timeout_s:g} s" if self.stopped == "start" else ""
             raise SandboxError(f"the interpreter did not start{late}: {why}")
-        compiled, _, how = report[1:].partition(b" ")
         return Execution(
             stdout=bytes(self.out.data),
             stderr=bytes(self.err.data),
-            return_code=os.waitstatus_to_exitcode(int(how)) if how else None,
+            return_code=None if self.stopped else _return_code(self.process.returncode),
             seconds=time.monotonic() - self.start,
-            compiled=compiled != b"S",
-            killed=None if how or self.stopped == "start" else self.stopped,
+            compiled=b"S\n" not in report,
+            killed=None if self.stopped == "start" else self.stopped,
             stdout_truncated=self.out.truncated,
             stderr_truncated=self.err.truncated,
         )
+
+
+def _is_up(report: bytearray) -> bool:
+    return b"R\n" in report
+
+
+def _return_code(status: int) -> int:
+    """bubblewrap reports death by signal N as a shell does, 128 + N; here it is -N, as `subprocess` has it."""
+    return 128 - status if 128 < status <= 192 else status

@@ -3,15 +3,9 @@
 from __future__ import annotations
 
 import os
-import signal
 from collections.abc import Iterator
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
-
-
-def children(pid: int) -> list[int]:
-    """Direct children of single-threaded `pid`; empty when it is gone."""
-    return _children(pid, pid)
 
 
 def _children(pid: int, tid: int) -> list[int]:
@@ -47,18 +41,3 @@ def resident_bytes(pid: int) -> int:
             continue
         total += (resident - shared) * _PAGE
     return total
-
-
-def kill(parent: int, pid: int) -> None:
-    """SIGKILL `pid`, provided that it is still `parent`'s child: a recycled pid is never hit."""
-    try:
-        fd = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return
-    try:
-        if pid in children(parent):
-            signal.pidfd_send_signal(fd, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
-    finally:
-        os.close(fd)

@@ -1,0 +1,58 @@
+"""PythonEnv: action = Python source; observation by ZeroTIR's convention. Stateless: each step is a fresh process.
+
+    Sandbox.run(code) -> Execution -> `judge` -> Step(observation, outcome, signals)
+
+signals: executed (it compiled and ran), error_type (None | syntax | exception | time_limit | memory | output_flood), return_code,
+stdout_truncated, seconds. A sandbox that fails raises, which is outcome env_error: it never becomes the model's error.
+"""
+
+from __future__ import annotations
+
+import signal
+
+from env_servers.env import Env, Step
+
+from .observation import MEMORY_LIMIT, TIME_LIMIT, clean_traceback
+from .sandbox import Execution, Sandbox
+
+
+class PythonEnv(Env):
+    def __init__(self, sandbox: Sandbox) -> None:
+        self._sandbox = sandbox
+
+    async def step(self, action: str, deadline_s: float) -> Step:
+        return judge(await self._sandbox.run(action))
+
+
+def judge(e: Execution) -> Step:
+    """An execution as the model and the reward see it."""
+    error = error_type(e)
+    stdout = e.stdout.decode("utf-8", "replace")
+    if error is None or error == "output_flood":
+        text = stdout  # a flood reads as the start of it: the trainer's length rule replaces it
+    elif error == "time_limit":
+        text = TIME_LIMIT
+    elif e.killed == "memory":
+        text = MEMORY_LIMIT
+    else:
+        text = clean_traceback(e.stderr.decode("utf-8", "replace"))
+    signals = {
+        "executed": e.compiled,
+        "error_type": error,
+        "return_code": e.return_code,
+        "stdout_truncated": e.stdout_truncated,
+        "seconds": round(e.seconds, 4),
+    }
+    return Step(observation=text, outcome="ok" if error is None else "model_error", signals=signals)
+
+
+def error_type(e: Execution) -> str | None:
+    if e.killed is not None:
+        return e.killed
+    if e.return_code == 0:
+        return None
+    if e.return_code == -signal.SIGXCPU:
+        return "time_limit"
+    if not e.compiled:
+        return "syntax"
+    return "memory" if e.stderr.rstrip().rpartition(b"\n")[2].startswith(b"MemoryError") else "exception"

@@ -1,0 +1,51 @@
+"""Self-test: before it serves, a sandbox runs a snippet that tries what must not work. The level in /health is what was proved."""
+
+from __future__ import annotations
+
+import os
+import socket
+import tempfile
+
+from .sandbox import Sandbox, SandboxError
+
+PROBE = """
+import os, socket
+found = []
+for path in ("/etc/shadow", "/etc/passwd", SECRET):
+    if os.path.exists(path):
+        found.append("host file " + path + " is visible")
+try:
+    socket.create_connection(("127.0.0.1", PORT), timeout=1)
+    found.append("the host's network is reachable")
+except OSError:
+    pass
+try:
+    open("/usr/tir-probe", "w")
+    found.append("/usr is writable")
+except OSError:
+    pass
+if any(pid.isdigit() and int(pid) > 100 for pid in os.listdir("/proc")):
+    found.append("processes of the host are visible")
+print(found)
+"""
+
+
+async def self_test(sandbox: Sandbox) -> None:
+    """Raises SandboxError when a snippet cannot run, or can do what it must not."""
+    with tempfile.NamedTemporaryFile(prefix="tir-secret-") as secret, socket.create_server(("127.0.0.1", 0)) as listener:
+        code = f"SECRET, PORT = {os.path.realpath(secret.name)!r}, {listener.getsockname()[1]}\n{PROBE}"
+        try:
+            result = await sandbox.run(code)
+        except SandboxError as e:
+            raise SandboxError(f"the sandbox cannot run a snippet ({e}). {_remedy(str(e))}") from e
+    if result.stdout != b"[]\n":
+        said = (result.stdout or result.stderr)[-500:].decode("utf-8", "replace").strip()
+        raise SandboxError(f"the sandbox does not isolate: {said}. Fix the installation of bubblewrap, or use --isolation none on a machine that may be harmed.")
+
+
+def _remedy(error: str) -> str:
+    if "namespace" in error or "Operation not permitted" in error:
+        return "Allow user namespaces (`sysctl kernel.unprivileged_userns_clone=1`; in a container `--security-opt seccomp=unconfined`), or use --isolation none on a machine that may be harmed."
+    if "proc" in error:
+        return "Let the container mount /proc (docker: `--security-opt systempaths=unconfined`), or use --isolation none on a machine that may be harmed."
+    return "Run `bwrap --unshare-user --ro-bind / / true` to see what bubblewrap lacks, or use --isolation none on a machine that may be harmed."
