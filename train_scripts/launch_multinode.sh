@@ -1,0 +1,78 @@
+#!/usr/bin/env bash
+# Start Ray on a head and its workers, wait until all have joined, train, tear everything down.
+#   launch_multinode.sh --hosts head,worker1,worker2 -- --recipe zerotir_32b ...    (ssh; the repository at the same path everywhere)
+#   srun/sbatch: inside an allocation, launch_multinode.sh -- --recipe ...         (SLURM; one task per node is started here)
+# Environment: RAY_PORT (6379), TIR_VENV (.venv).
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+repo=$PWD
+
+port=${RAY_PORT:-6379}
+venv=${TIR_VENV:-$repo/.venv}
+hosts=()
+while (($#)); do
+    case $1 in
+        --hosts) IFS=, read -r -a hosts <<< "${2:?--hosts needs a list}"; shift 2 ;;
+        --) shift; break ;;
+        *) echo "launch_multinode.sh: unknown option '$1'. Known: --hosts A,B,... -- TRAIN FLAGS" >&2; exit 2 ;;
+    esac
+done
+if ((${#hosts[@]} == 0)) && [[ -n ${SLURM_JOB_NODELIST:-} ]]; then
+    mapfile -t hosts < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
+fi
+((${#hosts[@]})) || { echo "No hosts: give --hosts head,worker1,... or run inside a SLURM allocation." >&2; exit 2; }
+head=${hosts[0]}
+[[ -x $venv/bin/ray ]] || { echo "There is no $venv/bin/ray. Run train_scripts/setup_env.sh on every node first." >&2; exit 2; }
+
+on() { # host, command
+    if [[ -n ${SLURM_JOB_ID:-} ]]; then
+        srun --overlap --nodes=1 --ntasks=1 --nodelist="$1" bash -c "$2"
+    elif [[ $1 == localhost || $1 == "$(hostname)" ]]; then
+        bash -c "$2"
+    else
+        ssh -o BatchMode=yes -o StrictHostKeyChecking=accept-new "$1" "$2"
+    fi
+}
+
+tear_down() {
+    trap - EXIT
+    echo "stopping Ray on ${hosts[*]}" >&2
+    for host in "${hosts[@]}"; do
+        on "$host" "'$venv/bin/ray' stop" >/dev/null 2>&1 &
+    done
+    wait
+}
+trap tear_down EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
+
+# ray start --block keeps SLURM from ending the daemons with the step; ssh sessions need it to notice a dead node.
+address=$(on "$head" "hostname -I" | awk '{print $1}')
+env="OMP_NUM_THREADS=\${OMP_NUM_THREADS:-1}"
+started=()
+on "$head" "cd '$repo' && $env '$venv/bin/ray' start --head --node-ip-address=$address --port=$port --disable-usage-stats --block" &
+started+=($!)
+for host in "${hosts[@]:1}"; do
+    on "$host" "cd '$repo' && for i in \$(seq 30); do $env '$venv/bin/ray' start --address=$address:$port --disable-usage-stats --block && exit; sleep 2; done; exit 1" &
+    started+=($!)
+done
+
+"$venv/bin/python" - "$address:$port" "${#hosts[@]}" <<'PY'
+import sys, time
+import ray
+address, wanted, deadline = sys.argv[1], int(sys.argv[2]), time.monotonic() + 300
+joined = 0
+while joined < wanted:
+    if time.monotonic() > deadline:
+        sys.exit(f"{joined} of {wanted} nodes joined {address} within 300 s. Look at `ray status` and /tmp/ray on the others.")
+    try:
+        if not ray.is_initialized():
+            ray.init(address=address, log_to_driver=False, logging_level="ERROR")
+        joined = sum(node["Alive"] for node in ray.nodes())
+    except (ConnectionError, ValueError):
+        pass
+    time.sleep(1)
+print(f"{joined} nodes joined {address}")
+PY
+
+RAY_ADDRESS=$address:$port "$venv/bin/python" -m openrlhf_tir.cli train "$@"

@@ -1,0 +1,119 @@
+#!/usr/bin/env bash
+# Make .venv with the pinned requirements, or find it complete and do nothing. Idempotent; needs no network once complete.
+#   setup_env.sh [--gpu] [--with-cpu-adam]
+#     --gpu            requirements.txt (CUDA) instead of requirements-cpu.txt
+#     --with-cpu-adam  also build DeepSpeed's cpu_adam, the only C++ op that a run can need (ds.adam_offload)
+# Environment: PYTHON (interpreter to use), TIR_VENV (where, default .venv).
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+VENV=${TIR_VENV:-.venv}
+TORCH_CPU_INDEX=https://download.pytorch.org/whl/cpu
+MIN_DISK_GB=8
+MIN_MEMORY_GB=8
+
+kind=cpu
+with_cpu_adam=0
+for arg in "$@"; do
+    case $arg in
+        --gpu) kind=gpu ;;
+        --with-cpu-adam) with_cpu_adam=1 ;;
+        *) echo "setup_env.sh: unknown option '$arg'. Known: --gpu, --with-cpu-adam." >&2; exit 2 ;;
+    esac
+done
+if [[ $kind == gpu ]]; then
+    requirements=(requirements.txt requirements-nodeps.txt)
+else
+    requirements=(requirements-cpu.txt requirements-cpu-nodeps.txt)
+fi
+
+say() { echo "[setup +${SECONDS}s] $*"; }
+refuse() { echo "Set-up cannot go on: $*" >&2; exit 2; }
+
+find_python() {
+    local candidate
+    for candidate in ${PYTHON:-python3.11 python3.12 python3.13 python3}; do
+        if "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
+            command -v "$candidate"
+            return
+        fi
+    done
+    refuse "it needs Python 3.11 or later, and ${PYTHON:-python3} is $("${PYTHON:-python3}" --version 2>&1 || true). Install python3.11, or set PYTHON to one."
+}
+
+as_root() { [[ $(id -u) == 0 ]] && command -v apt-get >/dev/null; }
+
+apt_install() { # what for, packages...
+    local why=$1
+    shift
+    as_root || refuse "$why is missing. Install it: sudo apt-get install $*"
+    say "installing $* (apt)"
+    { apt-get install -y -qq --no-install-recommends "$@" || { apt-get update -qq && apt-get install -y -qq --no-install-recommends "$@"; }; } >/dev/null 2>&1 \
+        || refuse "apt-get could not install $*. Install it by hand."
+}
+
+check_machine() {
+    local disk_gb memory_kb cgroup
+    disk_gb=$(($(df -Pk . | awk 'NR == 2 {print $4}') / 1024 / 1024))
+    ((disk_gb >= MIN_DISK_GB)) || refuse "it needs $MIN_DISK_GB GB of free disk in $PWD, and there are $disk_gb GB. Free some, or set TIR_VENV to a bigger disk."
+    memory_kb=$(awk '/^MemTotal:/ {print $2}' /proc/meminfo)
+    cgroup=$(cat /sys/fs/cgroup/memory.max 2>/dev/null || echo max)
+    [[ $cgroup == max ]] || ((cgroup / 1024 >= memory_kb)) || memory_kb=$((cgroup / 1024))
+    ((memory_kb >= MIN_MEMORY_GB * 1000 * 1000)) || refuse "training needs $MIN_MEMORY_GB GB of memory, and this machine has $((memory_kb / 1024 / 1024)) GB."
+    if ! command -v c++ >/dev/null; then
+        ((with_cpu_adam == 0)) || refuse "building cpu_adam needs a C++ compiler (c++), and there is none. Install one: apt-get install g++"
+        say "note: there is no C++ compiler (c++); only ds.adam_offload would need one (apt-get install g++)"
+    fi
+}
+
+install_cpu() {
+    local pip=("$VENV/bin/python" -m pip install --disable-pip-version-check --no-compile --no-deps --progress-bar off --quiet) torch
+    # The name alone is a CPU build on some indexes and a CUDA build, with its 3 GB of libraries, on PyPI: ask what it would install.
+    torch=$(grep '^torch==' requirements-cpu.txt)
+    if "$VENV/bin/python" -m pip install --disable-pip-version-check --quiet --dry-run --no-deps --ignore-installed --report - "$torch" 2>/dev/null \
+        | "$VENV/bin/python" -c 'import json, sys; sys.exit(any("nvidia" in r or "cuda" in r for r in json.load(sys.stdin)["install"][0]["metadata"].get("requires_dist", [])))'; then
+        say "torch: $torch is a CPU build here"
+        "${pip[@]}" "$torch"
+    else
+        say "torch: taking ${torch}+cpu from $TORCH_CPU_INDEX"
+        "${pip[@]}" --index-url "$TORCH_CPU_INDEX" "${torch}+cpu"
+    fi
+    # Every package is pinned, so nothing needs to be resolved; two installers share the unpacking, which is what takes the time.
+    say "packages: $(grep -c '==' requirements-cpu.txt) pinned ones, and vLLM, OpenRLHF and DeepSpeed"
+    "${pip[@]}" -r <(grep -v '^torch==' requirements-cpu.txt) &
+    local others=$!
+    "${pip[@]}" -r <(grep -v '^deepspeed==' requirements-cpu-nodeps.txt)
+    wait "$others"
+    DS_ACCELERATOR=cpu DS_BUILD_OPS=0 "${pip[@]}" --no-build-isolation "$(grep -o '^deepspeed==[^ ]*' requirements-cpu-nodeps.txt)"
+}
+
+install_gpu() {
+    local pip=("$VENV/bin/python" -m pip install --disable-pip-version-check --progress-bar off --quiet)
+    say "packages: requirements.txt"
+    "${pip[@]}" -r requirements.txt
+    say "packages: requirements-nodeps.txt (flash-attn may compile for a long time)"
+    "${pip[@]}" --no-deps --no-build-isolation -r requirements-nodeps.txt
+}
+
+stamp=$VENV/.tir-setup
+wanted=$(cat "${requirements[@]}" setup.py pyproject.toml | sha256sum | cut -c1-16)
+python=$(find_python)
+command -v bwrap >/dev/null || apt_install "bubblewrap (isolation of model-written code)" bubblewrap
+
+if [[ $(cat "$stamp" 2>/dev/null) != "$wanted" ]]; then
+    check_machine
+    "$python" -c 'import ensurepip' 2>/dev/null || apt_install "Python's venv module" "$(basename "$("$python" -c 'import sys; print(f"python{sys.version_info[0]}.{sys.version_info[1]}")')")-venv"
+    say "environment: $VENV ($("$python" --version))"
+    [[ -x $VENV/bin/python ]] || "$python" -m venv "$VENV"
+    "install_$kind"
+    "$VENV/bin/python" -m pip install --disable-pip-version-check --quiet --no-deps --no-build-isolation -e .
+    say "byte-compiling"
+    "$VENV/bin/python" -m compileall -q -j 0 "$("$VENV/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')" >/dev/null 2>&1 || true
+    echo "$wanted" > "$stamp"
+    say "environment complete"
+fi
+if ((with_cpu_adam)); then
+    say "DeepSpeed op cpu_adam: building (about a minute; kept in the torch extension cache)"
+    "$VENV/bin/python" -c 'from deepspeed.ops.op_builder import CPUAdamBuilder; CPUAdamBuilder().load(verbose=False)' >/dev/null
+    say "DeepSpeed op cpu_adam: ready"
+fi

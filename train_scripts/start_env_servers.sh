@@ -1,0 +1,53 @@
+#!/usr/bin/env bash
+# Start N environment servers, print their URLs (for --env.url) once all are healthy, and keep them until Ctrl-C or SIGTERM.
+#   start_env_servers.sh [-n N] [-e ENV] [-h HOST] [-- flags of the server, e.g. --workers 8]
+# A HOST other than loopback needs the bearer token in $TIR_ENV_TOKEN.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+count=1 env=python_tir host=127.0.0.1
+while getopts "n:e:h:" option; do
+    case $option in
+        n) count=$OPTARG ;;
+        e) env=$OPTARG ;;
+        h) host=$OPTARG ;;
+        *) echo "usage: start_env_servers.sh [-n N] [-e ENV] [-h HOST] [-- server flags]" >&2; exit 2 ;;
+    esac
+done
+shift $((OPTIND - 1))
+
+python=${TIR_VENV:-.venv}/bin/python
+ports=$(mktemp -d)
+pids=()
+# shellcheck disable=SC2317 # called by the trap
+stop() {
+    trap - EXIT
+    if ((${#pids[@]})); then
+        kill "${pids[@]}" 2>/dev/null || true
+        wait "${pids[@]}" 2>/dev/null || true
+    fi
+    rm -rf "$ports"
+}
+trap stop EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
+
+for ((i = 0; i < count; i++)); do
+    "$python" -m "env_servers.$env" --host "$host" --port-file "$ports/$i" "$@" &
+    pids+=($!)
+done
+
+urls=()
+deadline=$((SECONDS + 60))
+for ((i = 0; i < count; i++)); do
+    until [[ -s $ports/$i ]]; do # the server writes this file when it answers
+        kill -0 "${pids[i]}" 2>/dev/null || { echo "Server $i of env '$env' ended while starting; its message is above." >&2; exit 1; }
+        ((SECONDS < deadline)) || { echo "Server $i of env '$env' did not answer within 60 s." >&2; exit 1; }
+        sleep 0.2
+    done
+    urls+=("http://$host:$(<"$ports/$i")")
+done
+(IFS=, && echo "${urls[*]}")
+wait -n "${pids[@]}" || true
+echo "A server of env '$env' ended; stopping the others." >&2
+exit 1

@@ -1,0 +1,24 @@
+#!/usr/bin/env bash
+# Submit a training run to a Ray cluster: submit_ray_job.sh --recipe zerotir_7b ...   [any flag of `openrlhf-tir train`]
+# Environment: RAY_ADDRESS (dashboard, default http://127.0.0.1:8265), TIR_JOB_FLAGS (more flags for `ray job submit`, e.g. --no-wait),
+#   TIR_COMMAND (train, or another command).
+# The repository travels as the job's working directory, so the nodes need the requirements, not the code.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+venv=${TIR_VENV:-.venv}
+[[ -x $venv/bin/ray ]] || { echo "There is no $venv/bin/ray. Run train_scripts/setup_env.sh first." >&2; exit 2; }
+umask 077
+runtime_env=$(mktemp --suffix=.yaml) # a file: secrets do not belong on a command line
+trap 'rm -f "$runtime_env"' EXIT
+"$venv/bin/python" - > "$runtime_env" <<'PY'
+import json, os
+passed = ("WANDB_API_KEY", "HF_HOME", "HF_TOKEN", "HF_HUB_OFFLINE", "NCCL_DEBUG", "TIR_ENV_TOKEN")
+print(json.dumps({
+    "env_vars": {"OMP_NUM_THREADS": "1", **{k: os.environ[k] for k in passed if k in os.environ}},
+    "excludes": [".git", "/.venv*", "/runs", "/build", "/dist", "*.safetensors", "*.pt", "__pycache__"],
+}))
+PY
+read -r -a job_flags <<< "${TIR_JOB_FLAGS:-}"
+"$venv/bin/ray" job submit --address "${RAY_ADDRESS:-http://127.0.0.1:8265}" --working-dir . --runtime-env "$runtime_env" "${job_flags[@]}" \
+    -- python -m openrlhf_tir.cli "${TIR_COMMAND:-train}" "$@"
