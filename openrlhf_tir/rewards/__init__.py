@@ -22,6 +22,8 @@ Ask = Callable[..., Any]
 
 REGISTRY: dict[str, str] = {
     "math": "openrlhf_tir.rewards.math_outcome:math_outcome",
+    "retool": "openrlhf_tir.rewards.retool:retool",
+    "torl": "openrlhf_tir.rewards.torl:torl",
     "zerotir": "openrlhf_tir.rewards.zerotir:zerotir",
 }
 """name -> "module:function"; imported when it is asked for."""

@@ -1,0 +1,63 @@
+r"""ToRL's reward: +1 for the right box, -1 otherwise. Source: arXiv 2503.23383, verl/utils/reward_score/math_verifier.py.
+
+options (reward.options): `wformat` scores a wrong box -0.5 (no box stays -1); `execution_penalty` is subtracted where some call
+failed (the official code looks at the last round only, and also punishes answers without code); `official` grades the whole
+response, tool output included, with the reference's equivalence test and its known false verdicts.
+"""
+
+from __future__ import annotations
+
+import re
+
+from ..config import Reward
+from ..errors import unknown
+from ..types import RewardParts, Task, Trajectory
+from . import Ask, answer_check, minerva, on_the_spot, symbolic
+from .answer_text import find_answer, model_text
+from .math_outcome import call_facts
+
+OPTIONS = ("wformat", "execution_penalty", "official")
+
+
+def _braces(depth: int) -> str:
+    inner = r"[^{}]*" if depth == 0 else rf"(?:[^{{}}]|\\{{|\\}}|{_braces(depth - 1)})*"
+    return rf"\{{{inner}\}}"
+
+
+_BOX = re.compile(rf"\\boxed(?={_braces(3)})({_braces(3)})")
+"""The reference's: up to three levels of braces inside the box; deeper nesting is no box."""
+
+
+def official_box(text: str) -> str | None:
+    boxes = _BOX.findall(text)
+    return boxes[-1][1:-1] if boxes else None
+
+
+def official_equal(answer: str, gold: str) -> bool:
+    """Equal strings but for case, or math-verify of both normalised but bare: only what stands alone as a number is compared."""
+    if answer.strip().lower() == gold.strip().lower():
+        return True
+    return symbolic.verify(symbolic.parse_bare(minerva.normalise_torl(answer)), symbolic.parse_bare(minerva.normalise_torl(gold)))
+
+
+def reward_of(boxed: bool, correct: bool, wformat: bool = False) -> float:
+    if correct:
+        return 1.0
+    return -0.5 if wformat and boxed else -1.0
+
+
+def torl(trajectory: Trajectory, task: Task, cfg: Reward, ask: Ask = on_the_spot) -> RewardParts:
+    """parts: correct, format_ok (there is a box) and those of `math_outcome.call_facts`."""
+    options = dict(cfg.options)
+    if strange := set(options) - set(OPTIONS):
+        raise unknown("reward.options key", min(strange), OPTIONS, "These are the options of reward.name = 'torl'.")
+    if options.get("official"):
+        answer = official_box(trajectory.text)
+        correct = answer is not None and ask(official_equal, answer, task.label)
+    else:
+        answer = find_answer(model_text(trajectory), "boxed").text
+        correct = answer is not None and answer_check.equal(answer, task.label, ask)
+    facts = call_facts(trajectory)
+    failed = facts["used_code"] and facts["code_ok"] < 1
+    reward = reward_of(answer is not None, correct, bool(options.get("wformat"))) - (float(options.get("execution_penalty", 0.0)) if failed else 0.0)
+    return RewardParts(reward, correct, {"correct": float(correct), "format_ok": float(answer is not None), **facts})

@@ -1,0 +1,71 @@
+"""Rows of retool.jsonl: the recipe's reward and code rewriting, the official evaluation's executor text and answer extraction."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+from openrlhf_tir.rewards import retool
+
+from ._compare import mismatches
+
+TIMED_OUT = "timeout_decorator.timeout_decorator.TimeoutError: 'Timed Out'"
+FORBIDDEN = ("input(", "os.system(")
+RUN_S = 3.0
+
+
+def check(row: dict, compat: bool) -> list[str] | None:
+    kind = KINDS.get(row["kind"])
+    return kind(row) if kind else None
+
+
+def _reward(row: dict) -> list[str]:
+    strict = retool.recipe_score(row["solution_str"], row["ground_truth"], row["num_turns"])
+    bad = mismatches(strict._asdict(), row["expected"])
+    if "expected_math_dapo_non_strict" in row:
+        lenient = retool.answer_line_score(row["solution_str"], row["ground_truth"])
+        bad += mismatches(lenient._asdict(), row["expected_math_dapo_non_strict"])
+    return bad
+
+
+def _code(row: dict) -> list[str] | None:
+    if "code" not in row["parameters"]:
+        return None  # what a tool call lacks is found before its code is looked at
+    sent = retool.printing(row["parameters"]["code"])
+    try:
+        compile(sent, "code", "exec")
+        compiles = True
+    except SyntaxError:
+        compiles = False
+    got = {"code_sent": sent, "compiles": compiles, "timeout": row["parameters"].get("timeout", 30), "language": "python"}
+    return mismatches(got, row["expected"])
+
+
+def _exec(row: dict) -> list[str] | None:
+    code = retool.eval_code(row["segment_before_stop"])
+    text = _run(code)
+    if text is None:
+        return None
+    return mismatches({"code": code, "inserted": retool.interpreter_block(text)}, row["expected"])
+
+
+def _run(code: str) -> str | None:
+    """None for code that prints nothing: the reference inserts a TypeError of its own there."""
+    if not code:
+        return "None"
+    if any(word in code for word in FORBIDDEN):
+        return "RuntimeError"
+    try:
+        done = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True, timeout=RUN_S, check=False)
+    except subprocess.TimeoutExpired:
+        return TIMED_OUT
+    if done.returncode:
+        return done.stderr.strip().splitlines()[-1]
+    return done.stdout.strip() if done.stdout else None
+
+
+def _extract(row: dict) -> list[str]:
+    return mismatches({"answer": retool.eval_answer(row["input"])}, {"answer": row["expected"]})
+
+
+KINDS = {"verl_recipe_reward": _reward, "verl_recipe_code": _code, "official_eval_exec": _exec, "official_eval_extract": _extract}
