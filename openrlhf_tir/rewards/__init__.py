@@ -23,6 +23,7 @@ Ask = Callable[..., Any]
 REGISTRY: dict[str, str] = {
     "math": "openrlhf_tir.rewards.math_outcome:math_outcome",
     "retool": "openrlhf_tir.rewards.retool:retool",
+    "toolrl": "openrlhf_tir.rewards.toolrl:toolrl",
     "torl": "openrlhf_tir.rewards.torl:torl",
     "zerotir": "openrlhf_tir.rewards.zerotir:zerotir",
 }

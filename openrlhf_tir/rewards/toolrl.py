@@ -1,0 +1,161 @@
+"""ToolRL's reward: format in {0, 1} plus correctness in [-3, 3] of one tool-calling step. Source: arXiv 2504.13958; its rlla.py.
+
+    S    = Jaccard of the multisets of names + sum over truth calls of (Jaccard of parameter names + number of equal values)
+    Smax = 1 + sum over truth calls of (1 + number of parameters)
+    correctness = 6 S / Smax - 3; 3 for the very same list; -3 for what does not parse; 0 where the truth calls nothing
+A truth call is compared with the best unused prediction of its name (greedy; the paper says optimal). Equality is Python's.
+
+options (reward.options) are `Variant`'s fields. The variants that change over training need the step, which a reward is not told:
+they exist for `score` only.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Collection
+from dataclasses import dataclass, fields
+from typing import Any, NamedTuple
+
+from ..config import Reward
+from ..errors import unknown
+from ..types import RewardParts, Task, Trajectory
+from .answer_text import model_text
+from .math_outcome import call_facts
+
+_THINK, _CALL, _SAY = r"<think>.*?</think>", r"<tool_call>\n.*?\n</tool_call>", r"<response>.*?</response>"
+_CALL_TAGS, _SAY_TAGS = ("<tool_call>", "</tool_call>"), ("<response>", "</response>")
+SHAPES: dict[tuple[bool, bool], tuple[re.Pattern[str], tuple[str, ...]]] = {
+    (True, True): (re.compile(rf"{_THINK}\n{_CALL}\n{_SAY}", re.DOTALL), (*_CALL_TAGS, *_SAY_TAGS)),
+    (True, False): (re.compile(rf"{_THINK}\n{_CALL}", re.DOTALL), _CALL_TAGS),
+    (False, True): (re.compile(rf"{_THINK}\n{_SAY}", re.DOTALL), _SAY_TAGS),
+    (False, False): (re.compile(_THINK, re.DOTALL), ()),
+}
+"""(truth calls tools, truth responds) -> what the whole text looks like, and the tags that occur once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """The paper's ablations; all off is its method."""
+
+    coarse: bool = False
+    intermediate: bool = False
+    refined: bool = False
+    equal_max: bool = False
+    two_stage: bool = False
+    dynamic: bool = False
+    length: bool = False
+    dynamic_length: bool = False
+
+
+class Score(NamedTuple):
+    score: float
+    format: float
+    correctness: float
+    length: float
+
+
+def well_formed(text: str, truth: str) -> bool:
+    shape, once = SHAPES["<tool_call>" in truth, "<response>" in truth]
+    return bool(shape.fullmatch(text)) and all(text.count(tag) == 1 for tag in once)
+
+
+def calls_in(text: str) -> list[Any]:
+    """The calls of the first block, one JSON object per line. ValueError where there is none or a line is no JSON."""
+    _, opened, rest = text.partition("<tool_call>")
+    block, closed, _ = rest.partition("</tool_call>")
+    if not opened or not closed:
+        raise ValueError("no tool_call block")
+    return [json.loads(line) for line in block.strip().split("\n")]
+
+
+def _jaccard(a: Collection, b: Collection, ordered: bool) -> float:
+    if ordered:
+        return float(list(a) == list(b))
+    common = sum((Counter(a) & Counter(b)).values())
+    union = len(a) + len(b) - common
+    return common / union if union else 1.0
+
+
+def share_right(calls: list[Any], truth: list[Any], variant: Variant) -> float:
+    """S / Smax. Raises KeyError, TypeError or AttributeError where a call does not have the form of a call."""
+    got = _jaccard([c["name"] for c in calls], [t["name"] for t in truth], variant.refined)
+    most = 1.0
+    left = list(calls)
+    for want in truth:
+        if variant.intermediate:
+            most += 1
+            if want in left:
+                left.remove(want)
+                got += 1
+            continue
+        params = want["parameters"]
+        most += 1 + len(params)
+        best, chosen = 0.0, None
+        for i, call in enumerate(left):
+            if call["name"] != want["name"]:
+                continue
+            given = call["parameters"]
+            value = _jaccard(given.keys(), params.keys(), variant.refined) + sum(k in given and given[k] == v for k, v in params.items())
+            if value > best:
+                best, chosen = value, i
+        if chosen is not None:
+            got += best
+            del left[chosen]
+    return got / most
+
+
+def correctness(text: str, truth: str, low: float, high: float, variant: Variant) -> float:
+    if "<tool_call>" not in truth:
+        return 0.0
+    wanted = calls_in(truth)
+    try:
+        calls = calls_in(text)
+        if calls == wanted:
+            return high
+        return low if variant.coarse else (high - low) * share_right(calls, wanted, variant) + low
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return low
+
+
+def thought_length(text: str, target: float) -> float:
+    """Words of the last thought over the target, in hundredths, at most 1."""
+    if "<think>" not in text or "</think>" not in text:
+        return 0.0
+    words = text.split("<think>")[-1].split("</think>")[0].split()
+    return min(1.0, round(len(words) / target, 2))
+
+
+def score(text: str, truth: str, variant: Variant | None = None, step: int = 0) -> Score:
+    """The score of the assistant's text; `step` is the global step of training, for the variants that change with it."""
+    v = variant or Variant()
+    bad, good = 0.0, 1.0
+    low, high = (-1.0, 1.0) if v.equal_max else (-3.0, 3.0)
+    if v.two_stage:
+        low, high, good = (low / 3, high / 3, good) if step < 30 else (low, high, good / 2)
+    if v.dynamic:
+        t = step / 150
+        bad, good = min(-1.0, -2 + 2 * t), max(1.0, 2 - t)
+        low, high = max(-3.0, -2 - t), min(3.0, 2 + t)
+    form = good if well_formed(text, truth) else bad
+    right = correctness(text, truth, low, high, v)
+    length = thought_length(text, 384 + 256 * step / 105 if v.dynamic_length else 512) if v.length else 0.0
+    return Score(form + right + length, form, right, length)
+
+
+def toolrl(trajectory: Trajectory, task: Task, cfg: Reward) -> RewardParts:
+    """The label is the target text. Correct is a perfect score of what is asked: well formed, and every call right.
+
+    parts: correct, format_ok, correctness, length and those of `math_outcome.call_facts`.
+    """
+    text = model_text(trajectory).strip()
+    known = {f.name for f in fields(Variant)} - {"two_stage", "dynamic", "dynamic_length"}
+    if strange := set(cfg.options) - known:
+        raise unknown("reward.options key", min(strange), known, "These are the options of reward.name = 'toolrl'.")
+    variant = Variant(**{name: bool(value) for name, value in cfg.options.items()})
+    s = score(text, task.label, variant)
+    best = score(task.label.strip(), task.label, variant)
+    correct = s.format == 1.0 and s.correctness >= best.correctness
+    parts = {"correct": float(correct), "format_ok": s.format, "correctness": s.correctness, "length": s.length, **call_facts(trajectory)}
+    return RewardParts(s.score, correct, parts)
