@@ -15,6 +15,8 @@ from pathlib import Path
 import uvicorn
 from fastapi import FastAPI
 
+from .serving import ServingConfig
+
 TOKEN_ENV = "TIR_ENV_TOKEN"
 
 
@@ -22,11 +24,27 @@ def add_serving_flags(parser: argparse.ArgumentParser, *, workers: int) -> None:
     parser.add_argument("--host", default="127.0.0.1", help=f"address to bind; other than loopback needs the bearer token in ${TOKEN_ENV} (default: %(default)s)")
     parser.add_argument("--port", type=int, default=0, help="port to bind; 0 takes a free one (default: %(default)s)")
     parser.add_argument("--port-file", type=Path, metavar="PATH", help="write the bound port to PATH once the server answers: wait for this file instead of polling")
+    parser.add_argument("--server-url", metavar="URL", help="this server's own base URL, told to clients by /reset; needed only behind a load balancer")
     parser.add_argument("--workers", type=int, default=workers, help="executions at once; about the number of cores (default: %(default)s)")
     parser.add_argument("--max-queue", type=int, default=256, help="executions that may wait for a worker; more get 429 with Retry-After (default: %(default)s)")
     parser.add_argument("--max-sessions", type=int, default=4096, help="open sessions; more get 429 (default: %(default)s)")
     parser.add_argument("--session-ttl", type=float, default=3600.0, metavar="S", help="close a session unused for S seconds (default: %(default)s)")
     parser.add_argument("--drain", type=float, default=30.0, metavar="S", help="on SIGTERM let running steps finish for S seconds (default: %(default)s)")
+
+
+def serving_config(args: argparse.Namespace, *, env: str, action: str, **fields) -> ServingConfig:
+    """The flags above as a config; `fields` are the environment's own. Exits when the token is missing."""
+    return ServingConfig(
+        env=env,
+        action=action,
+        workers=args.workers,
+        max_queue=args.max_queue,
+        max_sessions=args.max_sessions,
+        session_ttl_s=args.session_ttl,
+        server_url=args.server_url,
+        token=token_for(args.host),
+        **fields,
+    )
 
 
 def token_for(host: str) -> str | None:
@@ -46,12 +64,12 @@ def _is_loopback(host: str) -> bool:
         return False
 
 
-def serve(app: FastAPI, *, host: str, port: int, port_file: Path | None, drain_s: float) -> None:
+def serve(app: FastAPI, args: argparse.Namespace) -> None:
     """Blocks until SIGTERM or SIGINT."""
-    sock = _bind(host, port)
-    port = sock.getsockname()[1]
-    config = uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=max(1, round(drain_s)), timeout_keep_alive=75)
-    _Server(config, port_file, f"http://{'[' + host + ']' if ':' in host else host}:{port}").run(sockets=[sock])
+    sock = _bind(args.host, args.port)
+    host = f"[{args.host}]" if ":" in args.host else args.host
+    config = uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=max(1, round(args.drain)), timeout_keep_alive=75)
+    _Server(config, args.port_file, f"http://{host}:{sock.getsockname()[1]}").run(sockets=[sock])
 
 
 def _bind(host: str, port: int) -> socket.socket:

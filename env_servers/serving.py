@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -49,6 +49,8 @@ class ServingConfig:
     reset_timeout_s: float = 60.0
     max_body_bytes: int = 4 << 20
     max_batch: int = 1024
+    server_url: str | None = None
+    """Own base URL, told by /reset; None: the client stays with the URL it used."""
     token: str | None = None
     """Bearer token; None: open. The launcher takes it from an environment variable."""
 
@@ -124,8 +126,8 @@ def _reply(request: StepRequest, **fields) -> StepReply:
     return StepReply(session_id=request.session_id, step_id=request.step_id, **fields)
 
 
-def create_env_app(env_factory: Callable[[], Env], config: ServingConfig) -> FastAPI:
-    """`env_factory` makes one Env per session. `app.state.service` is the EnvService."""
+def create_env_app(env_factory: Callable[[], Env], config: ServingConfig, *, on_stop: Callable[[], Awaitable[None]] | None = None) -> FastAPI:
+    """`env_factory` makes one Env per session; `on_stop` releases what they share. `app.state.service` is the EnvService."""
     service = EnvService(env_factory, config)
 
     @asynccontextmanager
@@ -136,6 +138,8 @@ def create_env_app(env_factory: Callable[[], Env], config: ServingConfig) -> Fas
         finally:
             sweeper.cancel()
             await service.sessions.close_all()
+            if on_stop is not None:
+                await on_stop()
 
     app = FastAPI(title=f"environment {config.env}", lifespan=lifespan, docs_url=None, redoc_url=None)
     app.state.service = service
@@ -143,7 +147,7 @@ def create_env_app(env_factory: Callable[[], Env], config: ServingConfig) -> Fas
     _answer_errors(app)
 
     @app.post("/reset")
-    async def reset(body: ResetRequest, request: Request) -> ResetReply:
+    async def reset(body: ResetRequest) -> ResetReply:
         if service.draining:
             raise HTTPException(503, "The server is draining and opens no sessions. Use another one.", {"Retry-After": "5"})
         try:
@@ -154,7 +158,7 @@ def create_env_app(env_factory: Callable[[], Env], config: ServingConfig) -> Fas
         except Exception as e:  # as in _execute: the environment's own failure
             log.exception("reset of env %s failed", config.env)
             raise HTTPException(500, f"env_error: reset failed with {type(e).__name__}: {e}") from e
-        return ResetReply(session_id=session.id, observation=observation, server=str(request.base_url).rstrip("/"))
+        return ResetReply(session_id=session.id, observation=observation, server=config.server_url)
 
     @app.post("/step")
     async def step(body: StepRequest) -> StepReply:

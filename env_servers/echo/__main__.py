@@ -6,8 +6,8 @@ import argparse
 import asyncio
 
 from env_servers.env import Env, Step
-from env_servers.launch import add_serving_flags, serve, token_for
-from env_servers.serving import ServingConfig, create_env_app
+from env_servers.launch import add_serving_flags, serve, serving_config
+from env_servers.serving import create_env_app
 
 
 class EchoEnv(Env):
@@ -28,16 +28,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m env_servers.echo", description=__doc__)
     add_serving_flags(parser, workers=8)
     args = parser.parse_args()
-    config = ServingConfig(
-        env="echo",
-        action="any text; it comes back",
-        workers=args.workers,
-        max_queue=args.max_queue,
-        max_sessions=args.max_sessions,
-        session_ttl_s=args.session_ttl,
-        token=token_for(args.host),
-    )
-    serve(create_env_app(EchoEnv, config), host=args.host, port=args.port, port_file=args.port_file, drain_s=args.drain)
+    serve(create_env_app(EchoEnv, serving_config(args, env="echo", action="any text; it comes back")), args)
 
 
 if __name__ == "__main__":

@@ -12,8 +12,8 @@ import asyncio
 import dataclasses
 import sys
 
-from env_servers.launch import TOKEN_ENV, add_serving_flags, serve, token_for
-from env_servers.serving import ServingConfig, create_env_app
+from env_servers.launch import TOKEN_ENV, add_serving_flags, serve, serving_config
+from env_servers.serving import create_env_app
 
 from .bare import BareSandbox
 from .bwrap import BwrapSandbox
@@ -57,26 +57,14 @@ def make_sandbox(isolation: str, limits: Limits) -> Sandbox:
 
 def main() -> None:
     args = parser().parse_args()
-    token = token_for(args.host)
     limits = dataclasses.replace(Limits(), code_timeout_s=args.code_timeout, memory_bytes=args.memory_mib << 20)
     try:
         sandbox = make_sandbox(args.isolation, limits)
     except SandboxError as e:
         sys.exit(f"python_tir does not start: {e}")
-    config = ServingConfig(
-        env="python_tir",
-        action="Python source code, run as a script; print what you want to see",
-        isolation=sandbox.isolation,
-        workers=args.workers,
-        max_queue=args.max_queue,
-        max_sessions=args.max_sessions,
-        session_ttl_s=args.session_ttl,
-        token=token,
-    )
-    try:
-        serve(create_env_app(lambda: PythonEnv(sandbox), config), host=args.host, port=args.port, port_file=args.port_file, drain_s=args.drain)
-    finally:
-        asyncio.run(sandbox.close())
+    action = "Python source code, run as a script; print what you want to see"
+    config = serving_config(args, env="python_tir", action=action, isolation=sandbox.isolation)
+    serve(create_env_app(lambda: PythonEnv(sandbox), config, on_stop=sandbox.close), args)
 
 
 if __name__ == "__main__":

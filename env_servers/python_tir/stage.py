@@ -10,12 +10,13 @@ from __future__ import annotations
 import ctypes
 import os
 import stat
-import tempfile
 from collections.abc import Sequence
 
 from .sandbox import SandboxError
 
 _CLONE_NEWNS, _MS_BIND, _MS_REC, _MS_SLAVE, _MNT_DETACH = 0x20000, 4096, 16384, 1 << 19, 2
+_MOUNT_POINT = "/run/openrlhf-tir"
+"""An empty directory for everyone else: what is mounted on it is seen by the server that mounted it alone."""
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -23,8 +24,7 @@ class Stage:
     """`mounts` is [(source that the uid can reach, path inside the sandbox)]."""
 
     def __init__(self, directories: Sequence[str], *, uid: int) -> None:
-        self._temp: str | None = None
-        self._bound: list[str] = []
+        self._mounted, self._bound = False, 0
         self.mounts: list[tuple[str, str]] = []
         for path in _outermost(os.path.realpath(d) for d in directories):
             if path.startswith("/usr/"):
@@ -34,25 +34,25 @@ class Stage:
 
     def _bind(self, path: str) -> str:
         remedy = f"Install Python outside of {path}, run the server as its owner, or give the container the SYS_ADMIN capability."
-        if self._temp is None:
+        if not self._mounted:
+            try:
+                os.makedirs(_MOUNT_POINT, mode=0o755, exist_ok=True)
+            except OSError as e:
+                raise SandboxError(f"cannot create {_MOUNT_POINT}: {e.strerror}. {remedy}") from e
             _call("unshare", _libc.unshare(_CLONE_NEWNS), remedy)
             _call("mount", _libc.mount(b"none", b"/", None, _MS_REC | _MS_SLAVE, None), remedy)
-            self._temp = tempfile.mkdtemp(prefix="tir-stage-")
-            os.chmod(self._temp, 0o755)
-        target = f"{self._temp}/{len(self._bound)}"
+            _call("mount", _libc.mount(b"tmpfs", _MOUNT_POINT.encode(), b"tmpfs", 0, b"mode=755"), remedy)
+            self._mounted = True
+        target = f"{_MOUNT_POINT}/{self._bound}"
         os.mkdir(target, 0o755)
         _call("mount", _libc.mount(path.encode(), target.encode(), None, _MS_BIND | _MS_REC, None), remedy)
-        self._bound.append(target)
+        self._bound += 1
         return target
 
     def close(self) -> None:
-        for target in self._bound:
-            _libc.umount2(target.encode(), _MNT_DETACH)
-        if self._temp is not None:
-            for target in self._bound:
-                os.rmdir(target)  # only ever an empty mount point: never a recursive delete where a bind could be
-            os.rmdir(self._temp)
-        self._bound, self._temp = [], None
+        if self._mounted:
+            _libc.umount2(_MOUNT_POINT.encode(), _MNT_DETACH)
+            self._mounted = False
 
 
 def _outermost(paths) -> list[str]:
