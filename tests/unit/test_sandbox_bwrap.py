@@ -1,0 +1,318 @@
+"""BwrapSandbox against hostile and clumsy snippets. After every one the sandbox must still answer."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import socket
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from env_servers.python_tir.bwrap import BwrapSandbox
+from env_servers.python_tir.env import judge
+from env_servers.python_tir.limits import Limits
+from env_servers.python_tir.sandbox import SandboxError
+
+pytestmark = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
+MIB = 1 << 20
+LIMITS = Limits(code_timeout_s=3.0)
+
+
+@pytest.fixture
+async def sandbox():
+    sandbox = BwrapSandbox(LIMITS)
+    yield sandbox
+    alive = await sandbox.run("print('alive')")
+    await sandbox.close()
+    assert alive.stdout == b"alive\n"
+
+
+def with_limits(sandbox: BwrapSandbox, **changes) -> BwrapSandbox:
+    sandbox.limits = replace(LIMITS, **changes)
+    return sandbox
+
+
+def processes_with(marker: str) -> list[str]:
+    found = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            command = Path(f"/proc/{pid}/cmdline").read_bytes()
+        except OSError:
+            continue
+        if marker.encode() in command and int(pid) != os.getpid():
+            found.append(f"{pid}: {command!r}")
+    return found
+
+
+async def test_prints_arrive_verbatim_and_stderr_apart(sandbox):
+    e = await sandbox.run("import sys\nprint('a\\n  b')\nprint('warn', file=sys.stderr)")
+    assert (e.stdout, e.stderr, e.return_code, e.killed) == (b"a\n  b\n", b"warn\n", 0, None)
+
+
+async def test_unicode_goes_in_and_out(sandbox):
+    e = await sandbox.run("π = 'äß漢🙂'\nprint(π)")
+    assert e.stdout.decode() == "äß漢🙂\n"
+
+
+async def test_undecodable_code_is_the_models_error(sandbox):
+    step = judge(await sandbox.run("print('\ud800')"))
+    assert (step.outcome, step.signals["error_type"]) == ("model_error", "syntax")
+
+
+async def test_undecodable_output_is_replaced(sandbox):
+    step = judge(await sandbox.run("import sys; sys.stdout.buffer.write(b'\\xff!')"))
+    assert step.observation == "\ufffd!"
+
+
+async def test_traceback_shows_the_snippets_lines_only(sandbox):
+    e = await sandbox.run("def f():\n    return 1/0\nf()")
+    assert e.stderr.decode() == (
+        "Traceback (most recent call last):\n"
+        '  File "/tmp/main.py", line 3, in <module>\n    f()\n'
+        '  File "/tmp/main.py", line 2, in f\n    return 1/0\n           ~^~\n'
+        "ZeroDivisionError: division by zero\n"
+    )
+
+
+async def test_syntax_error_is_told_apart_and_reads_like_a_scripts(sandbox):
+    step = judge(await sandbox.run("x = ("))
+    assert step.observation == "  line 1\n    x = (\n        \nSyntaxError: '(' was never closed\n"
+    assert step.signals["error_type"] == "syntax" and step.signals["executed"] is False
+
+
+@pytest.mark.parametrize(
+    ("code", "return_code"),
+    [
+        ("", 0),
+        ("import sys; sys.exit(3)", 3),
+        ("exit()", 0),
+        ("quit(7)", 7),
+        ("raise SystemExit('bye')", 1),
+        ("import os; os._exit(5)", 5),
+        ("import os; os.kill(os.getpid(), 9)", -9),
+        ("import os; os.abort()", -6),
+        ("raise KeyboardInterrupt", 1),
+    ],
+)
+async def test_exit_codes(sandbox, code, return_code):
+    assert (await sandbox.run(code)).return_code == return_code
+
+
+async def test_numpy_and_sympy_are_there(sandbox):
+    e = await sandbox.run("import numpy, sympy; print(numpy.arange(3).sum(), sympy.factorint(12))")
+    assert e.stdout == b"3 {2: 2, 3: 1}\n"
+
+
+async def test_subprocesses_threads_and_pools_work(sandbox):
+    code = (
+        "import subprocess, threading, multiprocessing as mp\n"
+        "def f(x): return x * x\n"
+        "if __name__ == '__main__':\n"
+        "    print(subprocess.run(['echo', 'sub'], capture_output=True).stdout)\n"
+        "    t = threading.Thread(target=print, args=('thread',)); t.start(); t.join()\n"
+        "    with mp.Pool(2) as p: print(p.map(f, [1, 2]))\n"
+    )
+    e = await sandbox.run(code)
+    assert e.stdout == b"b'sub\\n'\nthread\n[1, 4]\n", e.stderr
+
+
+async def test_stdin_is_empty_and_the_code_is_not_on_a_descriptor(sandbox):
+    e = await sandbox.run("import os, sys\nprint(repr(sys.stdin.read()), sorted(os.listdir('/proc/self/fd'))[:3], len(os.listdir('/proc/self/fd')))")
+    assert e.stdout == b"'' ['0', '1', '2'] 4\n"  # the fourth is the listing's own
+
+
+async def test_runs_as_an_unprivileged_user_without_capabilities(sandbox):
+    e = await sandbox.run("print(*[l for l in open('/proc/self/status') if l.startswith(('Uid', 'CapEff', 'CapPrm', 'CapBnd', 'NoNewPrivs'))])")
+    fields = dict(line.split(":\t") for line in e.stdout.decode().replace(" Cap", "Cap").replace(" No", "No").splitlines() if line.strip())
+    assert "0" not in fields["Uid"].split("\t")
+    assert {fields[k].strip("0") for k in ("CapEff", "CapPrm", "CapBnd")} == {""}
+    assert fields["NoNewPrivs"] == "1"
+
+
+@pytest.mark.parametrize("path", ["/etc/shadow", "/etc/passwd", "/root/.bashrc", "/home", "/sys/kernel", "/run", "/var/log", "/proc/1/root/etc"])
+async def test_host_files_are_not_there(sandbox, path):
+    step = judge(await sandbox.run(f"import os; print(os.listdir('{path}') if os.path.isdir('{path}') else open('{path}').read())"))
+    assert step.outcome == "model_error" and "No such file" in step.observation
+
+
+async def test_a_secret_in_the_hosts_tmp_is_not_there(sandbox):
+    with tempfile.NamedTemporaryFile("w", prefix="secret-") as f:
+        f.write("s3cret")
+        f.flush()
+        os.chmod(f.name, 0o644)
+        e = await sandbox.run(f"import os, subprocess; print(os.path.exists({f.name!r}), os.listdir('/tmp')); open({f.name!r})")
+    assert e.stdout == b"False ['main.py']\n" and e.return_code == 1
+
+
+@pytest.mark.parametrize("path", ["/x", "/usr/x", "/dev/x", "/proc/sys/kernel/core_pattern"])
+async def test_nothing_but_tmp_can_be_written(sandbox, path):
+    assert (await sandbox.run(f"open('{path}', 'w')")).return_code == 1
+
+
+async def test_the_interpreter_cannot_be_changed(sandbox):
+    e = await sandbox.run("import os, numpy; open(os.__file__, 'a')")
+    assert e.return_code == 1
+    e = await sandbox.run("import numpy; open(numpy.__file__, 'a')")
+    assert e.return_code == 1
+
+
+async def test_one_call_leaves_no_file_to_the_next(sandbox):
+    await sandbox.run("open('/tmp/left', 'w').write('secret'); open('/dev/shm/left', 'w').write('secret')")
+    e = await sandbox.run("import os; print(os.listdir('/tmp'), os.listdir('/dev/shm'))")
+    assert e.stdout == b"['main.py'] []\n"
+
+
+async def test_calls_at_the_same_time_do_not_see_each_other(sandbox):
+    spy = "import os, time\ntime.sleep(0.3)\nprint(sorted(p for p in os.listdir('/proc') if p.isdigit()), [open(f'/proc/{p}/cmdline').read().count('s3cret') for p in ('1', '2')], os.listdir('/tmp'))"
+    victim = "import time; secret = 's3cret'; open('/tmp/mine', 'w').write(secret); time.sleep(0.6); print('done')"
+    seen, _ = await asyncio.gather(sandbox.run(spy), sandbox.run(victim))
+    assert seen.stdout == b"['1', '2'] [0, 0] ['main.py']\n"
+
+
+async def test_the_network_is_not_there(sandbox):
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        code = f"import socket\nfor a in (('127.0.0.1', {listener.getsockname()[1]}), ('1.1.1.1', 53)):\n    try: socket.create_connection(a, timeout=1); print('open')\n    except OSError: print('closed')"
+        e = await sandbox.run(code)
+    assert e.stdout == b"closed\nclosed\n"
+
+
+async def test_abstract_unix_sockets_of_the_host_are_not_there(sandbox):
+    name = f"\0tir-{os.getpid()}"
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(name)
+        listener.listen()
+        e = await sandbox.run(f"import socket; socket.socket(socket.AF_UNIX).connect({name!r})")
+    assert e.return_code == 1
+
+
+async def test_a_loop_ends_at_its_time_limit_as_the_models_error(sandbox):
+    step = judge(await with_limits(sandbox, code_timeout_s=0.4).run("print('x', flush=True)\nwhile True: pass"))
+    assert (step.observation, step.outcome, step.signals["error_type"]) == ("TimeLimitExceeded", "model_error", "time_limit")
+    assert 0.4 <= step.signals["seconds"] < 3
+
+
+async def test_nothing_survives_the_deadline(sandbox):
+    marker = f"survivor-{os.getpid()}-a"
+    daemon = f"import os, subprocess, time\nsubprocess.Popen(['setsid', 'python3', '-c', 'import time; time.sleep(600)', '{marker}'], start_new_session=True)\nprint('up', flush=True)\ntime.sleep(600)"
+    e = await with_limits(sandbox, code_timeout_s=0.6).run(daemon)
+    assert (e.killed, e.stdout) == ("time_limit", b"up\n")
+    assert processes_with(marker) == []
+
+
+async def test_nothing_survives_the_programs_own_end(sandbox):
+    marker = f"survivor-{os.getpid()}-b"
+    code = f"import os, time, sys\nif os.fork() == 0:\n    os.setsid()\n    if os.fork() == 0:\n        os.execv('/usr/bin/sleep', ['{marker}', '600'])\n    os._exit(0)\ntime.sleep(0.3); print('done')"
+    e = await sandbox.run(code)
+    assert (e.stdout, e.return_code) == (b"done\n", 0)
+    assert processes_with(marker) == []
+
+
+async def test_nothing_survives_a_cancelled_call(sandbox):
+    marker = f"survivor-{os.getpid()}-c"
+    call = asyncio.create_task(sandbox.run(f"import os; os.execv('/usr/bin/sleep', ['{marker}', '600'])"))
+    while not processes_with(marker):
+        await asyncio.sleep(0.02)
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    assert processes_with(marker) == []
+
+
+async def test_a_snippet_that_ignores_signals_is_killed_all_the_same(sandbox):
+    code = "import signal\nfor s in range(1, 65):\n    try: signal.signal(s, signal.SIG_IGN)\n    except (OSError, ValueError): pass\nwhile True: pass"
+    assert (await with_limits(sandbox, code_timeout_s=0.4).run(code)).killed == "time_limit"
+
+
+async def test_a_snippet_cannot_kill_its_init(sandbox):
+    e = await sandbox.run("import os\nfor s in (2, 9, 15): os.kill(1, s)\nprint('still here')")
+    assert e.stdout == b"still here\n"
+
+
+async def test_a_fork_bomb_ends_at_the_process_limit(sandbox):
+    e = await with_limits(sandbox, code_timeout_s=0.8).run("import os\nwhile True:\n    try: os.fork()\n    except OSError: pass")
+    assert e.killed == "time_limit"
+    e = await with_limits(sandbox).run("import os, time\nn = 0\ntry:\n    while n < 500:\n        if os.fork() == 0: time.sleep(60)\n        n += 1\nexcept BlockingIOError: print(n < 64)\nos._exit(0)")
+    assert e.stdout == b"True\n"
+
+
+async def test_one_process_cannot_take_more_than_its_memory(sandbox):
+    step = judge(await with_limits(sandbox, memory_bytes=256 * MIB).run("x = bytearray(1 << 30)"))
+    assert (step.outcome, step.signals["error_type"]) == ("model_error", "memory")
+    assert step.observation.endswith("MemoryError\n")
+
+
+async def test_many_processes_together_cannot_either(sandbox):
+    code = "import os, time\nfor i in range(8):\n    if os.fork() == 0:\n        x = bytearray(os.urandom(1)) * (60 << 20)\n        time.sleep(60)\ntime.sleep(60)"
+    step = judge(await with_limits(sandbox, memory_bytes=200 * MIB, code_timeout_s=8.0).run(code))
+    assert (step.observation, step.signals["error_type"]) == ("MemoryLimitExceeded", "memory")
+
+
+async def test_large_output_is_cut_but_the_program_is_not(sandbox):
+    e = await sandbox.run("print('x' * 1_000_000)\nprint('end')")
+    assert (len(e.stdout), e.stdout_truncated, e.return_code) == (LIMITS.keep_bytes, True, 0)
+
+
+async def test_an_output_flood_is_stopped_while_it_runs(sandbox):
+    step = judge(await sandbox.run("while True: print('y' * 10_000)"))
+    assert (step.outcome, step.signals["error_type"], step.signals["stdout_truncated"]) == ("model_error", "output_flood", True)
+    assert step.signals["seconds"] < 2.5
+
+
+async def test_a_flood_of_stderr_is_stopped_too(sandbox):
+    e = await sandbox.run("import sys\nwhile True: sys.stderr.write('y' * 10_000)")
+    assert e.killed == "output_flood"
+
+
+@pytest.mark.parametrize("directory", ["/tmp", "/dev/shm"])
+async def test_disk_is_limited(sandbox, directory):
+    code = f"try:\n    for i in range(9): open('{directory}/%d' % i, 'wb').write(bytes(16 << 20))\nexcept OSError as e: print(e.errno)"
+    assert (await sandbox.run(code)).stdout == b"28\n"  # ENOSPC
+
+
+async def test_one_file_is_limited(sandbox):
+    e = await with_limits(sandbox, file_bytes=1 * MIB).run("try: open('/tmp/x', 'wb').write(bytes(2 << 20))\nexcept OSError as e: print(e.errno)")
+    assert e.stdout == b"27\n"  # EFBIG
+
+
+async def test_a_deep_recursion_is_the_models_error(sandbox):
+    step = judge(await sandbox.run("def f(): f()\nf()"))
+    assert step.outcome == "model_error" and "RecursionError" in step.observation
+
+
+async def test_code_that_breaks_the_compiler_is_the_models_error(sandbox):
+    for code in ("(" * 5000, "-" * 200_000 + "1", "x" * 1_000_000, "\0"):
+        assert judge(await sandbox.run(code)).outcome == "model_error"
+
+
+async def test_the_same_snippet_prints_the_same_set_order(sandbox):
+    first, second = [await sandbox.run("print({'a', 'b', 'c', 'd', 'e'})") for _ in range(2)]
+    assert first.stdout == second.stdout
+
+
+async def test_a_broken_bubblewrap_is_a_sandbox_error_not_the_models(sandbox):
+    working = sandbox._fixed
+    sandbox._fixed = [working[0], "--ro-bind", "/nonexistent", "/x", *working[1:]]
+    with pytest.raises(SandboxError, match="nonexistent"):
+        await sandbox.run("print(1)")
+    sandbox._fixed = working
+
+
+async def test_an_interpreter_that_does_not_come_up_is_a_sandbox_error(sandbox):
+    working = sandbox._fixed
+    sandbox._fixed = ["/bin/sh", "-c", "sleep 60"]
+    with pytest.raises(SandboxError, match="did not start within 0.2 s"):
+        await with_limits(sandbox, start_timeout_s=0.2).run("print(1)")
+    sandbox._fixed, sandbox.limits = working, LIMITS
+
+
+async def test_no_descriptor_and_no_child_is_left_after_many_calls(sandbox):
+    await sandbox.run("print(1)")
+    before = len(os.listdir("/proc/self/fd"))
+    await asyncio.gather(*[sandbox.run(code) for code in ["print(1)", "1/0", "while True: print('y' * 9999)"] * 4])
+    assert len(os.listdir("/proc/self/fd")) == before
+    with pytest.raises(ChildProcessError):
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG)
