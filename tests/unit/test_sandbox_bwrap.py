@@ -235,7 +235,7 @@ async def test_a_snippet_cannot_kill_its_init(sandbox):
 async def test_a_fork_bomb_ends_at_the_process_limit(sandbox):
     e = await with_limits(sandbox, code_timeout_s=0.8).run("import os\nwhile True:\n    try: os.fork()\n    except OSError: pass")
     assert e.killed == "time_limit"
-    e = await with_limits(sandbox).run("import os, time\nn = 0\ntry:\n    while n < 500:\n        if os.fork() == 0: time.sleep(60)\n        n += 1\nexcept BlockingIOError: print(n < 64)\nos._exit(0)")
+    e = await with_limits(sandbox).run("import os, time\nn = 0\ntry:\n    while n < 500:\n        if os.fork() == 0: time.sleep(60)\n        n += 1\nexcept BlockingIOError: print(n < 64, flush=True)\nos._exit(0)")
     assert e.stdout == b"True\n"
 
 
@@ -303,7 +303,7 @@ async def test_a_broken_bubblewrap_is_a_sandbox_error_not_the_models(sandbox):
 
 async def test_an_interpreter_that_does_not_come_up_is_a_sandbox_error(sandbox):
     working = sandbox._fixed
-    sandbox._fixed = ["/bin/sh", "-c", "sleep 60"]
+    sandbox._fixed = ["/bin/sh", "-c", "exec sleep 60"]
     with pytest.raises(SandboxError, match="did not start within 0.2 s"):
         await with_limits(sandbox, start_timeout_s=0.2).run("print(1)")
     sandbox._fixed, sandbox.limits = working, LIMITS
