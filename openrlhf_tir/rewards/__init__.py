@@ -22,7 +22,9 @@ Ask = Callable[..., Any]
 
 REGISTRY: dict[str, str] = {
     "math": "openrlhf_tir.rewards.math_outcome:math_outcome",
+    "otc": "openrlhf_tir.rewards.otc:otc",
     "retool": "openrlhf_tir.rewards.retool:retool",
+    "tooln1": "openrlhf_tir.rewards.tooln1:tooln1",
     "toolrl": "openrlhf_tir.rewards.toolrl:toolrl",
     "torl": "openrlhf_tir.rewards.torl:torl",
     "zerotir": "openrlhf_tir.rewards.zerotir:zerotir",

@@ -1,0 +1,69 @@
+"""OTC: the correctness reward times a tool-efficiency term in [0, 1]. Source: arXiv 2504.14870 v2, section 3; no official code exists.
+
+    PPO   r_tool = cos(m pi / (2 m + c))                      m calls; c the limit: smaller c, stronger pressure
+    GRPO  n = fewest calls of a correct response, here or ever before;  f = 2 n m / (m + n)
+          r_tool = 1 where m = n = 0;  cos(m pi / (2 m + c)) where n = 0;  sin(f pi / (2 n)) else
+    reward = alpha * r_tool * r_correct, so a wrong response is 0 whatever it calls
+
+The GRPO form needs the group; `otc`, a reward of one response, is the PPO form.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from ..config import Reward
+from ..errors import unknown
+from ..types import RewardParts, Task, Trajectory
+from . import Ask, on_the_spot
+from .math_outcome import math_outcome
+
+OPTIONS = ("c", "alpha")
+
+
+class GroupScore(NamedTuple):
+    n: int | None
+    """Fewest calls known to suffice; None where no response was ever correct."""
+    r_tool: list[float | None]
+    reward: list[float]
+
+
+def ppo_factor(m: int, c: float) -> float:
+    return math.cos(m * math.pi / (2 * m + c))
+
+
+def grpo_factor(m: int, n: int, c: float) -> float:
+    if n == 0:
+        return ppo_factor(m, c)
+    f = 2 * n * m / (m + n)
+    return math.sin(f * math.pi / (2 * n))
+
+
+def grpo_group(m_G: Sequence[int], correct_G: Sequence[float], r_G: Sequence[float], c: float, alpha: float = 1.0, stored_n: int | None = None) -> GroupScore:
+    """`stored_n` is the fewest calls that ever sufficed for this question. Without any such n no response was right: all are 0."""
+    known = [m for m, ok in zip(m_G, correct_G, strict=True) if ok] + ([] if stored_n is None else [stored_n])
+    n = min(known, default=None)
+    if n is None:
+        return GroupScore(None, [None] * len(m_G), [0.0] * len(m_G))
+    r_tool = [grpo_factor(m, n, c) for m in m_G]
+    return GroupScore(n, r_tool, [alpha * t * r for t, r in zip(r_tool, r_G, strict=True)])
+
+
+def productivity(correct: Sequence[float], calls: Sequence[int]) -> dict[str, float | None]:
+    """EM, calls per question (TC) and correct answers per call (TP), which nobody defines without calls."""
+    return {
+        "EM": sum(correct) / len(correct),
+        "TC": sum(calls) / len(calls),
+        "TP": sum(correct) / sum(calls) if sum(calls) else None,
+    }
+
+
+def otc(trajectory: Trajectory, task: Task, cfg: Reward, ask: Ask = on_the_spot) -> RewardParts:
+    """The outcome reward times the PPO factor. options: `c` (3, the paper's for code), `alpha` (1)."""
+    if strange := set(cfg.options) - set(OPTIONS):
+        raise unknown("reward.options key", min(strange), OPTIONS, "These are the options of reward.name = 'otc'.")
+    reward, correct, parts = math_outcome(trajectory, task, cfg, ask)
+    factor = ppo_factor(len(trajectory.calls), float(cfg.options.get("c", 3)))
+    return RewardParts(float(cfg.options.get("alpha", 1)) * factor * reward, correct, {**parts, "tool_efficiency": factor})

@@ -1,0 +1,82 @@
+"""Tool-N1's reward: 1 iff the response thinks and its last tool_call block holds exactly the true calls, in any order; else 0.
+
+Source: arXiv 2505.00024, verl/utils/reward_score/toolcall.py. Calls are equal when name and canonical JSON of the arguments are, so
+types matter (1, 1.0, "1" and true differ). `VARIANTS` are the paper's ablations. What the official code crashes on (a number as the
+block's content) is wrong here.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from typing import Any
+
+from ..config import Reward
+from ..errors import unknown
+from ..types import RewardParts, Task, Trajectory
+from .answer_text import model_text
+from .math_outcome import call_facts
+
+_BLOCK = re.compile(r"<tool_call>(.*?)</tool_call>", re.DOTALL)
+VARIANTS = ("v0", "llama", "v1_lexico", "v2_wo_reason", "v3_partial_reason", "v4_partial_reason_funcname")
+
+
+def decode(text: str) -> list[Any] | None:
+    """The list that JSON text holds, even if encoded twice; a lone object is a list of one. None where there is no list."""
+    try:
+        value = json.loads(text)
+        value = json.loads(value) if isinstance(value, str) else value
+    except json.JSONDecodeError:
+        return None
+    value = [value] if isinstance(value, dict) else value
+    return value if isinstance(value, list) else None
+
+
+def canonical(calls: list[Any]) -> Counter[tuple[str, str]] | None:
+    """Multiset of (name, arguments as JSON); None where an item is no call."""
+    if not all(isinstance(c, dict) and isinstance(c.get("name"), str) and "arguments" in c for c in calls):
+        return None
+    return Counter((c["name"], json.dumps(c["arguments"], sort_keys=True)) for c in calls)
+
+
+def _names(calls: Counter[tuple[str, str]]) -> Counter[str]:
+    return Counter(name for name, _ in calls.elements())
+
+
+def score(text: str, truth: str, variant: str = "v0") -> float:
+    """Score of the assistant's text; `truth` is the JSON list of true calls."""
+    blocks = _BLOCK.findall(text)
+    thinks = "<think>" in text and "</think>" in text
+    wanted = canonical(decode(truth) or [])
+    if variant == "llama" and not blocks:
+        return float(not wanted)  # says nothing, calls nothing: right where there is nothing to call, even without a thought
+    decoded = decode(blocks[-1]) if blocks else None
+    calls = None if decoded is None else canonical(decoded)
+    right = calls is not None and calls == wanted
+    match variant:
+        case "v1_lexico":
+            return 1.0 + 0.2 * thinks if right else -0.2 * (thinks and decoded is not None)
+        case "v2_wo_reason":
+            return float(right)
+        case "v3_partial_reason":
+            return 0.2 * thinks + 0.8 * right
+        case "v4_partial_reason_funcname":
+            named = not right and calls is not None and _names(calls) == _names(wanted or Counter())
+            return 0.2 * thinks + 0.8 * right + 0.2 * named
+        case _:
+            return float(right and thinks)
+
+
+def tooln1(trajectory: Trajectory, task: Task, cfg: Reward) -> RewardParts:
+    """options: `variant`, one of VARIANTS. Correct is v0's verdict. parts: correct, format_ok (thinks and a list of calls), call facts."""
+    if strange := set(cfg.options) - {"variant"}:
+        raise unknown("reward.options key", min(strange), ["variant"], "This is the option of reward.name = 'tooln1'.")
+    variant = str(cfg.options.get("variant", "v0"))
+    if variant not in VARIANTS:
+        raise unknown("reward.options.variant", variant, VARIANTS, "These are the variants of reward.name = 'tooln1'.")
+    text = model_text(trajectory)
+    correct = score(text, task.label) == 1.0
+    blocks = _BLOCK.findall(text)
+    ok = "<think>" in text and "</think>" in text and bool(blocks) and decode(blocks[-1]) is not None
+    return RewardParts(score(text, task.label, variant), correct, {"correct": float(correct), "format_ok": float(ok), **call_facts(trajectory)})
