@@ -2,6 +2,7 @@
 
     TirError
     |- ConfigError            what the user wrote cannot work; raised before anything heavy is loaded
+    |- ColdStartError         the toy base model missed its gates; says by how much
     |- DataError              a row or column of the data is unusable; names file and line
     |- InfraError             a machine, server or process failed; never the model's fault, never a reward
     |  |- EnvError            an environment server failed for good (after retries)
@@ -23,6 +24,10 @@ class TirError(Exception):
 
 class ConfigError(TirError):
     """The configuration cannot work."""
+
+
+class ColdStartError(TirError):
+    """Supervised fine-tuning did not give a base model from which reinforcement learning can start."""
 
 
 class DataError(TirError):

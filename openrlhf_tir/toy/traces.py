@@ -12,29 +12,29 @@ episode ends, at the stop string "</answer>": no EOS, as none is ever sampled.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from random import Random
+from typing import NamedTuple
 
 import numpy as np
 
+from ..data.templates import USER_ASSISTANT
 from ..rollout.turns.zerotir import ZeroTir
 from .task import Problem, draw
 from .tokenizer import encode
 
-TEMPLATE = "User: {}\nAssistant:"
 GUESS = 0.2
 """Weight of digits that cannot be known without computing: enough for a plausible guess, too little to drown the rest."""
 
 
-@dataclass(frozen=True, slots=True)
-class Trace:
+class Trace(NamedTuple):
     """token_ids [T] int32; weights [T] float32, of the loss at predicting that token: 0 where the model did not write it."""
 
     token_ids: np.ndarray
     weights: np.ndarray
 
-    def __len__(self) -> int:
-        return len(self.token_ids)
+
+def prompt_of(question: str) -> str:
+    return USER_ASSISTANT.replace("{input}", question)
 
 
 def _trace(parts: list[tuple[str, float]]) -> Trace:
@@ -51,12 +51,12 @@ def tool_trace(problem: Problem) -> Trace:
     """The problem solved by its code; stdout keeps its newline."""
     output = ZeroTir(max_calls=1).insertion(f"{problem.answer}\n")
     code = f"```python\n{problem.code}\n```"
-    return _trace([(TEMPLATE.format(problem.question), 0.0), (code, 1.0), (output, 0.0), *_answer(problem.answer, 1.0)])
+    return _trace([(prompt_of(problem.question), 0.0), (code, 1.0), (output, 0.0), *_answer(problem.answer, 1.0)])
 
 
 def text_trace(problem: Problem) -> Trace:
     """The answer without code."""
-    return _trace([(TEMPLATE.format(problem.question), 0.0), *_answer(problem.answer, 1.0 if problem.kind == "add1" else GUESS)])
+    return _trace([(prompt_of(problem.question), 0.0), *_answer(problem.answer, 1.0 if problem.kind == "add1" else GUESS)])
 
 
 def draw_trace(rng: Random, tool_ratio: float) -> Trace:

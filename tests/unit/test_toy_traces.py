@@ -77,7 +77,7 @@ class Codec:
 async def test_an_episode_whose_model_writes_the_trace_has_the_trace_as_its_tokens():
     """The real turn loop, fed with the model's parts, inserts the very block that the trace masks."""
     trace = traces.tool_trace(MUL)
-    prompt = encode(traces.TEMPLATE.format(MUL.question))
+    prompt = encode(traces.prompt_of(MUL.question))
     engine = ScriptedEngine("```python", "\nprint(7*8)\n```", "<answer>\\boxed{56}</answer>")
     episode = await run_episode(
         prompt, index=0, engine=engine, env=PrintsFiftySix(), codec=Codec(), protocol=ZeroTir(max_calls=2), limits=Limits(140), request_id="r"

@@ -1,0 +1,156 @@
+"""Cold start: a schedule of trace batches -> a base model that passes its gates, or an error with the figures.
+
+    batches(schedule, seed)  ->  sft_step(rows, lr)  ...  ->  evaluate()  ->  gates passed: done
+                                      ^------- batches of a repair <------------ gates missed
+
+The base model must be able to use Python without preferring it: reinforcement learning then has something to discover. Stage one is
+mostly tool traces, because copying operands into code and results into answers has to be learned first; stage two resets how often
+code is used, which takes few steps. Whoever calls brings the learner and the evaluation; nothing here knows how they work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import NamedTuple, Protocol
+
+from ..errors import ColdStartError
+from .traces import Trace, draw_trace
+
+SftStep = Callable[[list[Trace], float], Awaitable[Mapping[str, float]]]
+"""(rows, learning rate) -> metrics: one update on the weighted mean of the rows' token losses."""
+
+
+class Figures(Protocol):
+    """What a base model is judged by, at temperature 1 on held-out problems; fractions. `code_correct`: accuracy where code was used."""
+
+    accuracy: float
+    code_ratio: float
+    format_ok: float
+    code_correct: float
+
+
+GATES: dict[str, tuple[float, float]] = {
+    "accuracy": (0.25, 0.45),
+    "code_ratio": (0.25, 0.40),
+    "format_ok": (0.95, 1.0),
+    "code_correct": (0.85, 1.0),
+}
+"""Inclusive ranges. With less code than a quarter, 40 steps of RL have little margin; with more accuracy, little to show."""
+
+
+class Stage(NamedTuple):
+    steps: int
+    tool_ratio: float
+
+
+class Batch(NamedTuple):
+    rows: list[Trace]
+    lr: float
+    tool_ratio: float
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """Learning rate: linear warm-up, then linear to `final_lr_ratio` of the peak over all stages; repairs run at `repair_lr_ratio`."""
+
+    stages: tuple[Stage, ...] = (Stage(400, 0.85), Stage(100, 0.28))
+    batch_size: int = 32
+    lr: float = 2e-3
+    warmup_steps: int = 50
+    final_lr_ratio: float = 0.05
+    repair_lr_ratio: float = 0.15
+    max_repairs: int = 4
+
+    @property
+    def steps(self) -> int:
+        return sum(stage.steps for stage in self.stages)
+
+    @property
+    def settled_ratio(self) -> float:
+        """The tool ratio of the last stage, which decides how often the base model uses code."""
+        return self.stages[-1].tool_ratio
+
+    def lr_at(self, step: int) -> float:
+        """Of step 0..steps-1."""
+        if step < self.warmup_steps:
+            return self.lr * (step + 1) / self.warmup_steps
+        done = (step - self.warmup_steps) / max(1, self.steps - self.warmup_steps)
+        return self.lr * (1 - (1 - self.final_lr_ratio) * done)
+
+
+def batches(schedule: Schedule, rng: Random) -> Iterator[Batch]:
+    """The batches of the schedule proper; fresh problems in each."""
+    ratios = [stage.tool_ratio for stage in schedule.stages for _ in range(stage.steps)]
+    for step, ratio in enumerate(ratios):
+        yield _batch(schedule, rng, ratio, schedule.lr_at(step))
+
+
+def repair_batches(schedule: Schedule, stages: Sequence[Stage], rng: Random) -> Iterator[Batch]:
+    """More batches after a missed gate, at one low learning rate."""
+    for stage in stages:
+        for _ in range(stage.steps):
+            yield _batch(schedule, rng, stage.tool_ratio, schedule.lr * schedule.repair_lr_ratio)
+
+
+def _batch(schedule: Schedule, rng: Random, ratio: float, lr: float) -> Batch:
+    return Batch([draw_trace(rng, ratio) for _ in range(schedule.batch_size)], lr, ratio)
+
+
+def check_gates(figures: Figures) -> list[str]:
+    """One sentence per missed gate; empty when all are passed."""
+    measured = {name: getattr(figures, name) for name in GATES}
+    return [f"{name} {measured[name]:.3f} is outside {lo:.2f}..{hi:.2f}" for name, (lo, hi) in GATES.items() if not lo <= measured[name] <= hi]
+
+
+def repair(figures: Figures, settled_ratio: float) -> tuple[list[Stage], float]:
+    """What to train next after a missed gate, and the tool ratio that it settles at.
+
+    Code that does not work yet, or a broken format: more tool traces, then settle again. A wrong amount of code: settle at a ratio moved by
+    the distance from the middle of the gate. Accuracy alone out of range, while code works: it goes up and down with the amount of code.
+    """
+    aim = sum(GATES["code_ratio"]) / 2
+    low, high = GATES["accuracy"]
+    shift = aim - figures.code_ratio
+    if check_gates(figures) and not _missed(figures, "code_ratio") and _missed(figures, "accuracy"):
+        shift = 0.04 if figures.accuracy < low else -0.04 if figures.accuracy > high else 0.0
+    ratio = min(0.6, max(0.1, settled_ratio + shift))
+    weak = _missed(figures, "code_correct") or _missed(figures, "format_ok")
+    return ([Stage(80, 0.85)] if weak else []) + [Stage(40, ratio)], ratio
+
+
+def _missed(figures: Figures, name: str) -> bool:
+    lo, hi = GATES[name]
+    return not lo <= getattr(figures, name) <= hi
+
+
+async def cold_start(
+    sft_step: SftStep,
+    evaluate: Callable[[], Awaitable[Figures]],
+    *,
+    seed: int,
+    schedule: Schedule = Schedule(),
+    on_step: Callable[[Batch, Mapping[str, float]], None] = lambda batch, metrics: None,
+) -> Figures:
+    """Runs the schedule and, at most `max_repairs` times, a repair. Returns the figures that passed.
+
+    Raises ColdStartError with the last figures when no repair helped; errors of the learner and the evaluation pass through.
+    """
+    rng = Random(f"cold_start/{seed}")
+    ratio = schedule.settled_ratio
+    todo = batches(schedule, rng)
+    for attempt in range(schedule.max_repairs + 1):
+        for batch in todo:
+            on_step(batch, await sft_step(batch.rows, batch.lr))
+        figures = await evaluate()
+        missed = check_gates(figures)
+        if not missed:
+            return figures
+        if attempt < schedule.max_repairs:
+            stages, ratio = repair(figures, ratio)
+            todo = repair_batches(schedule, stages, rng)
+    raise ColdStartError(
+        f"The base model misses its gates after {schedule.steps} steps and {schedule.max_repairs} repairs: {'; '.join(missed)}. "
+        "Try another --seed; the gates are in openrlhf_tir/toy/cold_start.py."
+    )
