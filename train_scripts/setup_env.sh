@@ -67,7 +67,7 @@ check_machine() {
 }
 
 install_cpu() {
-    local pip=("$VENV/bin/python" -m pip install --disable-pip-version-check --no-compile --no-deps --progress-bar off --quiet) torch
+    local pip=("$VENV/bin/python" -m pip install --disable-pip-version-check --no-compile --no-deps --progress-bar off -qq) torch
     # The name alone is a CPU build on some indexes and a CUDA build, with its 3 GB of libraries, on PyPI: ask what it would install.
     torch=$(grep '^torch==' requirements-cpu.txt)
     if "$VENV/bin/python" -m pip install --disable-pip-version-check --quiet --dry-run --no-deps --ignore-installed --report - "$torch" 2>/dev/null \
@@ -106,9 +106,12 @@ if [[ $(cat "$stamp" 2>/dev/null) != "$wanted" ]]; then
     say "environment: $VENV ($("$python" --version))"
     [[ -x $VENV/bin/python ]] || "$python" -m venv "$VENV"
     "install_$kind"
-    "$VENV/bin/python" -m pip install --disable-pip-version-check --quiet --no-deps --no-build-isolation -e .
-    say "byte-compiling"
-    "$VENV/bin/python" -m compileall -q -j 0 "$("$VENV/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')" >/dev/null 2>&1 || true
+    "$VENV/bin/python" -m pip install --disable-pip-version-check -qq --no-deps --no-build-isolation -e .
+    say "importing everything once (compiles what is used, and shows that the installation works)"
+    "$VENV/bin/python" -c 'import openrlhf_tir.rollout.vllm_start, vllm.v1.engine.async_llm, ray.dashboard.dashboard, fastapi, math_verify' >/dev/null 2>"$VENV/import.log" &
+    others=$!
+    "$VENV/bin/python" -c 'import openrlhf_tir.learner.openrlhf_adapter, datasets, matplotlib.pyplot, tensorboard' >/dev/null || refuse "the training packages do not import; the reason is above."
+    wait "$others" || { cat "$VENV/import.log" >&2; refuse "vLLM or Ray does not import; the reason is above."; }
     echo "$wanted" > "$stamp"
     say "environment complete"
 fi

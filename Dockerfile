@@ -1,0 +1,34 @@
+# Not built on the machines where this project was developed (no container runtime there): read it as a recipe, and report what breaks.
+#   docker build --target env   -t openrlhf-tir-env .     environment servers: torch-free, bubblewrap inside
+#   docker build --target train -t openrlhf-tir .         training image for NVIDIA GPUs
+# The env image needs unprivileged user namespaces for its sandbox:
+#   docker run --security-opt seccomp=unconfined --security-opt apparmor=unconfined -e TIR_ENV_TOKEN=... -p 8000:8000 openrlhf-tir-env
+# The training image needs shared memory for Ray's object store and file pushes: docker run --gpus all --shm-size 64g ...
+
+FROM python:3.11-slim-bookworm AS env
+RUN apt-get update && apt-get install -y --no-install-recommends bubblewrap && rm -rf /var/lib/apt/lists/*
+WORKDIR /app
+COPY setup.py pyproject.toml LICENSE ./
+COPY openrlhf_tir openrlhf_tir
+COPY env_servers env_servers
+RUN pip install --no-cache-dir ".[env]" && useradd --create-home tir
+USER tir
+EXPOSE 8000
+ENTRYPOINT ["python", "-m", "env_servers.python_tir", "--host", "0.0.0.0", "--port", "8000"]
+
+FROM nvidia/cuda:13.0.1-devel-ubuntu22.04 AS train
+ENV DEBIAN_FRONTEND=noninteractive PIP_NO_CACHE_DIR=1 PATH=/opt/venv/bin:$PATH
+RUN apt-get update \
+    && apt-get install -y --no-install-recommends software-properties-common \
+    && add-apt-repository ppa:deadsnakes/ppa \
+    && apt-get install -y --no-install-recommends python3.11 python3.11-venv python3.11-dev g++ git bubblewrap openssh-client iproute2 \
+    && rm -rf /var/lib/apt/lists/*
+WORKDIR /app
+COPY requirements.txt requirements-nodeps.txt ./
+RUN python3.11 -m venv /opt/venv \
+    && pip install -r requirements.txt \
+    && MAX_JOBS=8 pip install --no-deps --no-build-isolation -r requirements-nodeps.txt
+COPY . .
+RUN pip install --no-deps --no-build-isolation -e .
+ENTRYPOINT ["openrlhf-tir"]
+CMD ["--help"]

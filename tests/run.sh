@@ -1,0 +1,24 @@
+#!/usr/bin/env bash
+# Run the tests: run.sh            everything: unit, contract, pipeline, golden (where the vectors are), end to end
+#                run.sh fast       without what is marked slow
+#                run.sh FILTER...  pytest arguments: files, -k expressions
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+export OMP_NUM_THREADS=1 HF_HUB_OFFLINE=${HF_HUB_OFFLINE:-1}
+
+bash train_scripts/setup_env.sh
+python=${TIR_VENV:-.venv}/bin/python
+case ${1:-} in
+    fast) exec "$python" -m pytest -q -m "not slow and not gpu" "${@:2}" ;;
+    "") ;;
+    *) exec "$python" -m pytest -q "$@" ;;
+esac
+
+"$python" -m pytest -q
+golden=../shared/golden
+if [[ -d $golden && -f tests/golden/__main__.py ]]; then
+    mapfile -t files < <(find tests/golden -name '[a-z]*.py' ! -name 'test_*' -printf '%f\n' | sed 's/\.py$/.jsonl/' | while read -r f; do [[ -f $golden/$f ]] && echo "$golden/$f"; done | sort)
+    "$python" -m tests.golden "${files[@]}"
+else
+    echo "golden vectors: skipped, there is no $golden"
+fi

