@@ -8,6 +8,7 @@
     |  |- EnvError            an environment server failed for good (after retries)
     |  |- EnvTimeout          the server or the network missed its deadline
     |  |- EngineError         the rollout engine failed
+    |  |  |- EngineGone       its process died
     |  |- VerifierError       the answer checker died or missed its deadline
     |  |- WeightsUnverified   a weight push could not be proved to have landed
     |- PipelineError
@@ -50,6 +51,10 @@ class EnvTimeout(InfraError):
 
 class EngineError(InfraError):
     reason = "engine_error"
+
+
+class EngineGone(EngineError):
+    reason = "actor_died"
 
 
 class VerifierError(InfraError):

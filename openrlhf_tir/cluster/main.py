@@ -13,11 +13,11 @@ from transformers import AutoTokenizer
 
 from ..config import Config
 from ..errors import ConfigError, TirError
-from ..observability.summary import Scores, Summary
+from ..observability.summary import Summary
 from .evaluate import Figures
 from .play import pick_task, play as _play
 from .session import open_session
-from .toy import BaseModel, cold_start
+from .toy import ToyBase, make_base
 from .train import eval_tasks, measure, run_training, scores
 
 
@@ -60,33 +60,35 @@ def play(cfg: Config, question: str | None = None, row: int = 0) -> None:
     _run(go())
 
 
-def toy_model(cfg: Config) -> BaseModel:
-    """The `toy-model` command: data, tokenizer and a cold-started base model that passes its gates."""
+def toy_model(cfg: Config) -> Path:
+    """The `toy-model` command: problems, tokenizer and a cold-started base model that passed its gates; returns its directory."""
 
-    async def go() -> BaseModel:
-        base = BaseModel(cfg)
+    async def go() -> Path:
+        base = ToyBase(cfg)
         base.prepare()
-        async with open_session(base.sft_config(), model=str(base.init)) as session:
-            await cold_start(session, base)
-        return base
+        async with open_session(base.config(base.init), model=str(base.init)) as session:
+            await make_base(session, base)
+            session.console.print(f"base model: {base.directory}", soft_wrap=True)
+        return base.directory
 
     return _run(go())
 
 
 def quickstart(cfg: Config, setup_s: float = 0.0) -> Summary:
-    """Toy model (made once per seed) and RL on it, in one session."""
+    """The `quickstart` command: the toy base model (made once per seed), then RL on it, in one session."""
 
     async def go() -> Summary:
-        base = BaseModel(cfg)
-        started = time.monotonic()
+        base = ToyBase(cfg)
+        rl = base.config(base.directory)
         if base.ready:
-            async with open_session(base.rl_config(), model=str(base.directory)) as session:
-                return await run_training(session, base.rl_config(), setup_s=setup_s)
+            async with open_session(rl, model=str(base.directory)) as session:
+                return await run_training(session, rl, setup_s=setup_s)
+        started = time.monotonic()
         base.prepare()
-        async with open_session(base.sft_config(), model=str(base.init)) as session:
-            figures: Scores = scores(*await cold_start(session, base))
-            await session.restart_learner(base.rl_config())
-            return await run_training(session, base.rl_config(), base=figures, setup_s=setup_s, cold_start_s=time.monotonic() - started)
+        async with open_session(base.config(base.init), model=str(base.init)) as session:
+            figures = scores(*await make_base(session, base))
+            await session.restart_learner(rl)
+            return await run_training(session, rl, base=figures, setup_s=setup_s, cold_start_s=time.monotonic() - started)
 
     return _run(go())
 

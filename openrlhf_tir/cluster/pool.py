@@ -18,7 +18,7 @@ from ray.util.placement_group import placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from ..config import Config
-from ..errors import EngineError
+from ..errors import EngineGone
 from ..pipeline.signal import Signal
 from ..types import Group, GroupKey, GroupMeta, Task
 from .ray_session import has_gpus, worker_env
@@ -27,25 +27,29 @@ from .rollout_actor import RolloutActor
 log = logging.getLogger(__name__)
 
 
-class ActorDied(EngineError):
-    reason = "actor_died"
-
-
-@dataclass
+@dataclass(eq=False)
 class Member:
-    """One actor. `routed`: healthy and proved to hold the current weights."""
+    """One actor. What is in `RolloutPool.members` is healthy and was proved to hold the current weights."""
 
     name: str
     actor: Any
     url: str = ""
-    routed: bool = True
     running: set[GroupKey] = field(default_factory=set)
+    on_death: Callable[[Member], None] = lambda member: None
+
+    async def call(self, ref: Any) -> Any:
+        """Await a result. Raises EngineGone when the process is no more, and has it replaced."""
+        try:
+            return await ref
+        except ray.exceptions.RayActorError as e:
+            self.on_death(self)
+            raise EngineGone(f"{self.name} died with {len(self.running)} groups: {e}") from e
 
     async def update_weights(self, path, version: int, digest: str) -> None:
-        await self.actor.update_weights.remote(path, version, digest)
+        await self.call(self.actor.update_weights.remote(path, version, digest))
 
     async def canary(self, prompts: list[list[int]], max_tokens: int, seed: int) -> list:
-        return await self.actor.canary.remote(prompts, max_tokens, seed)
+        return await self.call(self.actor.canary.remote(prompts, max_tokens, seed))
 
 
 class RolloutPool:
@@ -79,30 +83,27 @@ class RolloutPool:
             .remote(name)
         )
         url = await actor.start.remote(self.cfg, self.model, self.env_urls, os.environ.get(self.cfg.env.token_env))
-        return Member(name, actor, url)
+        return Member(name, actor, url, on_death=self._replace)
 
     async def run_group(self, key: GroupKey, task: Task, mode=None) -> tuple[GroupMeta, Any]:
-        """Raises ActorDied when the actor's process is gone, and whatever kept a dead one from being replaced."""
-        await self.joined.until(lambda: self._broken or any(m.routed for m in self.members))
+        """Raises EngineGone when the actor's process died, and whatever kept a dead one from being replaced."""
+        await self.joined.until(lambda: self._broken or self.members)
         if self._broken:
             raise self._broken
-        member = min((m for m in self.members if m.routed), key=lambda m: len(m.running))
+        member = min(self.members, key=lambda m: len(m.running))
         member.running.add(key)
         try:
             meta, payload = member.actor.run_group.options(num_returns=2).remote(key, task, mode)
-            return await meta, payload
-        except ray.exceptions.RayActorError as e:
-            self._replace(member)
-            raise ActorDied(f"{member.name} died with {len(member.running)} groups: {e}") from e
+            return await member.call(meta), payload
         finally:
             member.running.discard(key)
 
     def _replace(self, member: Member) -> None:
-        if not member.routed:
+        if member not in self.members:
             return
-        member.routed = False
+        self.members.remove(member)
         log.warning("%s died; starting another in its place", member.name)
-        task = asyncio.create_task(self._revive(member), name=f"revive {member.name}")
+        task = asyncio.create_task(self._revive(member.name), name=f"revive {member.name}")
         self._reviving.add(task)
         task.add_done_callback(self._revived)
 
@@ -112,13 +113,11 @@ class RolloutPool:
             self._broken = task.exception()
         self.joined.notify()
 
-    async def _revive(self, dead: Member) -> None:
-        fresh = await self._spawn(dead.name)
-        fresh.routed = False
+    async def _revive(self, name: str) -> None:
+        fresh = await self._spawn(name)
         if self.on_join:
             await self.on_join(fresh)
-        fresh.routed = True
-        self.members[self.members.index(dead)] = fresh
+        self.members.append(fresh)
 
     async def fetch(self, payloads: Sequence[Any]) -> list[Group]:
         return list(await asyncio.gather(*payloads))
@@ -130,12 +129,13 @@ class RolloutPool:
         return next((f"on {m.name}, env {self.cfg.env.name}" for m in self.members if key in m.running), "waiting for an actor")
 
     def engine_stats(self) -> dict[str, float]:
-        return {"actors": float(sum(m.routed for m in self.members))}
+        return {"actors": float(len(self.members))}
 
     async def busy_intervals(self) -> dict[str, list[tuple[float, float]]]:
         """Per actor: when at least one of its requests was decoding, since the last call; epoch seconds."""
-        found = await asyncio.gather(*(m.actor.busy_intervals.remote() for m in self.members))
-        return dict(zip((m.name for m in self.members), found, strict=True))
+        members = list(self.members)
+        found = await asyncio.gather(*(m.call(m.actor.busy_intervals.remote()) for m in members), return_exceptions=True)
+        return {m.name: spans for m, spans in zip(members, found, strict=True) if not isinstance(spans, EngineGone)}
 
     async def stop(self) -> None:
         for task in self._reviving:

@@ -6,7 +6,9 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 
+import ray
 from rich.console import Console
 from transformers import AutoTokenizer
 
@@ -23,7 +25,7 @@ from ..pipeline.observer import Observer
 from ..replay.ledger import Ledger, audit
 from ..settings import to_toml
 from ..types import Task
-from ..weights.publisher import WeightPublisher
+from ..weights.publisher import WeightPublisher, push_directory
 from .evaluate import Figures, evaluate
 from .session import Session
 
@@ -39,6 +41,11 @@ class TaskPrompts:
 
     def task(self, prompt: int) -> Task:
         return self.prompts[prompt]
+
+
+def model_bytes(model: str) -> int:
+    """Size of a local model's weights; 0 for a hub name, whose size is not known before it is loaded."""
+    return sum(f.stat().st_size for f in Path(model).glob("*.safetensors"))
 
 
 def eval_tasks(cfg: Config, tokenizer) -> list[Task]:
@@ -78,7 +85,8 @@ async def run_training(session: Session, cfg: Config, *, base: summaries.Scores 
     if not cfg.train.resume:
         ledger.rolled_back(0, [])
     canary = [tokenizer(t.prompt, add_special_tokens=False)["input_ids"] for t in prompts.tasks[:4]]
-    publisher = WeightPublisher(session.learner, session.pool.members, canary_prompts=canary, tolerance=cfg.vllm.canary_tolerance, seed=cfg.train.seed)
+    directory = push_directory(cfg.run_dir, model_bytes(cfg.actor.model_name_or_path), one_node=len(ray.nodes()) == 1)
+    publisher = WeightPublisher(session.learner, session.pool.members, directory, canary, tolerance=cfg.vllm.canary_tolerance, seed=cfg.train.seed)
     session.pool.on_join = publisher.join
 
     async def evaluate_now() -> dict[str, float]:

@@ -17,11 +17,11 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
-from ..errors import ConfigError, WeightsUnverified
+from ..errors import ConfigError, EngineGone, WeightsUnverified
 from ..learner.learner import Learner
 from ..types import Completion
 from .verify import check_canary
@@ -30,7 +30,8 @@ SHARED_MEMORY = Path("/dev/shm")
 
 
 class PushTarget(Protocol):
-    """What a push needs of an engine. `update_weights` raises WeightsUnverified when the file is not the announced one."""
+    """What a push needs of an engine. `update_weights` raises WeightsUnverified when the file is not the announced one; both raise
+    EngineGone when its process died, which takes the engine out of the push."""
 
     async def update_weights(self, path: Path, version: int, digest: str) -> None: ...
     async def canary(self, prompt_ids: list[list[int]], max_tokens: int, seed: int) -> list[Completion]: ...
@@ -56,7 +57,7 @@ def push_directory(run_dir: Path, model_bytes: int, *, one_node: bool = True) ->
 
 
 class WeightPublisher:
-    """One per run. `engines` may be changed between pushes: a new engine gets the next push like the others."""
+    """One per run. `engines` is looked at anew for every push: the owner adds engines that `join` proved and removes dead ones."""
 
     def __init__(
         self,
@@ -71,37 +72,49 @@ class WeightPublisher:
     ) -> None:
         if not canary_prompts:
             raise ConfigError("A weight push without a canary prompt proves nothing. Give at least one tokenised prompt.")
-        self.learner, self.engines, self.directory = learner, list(engines), directory
+        self.learner, self.engines, self.directory = learner, engines, directory
         self.canary_prompts, self.canary_tokens, self.tolerance, self.seed = canary_prompts, canary_tokens, tolerance, seed
         self.failed: list[int] = []
         """Indices of the engines for which the last push was not proved: they hold unknown weights and must be started again."""
         self._digest: str | None = None
         self._file: Path | None = None
+        self._version = 0
+        self._pushing = asyncio.Lock()
 
     async def publish(self, version: int) -> PublishReport:
         """Push the learner's current weights as `version`. Raises WeightsUnverified; then nothing sampled since may be trained."""
         start = time.monotonic()
-        self.failed = []
-        path = self.directory / f"v{version}.safetensors"
-        self.directory.mkdir(parents=True, exist_ok=True)
-        digest = await self.learner.publish(path)
-        if digest == self._digest:
-            raise WeightsUnverified(f"Version {version} has the weights of the push before it (digest {digest[:12]}): the learner did not step, or published too early.")
-        self._digest = digest
-        await self._on_all(version, [e.update_weights(path, version, digest) for e in self.engines])
-        if self._file not in (None, path):
-            self._file.unlink(missing_ok=True)
-        self._file = path
-        worst = await self._canary(version)
+        async with self._pushing:
+            path = self.directory / f"v{version}.safetensors"
+            self.directory.mkdir(parents=True, exist_ok=True)
+            digest = await self.learner.publish(path)
+            if digest == self._digest:
+                raise WeightsUnverified(
+                    f"Version {version} has the weights of the push before it (digest {digest[:12]}): the learner did not step, or published too early."
+                )
+            old, self._file, self._digest, self._version = self._file, path, digest, version
+            worst = await self._prove(list(self.engines))
+            if old not in (None, path):
+                old.unlink(missing_ok=True)
         return PublishReport(version, time.monotonic() - start, digest, worst)
+
+    async def join(self, engine: PushTarget) -> None:
+        """Bring one new engine to the last push and prove it, before anything is sent to it. Raises like `publish`."""
+        async with self._pushing:
+            if self._file is not None:
+                await self._prove([engine])
 
     async def close(self) -> None:
         """Remove the last file."""
         shutil.rmtree(self.directory, ignore_errors=True)
 
-    async def _canary(self, version: int) -> float:
-        """-> worst difference. One scoring call for all engines."""
-        sampled = await self._on_all(version, [e.canary(self.canary_prompts, self.canary_tokens, self.seed + version) for e in self.engines])
+    async def _prove(self, engines: list[PushTarget]) -> float:
+        """Last push -> engines -> canary -> worst difference. One scoring call for all. Engines that died meanwhile are left out."""
+        version, self.failed = self._version, []
+        alive = await self._on_all(engines, [e.update_weights(self._file, version, self._digest) for e in engines])
+        engines = [e for e, _ in alive]
+        alive = await self._on_all(engines, [e.canary(self.canary_prompts, self.canary_tokens, self.seed + version) for e in engines])
+        sampled = [completions for _, completions in alive]
         sequences = [[*prompt, *c.token_ids.tolist()] for cs in sampled for prompt, c in zip(self.canary_prompts, cs, strict=True)]
         scores = iter(await self.learner.score(sequences))
         verdicts = [
@@ -109,23 +122,24 @@ class WeightPublisher:
             check_canary(cs, [np.asarray(next(scores))[len(prompt) - 1 :] for prompt in self.canary_prompts], self.tolerance)
             for cs in sampled
         ]
-        self.failed = [i for i, v in enumerate(verdicts) if not v.ok]
-        stale = [i for i, cs in enumerate(sampled) for c in cs if (c.versions != version).any()]
-        if self.failed or stale:
-            self.failed = sorted({*self.failed, *stale})
-            diffs = ", ".join(f"engine {i}: {verdicts[i].max_abs_diff:.3g} nats, versions {sorted({int(v) for c in sampled[i] for v in c.versions})}" for i in self.failed)
+        stale = {i for i, cs in enumerate(sampled) for c in cs if (c.versions != version).any()}
+        self.failed = sorted(stale | {i for i, v in enumerate(verdicts) if not v.ok})
+        if self.failed:
+            seen = {i: sorted({int(v) for c in sampled[i] for v in c.versions}) for i in self.failed}
+            diffs = ", ".join(f"engine {i}: {verdicts[i].max_abs_diff:.3g} nats, versions {seen[i]}" for i in self.failed)
             raise WeightsUnverified(
                 f"Version {version} arrived (digest {self._digest[:12]}) but is not what these engines sample from: {diffs}; "
                 f"accepted is vllm.canary_tolerance = {self.tolerance:g}. Start them again; raise the tolerance only for lower precision."
             )
         return max(v.max_abs_diff for v in verdicts)
 
-    async def _on_all(self, version: int, calls: list) -> list:
-        """All engines at once; every one gets its answer before the first failure is raised, so that none is left half pushed."""
+    async def _on_all(self, engines: list[PushTarget], calls: list) -> list[tuple[PushTarget, Any]]:
+        """All engines at once -> (engine, result) of those alive. Every one has answered before the first failure is raised."""
         results = await asyncio.gather(*calls, return_exceptions=True)
-        errors = {i: r for i, r in enumerate(results) if isinstance(r, BaseException)}
-        if errors:
+        errors = {i: r for i, r in enumerate(results) if isinstance(r, BaseException) and not isinstance(r, EngineGone)}
+        alive = [(e, r) for e, r in zip(engines, results, strict=True) if not isinstance(r, BaseException)]
+        if errors or not alive:
             self.failed = sorted(errors)
-            said = "; ".join(f"engine {i}: {e or type(e).__name__}" for i, e in errors.items())
-            raise WeightsUnverified(f"Version {version} did not reach {len(errors)} of {len(calls)} engines. {said}") from next(iter(errors.values()))
-        return results
+            said = "; ".join(f"engine {i}: {e or type(e).__name__}" for i, e in errors.items()) or "all of them died"
+            raise WeightsUnverified(f"Version {self._version} did not reach {len(results) - len(alive)} of {len(results)} engines. {said}")
+        return alive

@@ -1,0 +1,86 @@
+"""The quickstart's base model: files, cold start on the session's learner, gates on its engines.
+
+    run_dir/data/{train,test}.jsonl      problems
+    run_dir/init                         random weights, tokenizer
+    run_dir/base                         the cold-started model; base/figures.json says that it passed its gates
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+from transformers import AutoTokenizer
+
+from ..config import Config
+from ..observability.progress import bar
+from ..toy.cold_start import Schedule, cold_start
+from ..toy.model import save_model
+from ..toy.task import write_data
+from ..weights.publisher import WeightPublisher, push_directory
+from .evaluate import Figures
+from .session import Session
+from .train import eval_tasks, measure
+
+class ToyBase:
+    """Where the base model of a run lives. Made once per seed: a second quickstart goes straight to RL."""
+
+    def __init__(self, cfg: Config) -> None:
+        self.cfg, self.seed = cfg, cfg.train.seed
+        self.init, self.directory, self.data = cfg.run_dir / "init", cfg.run_dir / "base", cfg.run_dir / "data"
+
+    @property
+    def ready(self) -> bool:
+        """Whether a base model of this seed is there and passed its gates."""
+        done = self.directory / "figures.json"
+        return done.exists() and json.loads(done.read_text())["seed"] == self.seed
+
+    def prepare(self) -> None:
+        """Write problems, tokenizer and random weights."""
+        write_data(self.data, self.seed)
+        save_model(self.init, self.seed)
+
+    def config(self, model: Path) -> Config:
+        """The run's configuration with `model` as the policy and the toy problems as data, where the user named none."""
+        data = {} if self.cfg.data.prompt_dataset else {"prompt_dataset": str(self.data / "train.jsonl")}
+        held_out = {} if self.cfg.eval.dataset else {"dataset": str(self.data / "test.jsonl")}
+        return self.cfg.model_copy(
+            update={
+                "actor": self.cfg.actor.model_copy(update={"model_name_or_path": str(model)}),
+                "data": self.cfg.data.model_copy(update=data),
+                "eval": self.cfg.eval.model_copy(update=held_out),
+            }
+        )
+
+
+async def make_base(session: Session, base: ToyBase) -> tuple[Figures, Figures]:
+    """Fine-tune the session's learner, prove it on the session's engines, export. Returns (sampled, greedy) figures of the base.
+
+    Raises ColdStartError when the gates are still missed after the schedule's repairs.
+    """
+    cfg = base.config(base.init)
+    tokenizer = AutoTokenizer.from_pretrained(base.init)
+    tasks = eval_tasks(cfg, tokenizer)
+    canary = [tokenizer(t.prompt, add_special_tokens=False)["input_ids"] for t in tasks[:4]]
+    publisher = WeightPublisher(
+        session.learner, session.pool.members, push_directory(cfg.run_dir, 0), canary, tolerance=cfg.vllm.canary_tolerance, seed=base.seed
+    )
+    measured: list[tuple[Figures, Figures]] = []
+    schedule = Schedule()
+
+    with bar("cold start: supervised fine-tuning", schedule.steps, session.console) as advance:
+
+        async def judge() -> Figures:
+            await publisher.publish(0)
+            measured.append(await measure(session, cfg, tasks, "the base model"))
+            return measured[-1][0]
+
+        await cold_start(
+            session.learner.sft_step, judge, seed=base.seed, schedule=schedule, on_step=lambda batch, m: advance(note=f"loss {m['loss']:.3f}")
+        )
+    await publisher.close()
+    await session.learner.export(base.directory)
+    sampled, greedy = measured[-1]
+    (base.directory / "figures.json").write_text(json.dumps({"seed": base.seed, "sampled": asdict(sampled), "greedy": asdict(greedy)}, indent=2))
+    return sampled, greedy
