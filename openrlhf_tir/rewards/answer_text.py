@@ -16,6 +16,7 @@ MAX_TRAILING = 5
 
 _FENCED = re.compile(r"```(?:python|output).*?```", re.DOTALL)
 _ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
+_BRACES = re.compile(r"\\boxed\s*\{|\\.|[{}]", re.DOTALL)
 _WORD = re.compile(r"\w+|[^\w\s]")
 
 
@@ -36,19 +37,17 @@ def without_code(text: str) -> str:
 
 
 def last_boxed(text: str) -> str | None:
-    r"""Content of the last \boxed{...} whose braces close, at any depth of nesting; escaped braces do not nest."""
-    for start in reversed([m.end() for m in re.finditer(r"\\boxed\s*\{", text)]):
-        depth, i = 1, start
-        while i < len(text):
-            c = text[i]
-            if c == "\\":
-                i += 1
-            elif c in "{}":
-                depth += 1 if c == "{" else -1
-                if depth == 0:
-                    return text[start:i]
-            i += 1
-    return None
+    r"""Content of the last \boxed{...} whose braces close, at any depth of nesting; escaped braces do not nest. One pass."""
+    opened: list[int | None] = []  # per open brace: where the content of a box starts, None for other braces
+    start = end = -1
+    for m in _BRACES.finditer(text):
+        if m[0] == "}":
+            box = opened.pop() if opened else None
+            if box is not None and box > start:
+                start, end = box, m.start()
+        elif m[0].endswith("{") and m[0] != "\\{":
+            opened.append(m.end() if len(m[0]) > 1 else None)
+    return text[start:end] if start >= 0 else None
 
 
 def count_words(text: str) -> int:

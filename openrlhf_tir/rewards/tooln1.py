@@ -22,12 +22,19 @@ _BLOCK = re.compile(r"<tool_call>(.*?)</tool_call>", re.DOTALL)
 VARIANTS = ("v0", "llama", "v1_lexico", "v2_wo_reason", "v3_partial_reason", "v4_partial_reason_funcname")
 
 
+def last_block(text: str) -> str | None:
+    """Content of the last tool_call block."""
+    closed = text[: text.rfind("</tool_call>") + len("</tool_call>")] if "</tool_call>" in text else ""
+    blocks = _BLOCK.findall(closed)
+    return blocks[-1] if blocks else None
+
+
 def decode(text: str) -> list[Any] | None:
     """The list that JSON text holds, even if encoded twice; a lone object is a list of one. None where there is no list."""
     try:
         value = json.loads(text)
         value = json.loads(value) if isinstance(value, str) else value
-    except json.JSONDecodeError:
+    except (json.JSONDecodeError, RecursionError):
         return None
     value = [value] if isinstance(value, dict) else value
     return value if isinstance(value, list) else None
@@ -46,12 +53,12 @@ def _names(calls: Counter[tuple[str, str]]) -> Counter[str]:
 
 def score(text: str, truth: str, variant: str = "v0") -> float:
     """Score of the assistant's text; `truth` is the JSON list of true calls."""
-    blocks = _BLOCK.findall(text)
+    block = last_block(text)
     thinks = "<think>" in text and "</think>" in text
     wanted = canonical(decode(truth) or [])
-    if variant == "llama" and not blocks:
+    if variant == "llama" and block is None:
         return float(not wanted)  # says nothing, calls nothing: right where there is nothing to call, even without a thought
-    decoded = decode(blocks[-1]) if blocks else None
+    decoded = None if block is None else decode(block)
     calls = None if decoded is None else canonical(decoded)
     right = calls is not None and calls == wanted
     match variant:
@@ -77,6 +84,6 @@ def tooln1(trajectory: Trajectory, task: Task, cfg: Reward) -> RewardParts:
         raise unknown("reward.options.variant", variant, VARIANTS, "These are the variants of reward.name = 'tooln1'.")
     text = model_text(trajectory)
     correct = score(text, task.label) == 1.0
-    blocks = _BLOCK.findall(text)
-    ok = "<think>" in text and "</think>" in text and bool(blocks) and decode(blocks[-1]) is not None
+    block = last_block(text)
+    ok = "<think>" in text and "</think>" in text and block is not None and decode(block) is not None
     return RewardParts(score(text, task.label, variant), correct, {"correct": float(correct), "format_ok": float(ok), **call_facts(trajectory)})

@@ -40,6 +40,12 @@ def official_equal(answer: str, gold: str) -> bool:
     return symbolic.verify(symbolic.parse_bare(minerva.normalise_torl(answer)), symbolic.parse_bare(minerva.normalise_torl(gold)))
 
 
+def official_verdict(text: str, gold: str) -> tuple[bool, bool]:
+    """(there is a box, it is right). The pattern for the box backtracks without bound on hostile text, hence a question to ask."""
+    box = official_box(text)
+    return box is not None, box is not None and official_equal(box, gold)
+
+
 def reward_of(boxed: bool, correct: bool, wformat: bool = False) -> float:
     if correct:
         return 1.0
@@ -52,12 +58,12 @@ def torl(trajectory: Trajectory, task: Task, cfg: Reward, ask: Ask = on_the_spot
     if strange := set(options) - set(OPTIONS):
         raise unknown("reward.options key", min(strange), OPTIONS, "These are the options of reward.name = 'torl'.")
     if options.get("official"):
-        answer = official_box(trajectory.text)
-        correct = answer is not None and ask(official_equal, answer, task.label)
+        boxed, correct = ask(official_verdict, trajectory.text, task.label)
     else:
         answer = find_answer(model_text(trajectory), "boxed").text
-        correct = answer is not None and answer_check.equal(answer, task.label, ask)
+        boxed = answer is not None
+        correct = boxed and answer_check.equal(answer, task.label, ask)
     facts = call_facts(trajectory)
     failed = facts["used_code"] and facts["code_ok"] < 1
-    reward = reward_of(answer is not None, correct, bool(options.get("wformat"))) - (float(options.get("execution_penalty", 0.0)) if failed else 0.0)
-    return RewardParts(reward, correct, {"correct": float(correct), "format_ok": float(answer is not None), **facts})
+    reward = reward_of(boxed, correct, bool(options.get("wformat"))) - (float(options.get("execution_penalty", 0.0)) if failed else 0.0)
+    return RewardParts(reward, correct, {"correct": float(correct), "format_ok": float(boxed), **facts})

@@ -19,7 +19,7 @@ from . import Ask, answer_check, on_the_spot, symbolic, text_metrics
 from .answer_text import count_words, last_boxed, model_text, without_code
 from .code_text import OUTPUT_BLOCK, PYTHON_BLOCK, has_code
 from .math_outcome import call_facts
-from .zerotir_format import BOXED, TEMPLATES, ZERO_V2, Template
+from .zerotir_format import TEMPLATES, ZERO_V2, Template, answer_span, has_box
 
 STOP_WINDOW = 20
 """Characters at the end of a response in which the reference looks for a stop string."""
@@ -137,7 +137,6 @@ def score(
         bonus += flags.pattern_bonus
 
     code = float(has_code(facts.response))
-    boxes = len(BOXED.findall(text))
     return {
         "rewards": answer + bonus,
         "answer_rewards": answer,
@@ -147,8 +146,8 @@ def score(
         "model_eval_fails": float(model is None),
         "graded_text": graded_text,
         "format_answer": float(graded_text is None),  # 1 = bad; the reference also says so of a good format that did not stop
-        "more_boxed": float(boxes >= 2),
-        "no_boxed": float(boxes == 0),
+        "more_boxed": 0.0,  # the reference counts with a greedy pattern, which never matches twice
+        "no_boxed": float(not has_box(answer_span(text))),
         "finish_reason": float(reason == "stop"),
         "truncated": float(reason == "length"),
         "other": float(reason not in ("length", "stop")),

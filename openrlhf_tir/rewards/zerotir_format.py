@@ -15,10 +15,20 @@ from dataclasses import dataclass, replace
 
 from .answer_text import MAX_TRAILING, count_words
 
-_BLOCK = re.compile(r"<answer>.*?</answer>", re.DOTALL)
-BOXED = re.compile(r"<answer>.*?(\\boxed{.*}).*?</answer>", re.DOTALL)
 _CODE = re.compile(r"```python\n.*?```", re.DOTALL)
 _RUN = re.compile(r"```python.*?```output", re.DOTALL)
+
+
+def answer_span(response: str) -> str:
+    """From the first <answer> to the last </answer>; "" where there is no such block."""
+    _, opened, rest = response.partition("<answer>")
+    block, closed, _ = rest.rpartition("</answer>")
+    return opened + block + closed if opened and closed else ""
+
+
+def has_box(block: str) -> bool:
+    r"""A \boxed{ and a brace that closes after it. As in the reference's greedy pattern that may be after a later </answer>."""
+    return "}" in block.partition("\\boxed{")[2]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +48,10 @@ class Template:
 
     def score(self, response: str, count_tokens: Callable[[str], int] = count_words) -> tuple[bool, float]:
         """(valid, format reward)."""
-        if not _BLOCK.search(response):
+        block = answer_span(response)
+        if not block:
             return False, self.missing
-        # The reference's pattern: greedy, so a box that closes after a later </answer> counts as well.
-        if self.boxed and not BOXED.search(response):
+        if self.boxed and not has_box(block):
             return False, self.unboxed
         if any(response.count(tag) != 1 for tag in self.tags):
             return False, self.miscounted

@@ -5,13 +5,12 @@ The unmarked rows contain false verdicts of that test as well (sqrt 8 is not 2 s
 
 from __future__ import annotations
 
-from openrlhf_tir.rewards.torl import official_box, official_equal, reward_of
+from openrlhf_tir.rewards.torl import official_verdict, reward_of
 
 from ._compare import mismatches
 
 
 def check(row: dict, compat: bool) -> list[str] | None:
-    box = official_box(row["solution_str"])
-    correct = box is not None and official_equal(box, row["ground_truth"])
-    got = {"default": reward_of(box is not None, correct), "v2.wformat": reward_of(box is not None, correct, wformat=True)}
+    boxed, correct = official_verdict(row["solution_str"], row["ground_truth"])
+    got = {"default": reward_of(boxed, correct), "v2.wformat": reward_of(boxed, correct, wformat=True)}
     return mismatches(got, row.get("expected_math_verify_0_9_0", row["expected"]))

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from openrlhf_tir.config import Reward
 from openrlhf_tir.rewards import load
 from openrlhf_tir.rewards.answer_text import find_answer, last_boxed
 from openrlhf_tir.rewards.math_outcome import math_outcome
+from openrlhf_tir.rewards.zerotir_format import ZERO_V2
 from tests.unit.reward_fakes import says, task, trajectory
 
 ANSWER = Reward(format="answer")
@@ -91,6 +94,15 @@ def test_the_last_box_counts_and_braces_nest():
     assert last_boxed(r"\boxed{\{1,2\}}") == r"\{1,2\}"
     assert last_boxed(r"\boxed{7} and \boxed{open") == "7"
     assert last_boxed("none") is None
+
+
+@pytest.mark.parametrize("text", ["<answer>" * 4000, "```python" * 4000, r"\boxed{" * 4000, r"<answer>\boxed{" * 3000 + "</answer>", "{" * 30000])
+def test_text_that_repeats_itself_is_read_in_linear_time(text):
+    start = time.perf_counter()
+    for format in ("think_answer", "answer", "boxed"):
+        find_answer(text, format)
+    ZERO_V2.score(text)
+    assert time.perf_counter() - start < 0.5
 
 
 def test_the_parts_tell_code_use():
