@@ -33,8 +33,6 @@ Wire = TypeVar("Wire", bound=BaseModel)
 
 MAX_REPLY_BYTES = 16 << 20
 CONNECT_TIMEOUT_S = 5.0
-GRACE_S = 2.0
-"""How much longer than its deadline a step is waited for: the server's own "timeout" says more than a cut connection."""
 
 
 class _Again(Exception):
@@ -56,11 +54,16 @@ class EnvClient:
         reset_timeout_s: float = 60.0,
         max_retries: int = 3,
         backoff_s: float = 0.1,
+        grace_s: float = 2.0,
     ) -> None:
-        """`urls`: environment -> base URL, or several among which sessions are spread."""
+        """`urls`: environment -> base URL, or several among which sessions are spread.
+
+        `grace_s` is how much longer than its deadline a step is waited for: the server's own "timeout" says more than a cut connection.
+        """
         self._urls = {env: [u.rstrip("/") for u in ([given] if isinstance(given, str) else given)] for env, given in urls.items()}
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
-        self.step_timeout_s, self.reset_timeout_s, self.max_retries, self.backoff_s = step_timeout_s, reset_timeout_s, max_retries, backoff_s
+        self.step_timeout_s, self.reset_timeout_s, self.max_retries = step_timeout_s, reset_timeout_s, max_retries
+        self.backoff_s, self.grace_s = backoff_s, grace_s
         self._slots = asyncio.Semaphore(max_concurrency)
         self._open: Counter[str] = Counter()  # sessions per server
         self._closing: set[asyncio.Task] = set()
@@ -141,11 +144,14 @@ class EnvClient:
         if response.status != 200:
             raise EnvError(f"{url} answered HTTP {response.status}: {_excerpt(content)}")
         try:
-            return kind.model_validate_json(content)
+            reply = kind.model_validate_json(content)
         except ValidationError as e:
             first = e.errors(include_url=False, include_input=False)[0]
             where = ".".join(map(str, first["loc"])) or "body"
             raise EnvError(f"{url} sent no valid {kind.__name__}: {where}: {first['msg']}; got {_excerpt(content)}. Does this server speak the protocol?") from None
+        if isinstance(reply, StepReply) and reply.outcome == "capacity":
+            raise _Again("the server is full", after_s=_seconds(str(reply.signals.get("retry_after_s", ""))))
+        return reply
 
 
 class Session:
@@ -182,7 +188,7 @@ class Session:
             raise RuntimeError("step() before reset(): the session is not open.")
         c = self._client
         request = StepRequest(session_id=self._request.session_id, step_id=step_id, action=action, deadline_s=c.step_timeout_s)
-        reply = await c._call("/step", request, StepReply, timeout_s=c.step_timeout_s, server=[self._server], grace_s=GRACE_S)
+        reply = await c._call("/step", request, StepReply, timeout_s=c.step_timeout_s, server=[self._server], grace_s=c.grace_s)
         if (reply.session_id, reply.step_id) != (request.session_id, step_id):
             raise EnvError(f"{self._server}/step answered for another step ({reply.session_id}/{reply.step_id}, asked {request.session_id}/{step_id}).")
         if reply.outcome in TRAINABLE_OUTCOMES:

@@ -1,0 +1,80 @@
+"""Start an environment server as a user does, on a free port, and talk to it in plain HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+START_TIMEOUT_S = 30.0
+
+
+@contextmanager
+def env_server(module: str, tmp: Path, *flags: str, env: dict[str, str] | None = None) -> Iterator[tuple[str, subprocess.Popen]]:
+    """(base URL, process) of `python -m module`; it is stopped at the end."""
+    port_file = tmp / f"{module}-{time.monotonic_ns()}.port"
+    command = [sys.executable, "-m", module, "--port-file", str(port_file), *flags]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, env={**os.environ, **(env or {})}, text=True)
+    try:
+        give_up = time.monotonic() + START_TIMEOUT_S
+        while not port_file.exists():
+            if process.poll() is not None or time.monotonic() > give_up:
+                process.kill()
+                raise RuntimeError(f"{' '.join(command)} did not start:\n{process.communicate()[1]}")
+            time.sleep(0.02)
+        yield f"http://127.0.0.1:{port_file.read_text()}", process
+    finally:
+        process.terminate()
+        try:
+            process.communicate(timeout=15)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.communicate()
+
+
+class Http:
+    """One server, raw: (status, body, headers) of every request."""
+
+    def __init__(self, url: str, token: str | None = None) -> None:
+        self.url, self._sessions = url, 0
+        self._http = aiohttp.ClientSession(headers={"Authorization": f"Bearer {token}"} if token else {}, timeout=aiohttp.ClientTimeout(total=30))
+
+    async def __aenter__(self) -> Http:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self._http.close()
+
+    async def send(self, method: str, path: str, **kwargs) -> tuple[int, Any, dict[str, str]]:
+        async with self._http.request(method, self.url + path, **kwargs) as r:
+            body = await (r.json() if r.content_type == "application/json" else r.text())
+            return r.status, body, dict(r.headers)
+
+    async def open(self, task: dict | None = None, seed: int = 0) -> str:
+        status, body, _ = await self.send("POST", "/reset", json={"task": task or {}, "seed": seed})
+        assert status == 200, body
+        return body["session_id"]
+
+    def step_body(self, session: str, step_id: int, action: str, deadline_s: float = 20.0) -> dict:
+        return {"session_id": session, "step_id": step_id, "action": action, "deadline_s": deadline_s}
+
+    async def step(self, session: str, step_id: int, action: str, deadline_s: float = 20.0) -> tuple[int, Any, dict[str, str]]:
+        return await self.send("POST", "/step", json=self.step_body(session, step_id, action, deadline_s))
+
+    async def steps_counted(self) -> float:
+        """How many steps the server says it has executed, over all outcomes."""
+        _, text, _ = await self.send("GET", "/metrics")
+        return sum(float(line.rsplit(" ", 1)[1]) for line in text.splitlines() if line.startswith("env_steps_total{"))
+
+    async def until_running(self, n: int) -> None:
+        async with asyncio.timeout(10):
+            while (await self.send("GET", "/health"))[1]["running"] != n:
+                await asyncio.sleep(0.02)
