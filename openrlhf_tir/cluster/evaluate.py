@@ -51,7 +51,10 @@ def summarise(tasks: list[Task], metas: list[GroupMeta], n: int) -> Figures:
     failed = sum(sum(m.failures.values()) for m in metas)
     if failed > 0.02 * n * len(tasks):
         reasons = {k for m in metas for k in m.failures}
-        raise EngineError(f"{failed} of {n * len(tasks)} evaluation samples failed by infrastructure ({', '.join(sorted(reasons))}). Look at the environment server's log and try again.")
+        raise EngineError(
+            f"{failed} of {n * len(tasks)} evaluation samples failed by infrastructure ({', '.join(sorted(reasons))}). "
+            "Look at the environment server's log and try again."
+        )
     correct = np.concatenate([m.correct for m in metas]).astype(float)
     code = np.concatenate([m.used_code for m in metas]).astype(bool)
     weights = np.array([len(m.correct) for m in metas], float)

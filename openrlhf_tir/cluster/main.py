@@ -15,7 +15,8 @@ from ..config import Config
 from ..errors import ConfigError, TirError
 from ..observability.summary import Summary
 from .evaluate import Figures
-from .play import pick_task, play as _play
+from .play import pick_task
+from .play import play as _play
 from .session import open_session
 from .toy import ToyBase, make_base
 from .train import eval_tasks, measure, run_training, scores

@@ -40,7 +40,10 @@ def show(console: Console, task: Task, traj: Trajectory) -> None:
     console.print(text, soft_wrap=True)
     console.rule(style="dim")
     trained = int(traj.is_model.sum())
-    facts = f"{trained} tokens by the model (green, trained), {len(traj.token_ids) - trained} by the environment (yellow, masked), {len(traj.calls)} calls, ended by {traj.stop_reason or traj.finish_reason!r}"
+    facts = (
+        f"{trained} tokens by the model (green, trained), {len(traj.token_ids) - trained} by the environment (yellow, masked), "
+        f"{len(traj.calls)} calls, ended by {traj.stop_reason or traj.finish_reason!r}"
+    )
     console.print(facts, soft_wrap=True, highlight=False)
     if traj.failed:
         console.print(f"[red]failed: {traj.failed}; such a response is never trained")

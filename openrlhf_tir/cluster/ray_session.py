@@ -44,7 +44,12 @@ def has_gpus() -> bool:
 
 def worker_env(cfg: Config) -> dict[str, str]:
     """Environment variables of every actor. One thread each: more on shared cores is catastrophic."""
-    env = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"), "TOKENIZERS_PARALLELISM": "false", "PYTHONUNBUFFERED": "1"}
+    env = {
+        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
+        "TOKENIZERS_PARALLELISM": "false",
+        "PYTHONWARNINGS": "ignore::FutureWarning",
+        "PYTHONUNBUFFERED": "1",
+    }
     for secret in (cfg.env.token_env, "WANDB_API_KEY"):
         if secret in os.environ:
             env[secret] = os.environ[secret]

@@ -42,7 +42,10 @@ async def open_session(cfg: Config, *, model: str, learner: bool = True, console
     with ray_session(cfg), PssSampler() as pss:
         pss.watch(ray._private.worker.global_worker.node.get_session_dir_path())
         if not cfg.env.url and len(ray.nodes()) > 1:
-            raise ConfigError("This Ray cluster has several nodes, and an environment server on loopback is reached from one only. Start one (train_scripts/start_env_servers.sh) and set env.url.")
+            raise ConfigError(
+                f"This Ray cluster has {len(ray.nodes())} nodes, and an environment server on loopback is reached from one only. "
+                "Start servers with train_scripts/start_env_servers.sh and set env.url."
+            )
         async with env_urls(cfg) as urls:
             with console.status("starting engines and learner"):
                 # Side by side: each spends its time importing and loading on a core of its own.

@@ -23,6 +23,7 @@ from .evaluate import Figures
 from .session import Session
 from .train import eval_tasks, measure
 
+
 class ToyBase:
     """Where the base model of a run lives. Made once per seed: a second quickstart goes straight to RL."""
 

@@ -68,7 +68,9 @@ def scores(sampled: Figures, greedy: Figures) -> summaries.Scores:
     return summaries.Scores(accuracy=sampled.accuracy, code_ratio=sampled.code_ratio, greedy_accuracy=greedy.accuracy)
 
 
-async def run_training(session: Session, cfg: Config, *, base: summaries.Scores | None = None, setup_s: float = 0.0, cold_start_s: float = 0.0) -> summaries.Summary:
+async def run_training(
+    session: Session, cfg: Config, *, base: summaries.Scores | None = None, setup_s: float = 0.0, cold_start_s: float = 0.0
+) -> summaries.Summary:
     """RL from the session's engines and learner, both holding cfg.actor.model_name_or_path. `base`: its figures if already measured."""
     started = time.monotonic()
     tokenizer = AutoTokenizer.from_pretrained(cfg.actor.model_name_or_path)
@@ -98,7 +100,7 @@ async def run_training(session: Session, cfg: Config, *, base: summaries.Scores 
         if not cfg.train.resume:
             metrics.truncate_after(-1)
             if base:
-                metrics.log(0, {"eval/accuracy": base.accuracy, "eval/code_ratio": base.code_ratio, "eval/greedy_accuracy": base.greedy_accuracy})
+                metrics.log(0, _eval_row(base))
         pipeline = Pipeline(
             cfg,
             prompts=TaskPrompts(prompts, PromptStream(len(prompts), cfg.train.seed, cfg.data.shuffle, cfg.train.num_episodes)),
@@ -117,7 +119,7 @@ async def run_training(session: Session, cfg: Config, *, base: summaries.Scores 
         trained = None
         if held_out:
             trained = scores(*await measure(session, cfg, held_out, "the trained model"))
-            metrics.log(pipeline.version, {"eval/accuracy": trained.accuracy, "eval/code_ratio": trained.code_ratio, "eval/greedy_accuracy": trained.greedy_accuracy})
+            metrics.log(pipeline.version, _eval_row(trained))
     ledger.close()
     _say_audit(session.console, ledger)
     model = cfg.run_dir / cfg.ckpt.output_dir
@@ -141,6 +143,10 @@ async def run_training(session: Session, cfg: Config, *, base: summaries.Scores 
     return summary
 
 
+def _eval_row(s: summaries.Scores) -> dict[str, float]:
+    return {f"eval/{name}": value for name, value in s.model_dump().items()}
+
+
 def _read_base(cfg: Config) -> summaries.Scores | None:
     """The base model's figures that an interrupted run left."""
     path = cfg.run_dir / "base.json"
@@ -149,7 +155,8 @@ def _read_base(cfg: Config) -> summaries.Scores | None:
 
 def _say_audit(console: Console, ledger: Ledger) -> None:
     report = audit(ledger.path)
-    console.print(f"ledger: {len(report.trained)} prompts trained, ended {dict(report.ended)}, open {len(report.open)}, errors {len(report.errors)}", soft_wrap=True, highlight=False)
+    ends = ", ".join(f"{what} {n}" for what, n in sorted(report.ended.items()))
+    console.print(f"ledger: {ends}; open {len(report.open)}, errors {len(report.errors)}", soft_wrap=True, highlight=False)
     for error in report.errors:
         console.print(f"[red]ledger: {error}")
 

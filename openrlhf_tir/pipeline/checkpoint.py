@@ -51,7 +51,9 @@ class Checkpoints:
             return None
         path = self.directory / pointer.read_text().strip()
         if not (path / "controller.json").exists():
-            raise ConfigError(f"{pointer} names {path.name}, which is not there or incomplete. Write the name of a whole step_* directory into it, or start without --resume.")
+            raise ConfigError(
+                f"{pointer} names {path.name}, which is not there or incomplete. Write the name of a whole step_* directory into it, or start without --resume."
+            )
         return path
 
     @staticmethod

@@ -17,7 +17,14 @@ from .budget import Budget
 from .ports import PushReport
 
 TRACKS = {"step": "learner", "push": "weights", "drain": "weights", "checkpoint": "ckpt"}
-WAITS = {"wait for replay": "replay_wait_s", "wait for gate": "gate_wait_s", "drain": "drain_s", "step": "step_s", "push": "push_s", "checkpoint": "checkpoint_s"}
+METRICS = {
+    "wait for replay": "replay_wait_s",
+    "wait for gate": "gate_wait_s",
+    "drain": "drain_s",
+    "step": "step_s",
+    "push": "push_s",
+    "checkpoint": "checkpoint_s",
+}
 
 
 class Observer:
@@ -45,7 +52,7 @@ class Observer:
         finally:
             end = time.time()
             self.now = before
-            self._seconds[WAITS[name]] += end - start
+            self._seconds[METRICS[name]] += end - start
             if name in TRACKS:
                 self.trace.add(TRACKS[name], f"{name} {version}", start, end)
 
