@@ -24,7 +24,9 @@ def probe_env(url: str, *, token: str | None = None, timeout_s: float = 5.0) -> 
         return Health.model_validate(health), EnvSchema.model_validate(schema)
     except ValidationError as e:
         field = ".".join(map(str, e.errors()[0]["loc"]))
-        raise ConfigError(f"{base} answers, but not as an environment server: {field}: {e.errors()[0]['msg']}. Point env.url at a server of env_servers.") from None
+        raise ConfigError(
+            f"{base} answers, but not as an environment server: {field}: {e.errors()[0]['msg']}. Point env.url at a server of env_servers."
+        ) from None
 
 
 def _get(url: str, token: str | None, timeout_s: float) -> Any:
@@ -34,9 +36,13 @@ def _get(url: str, token: str | None, timeout_s: float) -> Any:
         with opener.open(request, timeout=timeout_s) as reply:
             return json.load(reply)
     except urllib.error.HTTPError as e:
-        remedy = "Put its token into the environment variable that env.token_env names." if e.code in (401, 403) else "Point env.url at a server of env_servers."
+        remedy = (
+            "Put its token into the environment variable that env.token_env names." if e.code in (401, 403) else "Point env.url at a server of env_servers."
+        )
         raise ConfigError(f"{url} answered {e.code} {e.reason}. {remedy}") from None
     except (urllib.error.URLError, http.client.HTTPException, OSError) as e:
-        raise ConfigError(f"{url} does not answer: {getattr(e, 'reason', e)} (waited at most {timeout_s:g} s). Start the server, or unset env.url to have one started.") from None
+        raise ConfigError(
+            f"{url} does not answer: {getattr(e, 'reason', e)} (waited at most {timeout_s:g} s). Start the server, or unset env.url to have one started."
+        ) from None
     except ValueError:
         raise ConfigError(f"{url} answers, but not with JSON. Point env.url at a server of env_servers.") from None

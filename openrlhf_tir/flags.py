@@ -47,7 +47,10 @@ def add_config_flags(parser: argparse.ArgumentParser, recipe: str | None = None)
     parser.usage = "%(prog)s [--recipe NAME_OR_FILE] [--section.name VALUE ...]"
     run = parser.add_argument_group("run")
     run.add_argument(
-        "--recipe", default=recipe, metavar="NAME_OR_FILE", help=f"TOML file, or the name of one in train_scripts/recipes; flags win over it [{recipe or 'none'}]"
+        "--recipe",
+        default=recipe,
+        metavar="NAME_OR_FILE",
+        help=f"TOML file, or the name of one in train_scripts/recipes; flags win over it [{recipe or 'none'}]",
     )
     settings = {s.name: s for s in walk()}
     short = {key: flag for flag, key in SHORT.items()}

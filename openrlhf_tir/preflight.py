@@ -75,7 +75,9 @@ def check_model(cfg: Config, machine: Machine) -> list[str]:
     path = Path(name).expanduser()
     if not path.is_dir():
         if name.startswith(("/", ".", "~")) or name.count("/") > 1 or path.exists():
-            raise ConfigError(f"Model directory {name!r} does not exist. Correct actor.model_name_or_path, or make a small model with `openrlhf-tir toy-model`.")
+            raise ConfigError(
+                f"Model directory {name!r} does not exist. Correct actor.model_name_or_path, or make a small model with `openrlhf-tir toy-model`."
+            )
         return [f"model {name} is not a directory here; it will be taken from the hub or its cache"]
     if not (path / "config.json").is_file():
         raise ConfigError(f"{path} has no config.json, so it is no model. Point actor.model_name_or_path at a HF model directory.")
@@ -105,12 +107,19 @@ def check_data(cfg: Config, *, training: bool) -> tuple[set[str], list[str]]:
         facts.append(f"{rows} problems in {cfg.data.prompt_dataset}")
         b = cfg.rollout.batch_size
         if training and rows < b:
-            raise ConfigError(f"{cfg.data.prompt_dataset} has {rows} problems, a batch needs rollout.batch_size = {b}. Add problems or lower rollout.batch_size.")
+            raise ConfigError(
+                f"{cfg.data.prompt_dataset} has {rows} problems, a batch needs rollout.batch_size = {b}. Add problems or lower rollout.batch_size."
+            )
         steps = rows * cfg.train.num_episodes // b
         if training and steps < cfg.train.max_steps:
-            facts.append(f"the data last for at most {steps} of train.max_steps = {cfg.train.max_steps} updates; filtered groups shorten that. Raise train.num_episodes for more")
+            facts.append(
+                f"the data last for at most {steps} of train.max_steps = {cfg.train.max_steps} updates; filtered groups shorten that. "
+                "Raise train.num_episodes for more"
+            )
     if cfg.eval.dataset:
-        rows, found = _scan(cfg.data.model_copy(update={"prompt_dataset": cfg.eval.dataset, "prompt_split": cfg.eval.split, "max_samples": cfg.eval.max_samples}))
+        rows, found = _scan(
+            cfg.data.model_copy(update={"prompt_dataset": cfg.eval.dataset, "prompt_split": cfg.eval.split, "max_samples": cfg.eval.max_samples})
+        )
         envs |= found
         facts.append(f"{rows} problems for evaluation in {cfg.eval.dataset}")
     return envs, facts
@@ -130,7 +139,10 @@ def _scan(data: Data) -> tuple[int, set[str]]:
 def check_env(cfg: Config, envs: set[str]) -> list[str]:
     """The server answers and is the environment that the tasks use; without a URL, one of ours can be started."""
     if len(envs) > 1:
-        raise ConfigError(f"Tasks use the environments {', '.join(sorted(envs))}, but a run has one (env.name = {cfg.env.name!r}). Split the data, or correct column {cfg.data.env_key!r}.")
+        raise ConfigError(
+            f"Tasks use the environments {', '.join(sorted(envs))}, but a run has one (env.name = {cfg.env.name!r}). "
+            f"Split the data, or correct column {cfg.data.env_key!r}."
+        )
     if cfg.env.url is None:
         if cfg.env.name not in SERVERS:
             raise unknown("env", cfg.env.name, SERVERS, "Set env.name to one of them, or env.url to a running server.")
@@ -156,13 +168,18 @@ def check_machine(cfg: Config, machine: Machine) -> list[str]:
         if cfg.vllm.sync_backend != "file":
             raise ConfigError(f"vllm.sync_backend = {cfg.vllm.sync_backend!r} needs GPUs, and this machine has none. Set it to 'file'.")
     if machine.gpus and cfg.ds.attn_implementation == "flash_attention_2" and not machine.has_module("flash_attn"):
-        raise ConfigError("ds.attn_implementation = 'flash_attention_2' needs the package flash-attn, which is not installed. Install it (requirements.txt), or set 'sdpa'.")
+        raise ConfigError(
+            "ds.attn_implementation = 'flash_attention_2' needs the package flash-attn, which is not installed. Install it (requirements.txt), or set 'sdpa'."
+        )
     if cfg.ds.packing_samples and not flash:
-        raise ConfigError(f"ds.packing_samples needs flash attention; with {cfg.ds.attn_implementation!r} packed sequences would attend to each other. Turn packing off.")
+        raise ConfigError(
+            f"ds.packing_samples needs flash attention; with {cfg.ds.attn_implementation!r} packed sequences would attend to each other. Turn packing off."
+        )
     need = cfg.actor.num_gpus_per_node + cfg.vllm.num_engines * cfg.vllm.tensor_parallel_size
     if machine.gpus and cfg.actor.num_nodes == 1 and "RAY_ADDRESS" not in os.environ and need > machine.gpus:
         raise ConfigError(
-            f"{cfg.actor.num_gpus_per_node} learner ranks and {cfg.vllm.num_engines} engines x {cfg.vllm.tensor_parallel_size} GPUs need {need} GPUs, this machine has {machine.gpus}. "
+            f"{cfg.actor.num_gpus_per_node} learner ranks and {cfg.vllm.num_engines} engines x {cfg.vllm.tensor_parallel_size} GPUs "
+            f"need {need} GPUs, this machine has {machine.gpus}. "
             "Lower actor.num_gpus_per_node, vllm.num_engines or vllm.tensor_parallel_size."
         )
     facts = [f"{machine.gpus} GPUs, {machine.cpus} CPUs"]
@@ -178,7 +195,8 @@ def _check_shm(cfg: Config, machine: Machine) -> list[str]:
     need = 2 * sum(f.stat().st_size for f in files)
     if need > machine.shm_free:
         raise ConfigError(
-            f"Weight pushes by file need {need / 2**20:.0f} MiB in /dev/shm, {machine.shm_free / 2**20:.0f} MiB are free. Enlarge it (docker run --shm-size), or use another vllm.sync_backend."
+            f"Weight pushes by file need {need / 2**20:.0f} MiB in /dev/shm, {machine.shm_free / 2**20:.0f} MiB are free. "
+            "Enlarge it (docker run --shm-size), or use another vllm.sync_backend."
         )
     return []
 

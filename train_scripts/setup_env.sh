@@ -96,7 +96,7 @@ install_gpu() {
 }
 
 stamp=$VENV/.tir-setup
-wanted=$(cat "${requirements[@]}" setup.py pyproject.toml | sha256sum | cut -c1-16)
+wanted=$(cat "${requirements[@]}" setup.py | sha256sum | cut -c1-16)
 python=$(find_python)
 command -v bwrap >/dev/null || apt_install "bubblewrap (isolation of model-written code)" bubblewrap
 

@@ -87,7 +87,10 @@ def _problem(where: str, row: Mapping[str, Any], cfg: Data) -> Problem:
         env = env or _env_of(facts.get("env_func"), where, cfg)
         meta.update(facts)
     if label in (_MISSING, None, "", []):
-        raise DataError(f"{where} has no label in column {cfg.label_key!r}. Its columns: {', '.join(row)}. Without one no answer can be rewarded: fill it in or remove the row.")
+        raise DataError(
+            f"{where} has no label in column {cfg.label_key!r}. Its columns: {', '.join(row)}. "
+            "Without one no answer can be rewarded: fill it in or remove the row."
+        )
     return Problem(where, given, label if isinstance(label, str) else json.dumps(label, ensure_ascii=False), env, meta)
 
 
@@ -137,7 +140,11 @@ def _render(p: Problem, cfg: Data, template: str | None, tokenizer: Any) -> str:
 
 def _last_user_text(p: Problem, template: str | None) -> str:
     """What a text template asks of a chat: its last user message, as ToRL does with verl's rows."""
-    texts = [m["content"] for m in p.input if isinstance(m, Mapping) and m.get("role") == "user" and isinstance(m.get("content"), str)] if isinstance(p.input, list) else []
+    messages = p.input if isinstance(p.input, list) else []
+    texts = [m["content"] for m in messages if isinstance(m, Mapping) and m.get("role") == "user" and isinstance(m.get("content"), str)]
     if template is None or not texts:
-        raise DataError(f"{p.where} has a {type(p.input).__name__} as its input, not text. Set --data.apply_chat_template for chats, or --data.input_template to use the last user message.")
+        raise DataError(
+            f"{p.where} has a {type(p.input).__name__} as its input, not text. "
+            "Set --data.apply_chat_template for chats, or --data.input_template to use the last user message."
+        )
     return texts[-1]

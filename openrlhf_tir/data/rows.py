@@ -32,7 +32,9 @@ def read_rows(source: str, split: str) -> Iterator[Row]:
     elif path.is_dir() or not _looks_local(source):
         yield from _read_datasets(source, split)
     else:
-        raise ConfigError(f"Data set {source!r} does not exist (looked at {path.absolute()}). Set data.prompt_dataset to a file, a directory, or a name on the hub.")
+        raise ConfigError(
+            f"Data set {source!r} does not exist (looked at {path.absolute()}). Set data.prompt_dataset to a file, a directory, or a name on the hub."
+        )
 
 
 def _looks_local(source: str) -> bool:
@@ -45,7 +47,9 @@ def _files_of(directory: Path, split: str) -> list[Path]:
         raise ConfigError(f"Directory {directory} holds no {', '.join(SUFFIXES)} file. Point data.prompt_dataset at one that does.")
     of_split = [p for p in files if p.name.startswith(split)]
     if not of_split and any(p.name.startswith(SPLITS) for p in files):
-        raise ConfigError(f"Directory {directory} has no file of split {split!r}. It has: {', '.join(p.name for p in files)}. Set data.prompt_split (or eval.split).")
+        raise ConfigError(
+            f"Directory {directory} has no file of split {split!r}. It has: {', '.join(p.name for p in files)}. Set data.prompt_split (or eval.split)."
+        )
     return of_split or files
 
 
@@ -67,7 +71,7 @@ def _read_json(path: Path) -> Iterator[Row]:
         for i, row in lines:
             where = f"{path} {'item' if is_array else 'line'} {i + 1}"
             if not isinstance(row, dict):
-                raise DataError(f"{where} is {type(row).__name__}, not an object with columns. Write {{\"prompt\": ..., \"label\": ...}}.")
+                raise DataError(f'{where} is {type(row).__name__}, not an object with columns. Write {{"prompt": ..., "label": ...}}.')
             yield where, row
 
 
@@ -102,7 +106,9 @@ def _read_datasets(source: str, split: str) -> Iterator[Row]:
     try:
         data = datasets.load_from_disk(name) if Path(name).is_dir() else datasets.load_dataset(name, data_dir=data_dir or None)
     except Exception as e:  # the hub, the cache and the builder scripts raise what they like; all mean that this name cannot be had
-        raise ConfigError(f"Data set {source!r} is no local file or directory, and datasets could not load it: {type(e).__name__}: {e}. Check the name or the network.") from e
+        raise ConfigError(
+            f"Data set {source!r} is no local file or directory, and datasets could not load it: {type(e).__name__}: {e}. Check the name or the network."
+        ) from e
     if isinstance(data, dict):
         if split not in data:
             raise ConfigError(f"Data set {source!r} has no split {split!r}. It has: {', '.join(data)}. Set data.prompt_split (or eval.split).")

@@ -46,7 +46,8 @@ class PromptStream:
         for name in ("n_prompts", "seed", "shuffle"):
             if state[name] != getattr(self, name):
                 raise ConfigError(
-                    f"The checkpoint's prompt order was made with {name} = {state[name]}, this run has {getattr(self, name)}. Resume with the same data, data.shuffle and train.seed."
+                    f"The checkpoint's prompt order was made with {name} = {state[name]}, this run has {getattr(self, name)}. "
+                    "Resume with the same data, data.shuffle and train.seed."
                 )
         self.epoch, self.position = state["epoch"], state["position"]
         self._order = self._permutation()

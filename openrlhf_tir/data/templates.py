@@ -39,9 +39,13 @@ def resolve(template: str | None) -> str | None:
     try:
         template.format("x")
     except (IndexError, KeyError, ValueError) as e:
-        raise ConfigError(f"data.input_template {template!r} is no format string with one {{}} ({type(e).__name__}: {e}). Double literal braces: {{{{}}}}.") from None
+        raise ConfigError(
+            f"data.input_template {template!r} is no format string with one {{}} ({type(e).__name__}: {e}). Double literal braces: {{{{}}}}."
+        ) from None
     if "{}" not in template.replace("{{}}", ""):
-        raise ConfigError(f"data.input_template {template!r} has no {{}} where the problem goes. Known names: {', '.join(sorted(TEMPLATES))}; or write a text with {{}}.")
+        raise ConfigError(
+            f"data.input_template {template!r} has no {{}} where the problem goes. Known names: {', '.join(sorted(TEMPLATES))}; or write a text with {{}}."
+        )
     return template
 
 

@@ -30,7 +30,8 @@ def test_short_flags_set_their_fields(capsys, tmp_path):
 
 
 def test_nested_lists_and_booleans_are_written_as_in_openrlhf(capsys):
-    argv = "--algo.advantage.estimator rloo --actor.eps_clip_low_high 0.1 0.3 --ds.overlap_comm --no-data.shuffle --vllm.enable_prefix_caching false --actor.dual_clip=3"
+    argv = "--algo.advantage.estimator rloo --actor.eps_clip_low_high 0.1 0.3 --ds.overlap_comm --no-data.shuffle"
+    argv += " --vllm.enable_prefix_caching false --actor.dual_clip=3"
     assert shown(capsys, "--run-dir", "/r", *argv.split()) == {
         "run_dir": "/r",
         "algo": {"advantage": {"estimator": "rloo"}},
@@ -90,8 +91,9 @@ def test_every_command_has_help(command):
 
 
 def test_help_imports_nothing_heavy():
-    heavy = "torch ray vllm deepspeed openrlhf transformers datasets pandas numpy aiohttp fastapi uvicorn matplotlib rich".split()
-    code = f"import sys\nfrom openrlhf_tir.cli import main\ntry: main(['train', '--help'])\nexcept SystemExit: pass\nprint([m for m in {heavy} if m in sys.modules], file=sys.stderr)"
+    heavy = ["torch", "ray", "vllm", "deepspeed", "openrlhf", "transformers", "datasets", "pandas", "numpy", "aiohttp", "fastapi", "uvicorn", "matplotlib", "rich"]
+    code = "import sys\nfrom openrlhf_tir.cli import main\ntry: main(['train', '--help'])\nexcept SystemExit: pass\n"
+    code += f"print([m for m in {heavy} if m in sys.modules], file=sys.stderr)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stderr.strip() == "[]"
 

@@ -79,7 +79,10 @@ def test_an_unknown_recipe_lists_the_known_ones():
         ({"pipeline__max_staleness": -1}, "pipeline.max_staleness = -1"),
         ({"pipeline__mode": "sync", "pipeline__max_staleness": 3}, "does not go with pipeline.mode = 'sync'"),
         ({"pipeline__mode": "pipeline", "pipeline__max_staleness": 0}, "needs max_staleness >= 1"),
-        ({"rollout__batch_size": 3, "rollout__n_samples_per_prompt": 3, "actor__num_gpus_per_node": 2}, "3 prompts * 3 samples = 9 trajectories do not divide over 2"),
+        (
+            {"rollout__batch_size": 3, "rollout__n_samples_per_prompt": 3, "actor__num_gpus_per_node": 2},
+            "3 prompts * 3 samples = 9 trajectories do not divide over 2",
+        ),
         ({"train__batch_size": 17}, "train.batch_size = 17 is not"),
         ({"actor__learning_rate": "fast"}, "actor.learning_rate = 'fast'"),
         ({"actor__eps_clip_low_high": ["0.2"]}, "actor.eps_clip_low_high"),

@@ -73,7 +73,7 @@ def test_a_saved_datasets_directory_is_read_by_split(tmp_path):
     datasets = pytest.importorskip("datasets")
     datasets.DatasetDict({"train": datasets.Dataset.from_list([{"prompt": "a", "label": "1"}])}).save_to_disk(tmp_path / "d")
     assert pairs(tasks(tmp_path / "d")) == [("a", "1")]
-    with pytest.raises(ConfigError, match="no split 'test'. It has: train"):
+    with pytest.raises(ConfigError, match=r"no split 'test'\. It has: train"):
         tasks(tmp_path / "d", prompt_split="test")
 
 
@@ -85,7 +85,10 @@ def test_zerotir_rows_give_gold_answer_environment_and_facts(tmp_path):
 
 
 def test_a_label_that_is_json_by_accident_stays_an_answer(tmp_path):
-    assert [p[1] for p in pairs(tasks(jsonl(tmp_path / "d.jsonl", [{"prompt": "x", "label": '{"a": 1}'}, {"prompt": "y", "label": "{1, 2}"}])))] == ['{"a": 1}', "{1, 2}"]
+    assert [p[1] for p in pairs(tasks(jsonl(tmp_path / "d.jsonl", [{"prompt": "x", "label": '{"a": 1}'}, {"prompt": "y", "label": "{1, 2}"}])))] == [
+        '{"a": 1}',
+        "{1, 2}",
+    ]
 
 
 def test_the_env_column_names_the_environment(tmp_path):
@@ -101,7 +104,9 @@ def test_max_samples_takes_the_first_rows(tmp_path):
     assert len(tasks(jsonl(tmp_path / "d.jsonl", ROWS), max_samples=1)) == 1
 
 
-@pytest.mark.parametrize("bad", [{"prompt": "x"}, {"prompt": "x", "label": None}, {"prompt": "x", "label": ""}, {"prompt": "x", "label": json.dumps({"gold_ans": None})}])
+@pytest.mark.parametrize(
+    "bad", [{"prompt": "x"}, {"prompt": "x", "label": None}, {"prompt": "x", "label": ""}, {"prompt": "x", "label": json.dumps({"gold_ans": None})}]
+)
 def test_a_row_without_a_label_names_file_and_line(tmp_path, bad):
     source = jsonl(tmp_path / "d.jsonl", [*ROWS, bad])
     with pytest.raises(DataError, match=r"d\.jsonl line 3 has no label in column 'label'"):

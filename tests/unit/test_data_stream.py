@@ -48,7 +48,9 @@ def test_the_end_stays_the_end():
     assert [stream.next() for _ in range(4)] == [(0, 0), None, None, None]
 
 
-@pytest.mark.parametrize(("other", "named"), [(PromptStream(4, 0), "n_prompts = 3"), (PromptStream(3, 1), "seed = 0"), (PromptStream(3, 0, False), "shuffle = True")])
+@pytest.mark.parametrize(
+    ("other", "named"), [(PromptStream(4, 0), "n_prompts = 3"), (PromptStream(3, 1), "seed = 0"), (PromptStream(3, 0, False), "shuffle = True")]
+)
 def test_a_position_of_another_order_is_refused(other, named):
     with pytest.raises(ConfigError, match=named):
         other.restore(PromptStream(3, 0).state())

@@ -29,7 +29,24 @@ OWNERS = {
 }
 """A library -> the only places that import it, at any depth of the file."""
 
-TORCH_FREE = {"types", "config", "protocol", "errors", "settings", "flags", "compat_flags", "env_probe", "preflight", "commands", "cli", "data", "replay", "pipeline", "rewards", "filters"}
+TORCH_FREE = {
+    "types",
+    "config",
+    "protocol",
+    "errors",
+    "settings",
+    "flags",
+    "compat_flags",
+    "env_probe",
+    "preflight",
+    "commands",
+    "cli",
+    "data",
+    "replay",
+    "pipeline",
+    "rewards",
+    "filters",
+}
 HEAVY = {"torch", "ray", "vllm", "deepspeed", "openrlhf", "transformers"}
 
 
@@ -41,7 +58,13 @@ def imports(path: Path, *, top_level_only: bool = False) -> list[tuple[str, int]
     """(absolute dotted name, line) of every import; relative ones are resolved. TYPE_CHECKING blocks count only as not top-level."""
     package = path.relative_to(REPO).with_suffix("").parts[:-1]
     tree = ast.parse(path.read_text())
-    skipped = {id(n) for block in ast.walk(tree) if isinstance(block, ast.FunctionDef | ast.AsyncFunctionDef) or _is_type_checking(block) for n in ast.walk(block) if n is not block}
+    skipped = {
+        id(n)
+        for block in ast.walk(tree)
+        if isinstance(block, ast.FunctionDef | ast.AsyncFunctionDef) or _is_type_checking(block)
+        for n in ast.walk(block)
+        if n is not block
+    }
     found = []
     for node in ast.walk(tree):
         if top_level_only and id(node) in skipped:

@@ -15,7 +15,13 @@ from openrlhf_tir.settings import load
 
 CPU = Machine(gpus=0, cpus=2, shm_free=1 << 30, has_module=lambda name: True)
 GPUS = Machine(gpus=4, cpus=32, shm_free=1 << 30, has_module=lambda name: True)
-ON_CPU = {"ds.attn_implementation": "sdpa", "vllm.sync_backend": "file", "actor.num_gpus_per_node": 1, "rollout.batch_size": 2, "rollout.n_samples_per_prompt": 2}
+ON_CPU = {
+    "ds.attn_implementation": "sdpa",
+    "vllm.sync_backend": "file",
+    "actor.num_gpus_per_node": 1,
+    "rollout.batch_size": 2,
+    "rollout.n_samples_per_prompt": 2,
+}
 
 
 @pytest.fixture
