@@ -31,10 +31,15 @@ def upstream_flags() -> dict[str, argparse.Action]:
     return {option.removeprefix("--"): action for action in scope["parser"]._actions for option in action.option_strings if option not in ("-h", "--help")}
 
 
-def parse(*argv: str):
+@cache
+def parser() -> Parser:
     parser = Parser(allow_abbrev=False)
     add_config_flags(parser)
-    args, extra = parser.parse_known_args(argv)
+    return parser
+
+
+def parse(*argv: str):
+    args, extra = parser().parse_known_args(argv)
     check_unknown(extra)
     return load(args.recipe, overrides_of(args))
 
