@@ -127,9 +127,10 @@ RULES: dict[str, Rule] = {
     # algorithm
     **_each(
         "algo.advantage",
-        "estimator no_std_norm gamma lambd is_correction_level is_correction_mode is_correction_gating is_correction_threshold",
+        "estimator no_std_norm gamma is_correction_level is_correction_mode is_correction_gating is_correction_threshold",
         SAME,
     ),
+    "algo.advantage.lambd": Only("1", "GAE needs a critic, and there is none."),
     **_each("algo.kl", "init_coef", SAME),
     **_each("algo.kl", "target horizon estimator use_loss unbiased_gradient", Refused(_KL)),
     "algo.dynamic_filtering_enable": _sets(filter__accuracy_range=(0.0, 1.0)),

@@ -143,7 +143,6 @@ class Advantage(Section):
     estimator: str = Field("reinforce_baseline", description="REINFORCE++-baseline: reward minus group mean, whitened over the batch's trained tokens")
     no_std_norm: bool = Field(False, description="keep the scale of the advantages: centre them only")
     gamma: float = Field(1.0, gt=0, le=1)
-    lambd: float = Field(1.0, gt=0, le=1)
     is_correction_level: Literal["off", "token", "seq"] = "off"
     is_correction_mode: Literal["mask", "clip"] = "mask"
     is_correction_gating: Literal["ratio", "binary_kl", "tv"] = "ratio"

@@ -99,7 +99,6 @@ EXAMPLES = {
     "algo.advantage.is_correction_gating": ("tv", "tv"),
     "algo.advantage.is_correction_threshold": ("0.25 4", (0.25, 4.0)),
     "algo.advantage.gamma": ("0.5", 0.5),
-    "algo.advantage.lambd": ("0.5", 0.5),
     "algo.kl.init_coef": ("0", 0.0),
     "actor.lr_warmup_ratio": ("0.5", 0.5),
     "actor.min_lr_ratio": ("0.5", 0.5),
