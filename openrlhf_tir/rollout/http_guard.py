@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hmac
 
+from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -28,22 +29,18 @@ class BearerToken:
         return hmac.compare_digest(given, self.expected)
 
 
-class _TooLarge(Exception):
-    pass
-
-
 class BodyLimit:
     """413 for a body of more than `max_bytes`, whether its length is announced or it comes in chunks."""
 
     def __init__(self, app: ASGIApp, *, max_bytes: int) -> None:
-        self.app, self.max_bytes = app, max_bytes
+        self.app, self.max_bytes, self.detail = app, max_bytes, f"Body exceeds {max_bytes} bytes."
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return await self.app(scope, receive, send)
         announced = next((value for name, value in scope["headers"] if name == b"content-length"), b"0")
         if not announced.isdigit() or int(announced) > self.max_bytes:
-            return await self._refuse(scope, receive, send)
+            return await JSONResponse({"detail": self.detail}, 413)(scope, receive, send)
         received = 0
 
         async def counted() -> Message:
@@ -51,13 +48,7 @@ class BodyLimit:
             message = await receive()
             received += len(message.get("body", b""))
             if received > self.max_bytes:
-                raise _TooLarge
+                raise HTTPException(413, self.detail)  # in the route that reads the body; its app makes the answer
             return message
 
-        try:
-            await self.app(scope, counted, send)
-        except _TooLarge:
-            await self._refuse(scope, receive, send)
-
-    async def _refuse(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await JSONResponse({"detail": f"Body exceeds {self.max_bytes} bytes."}, 413)(scope, receive, send)
+        await self.app(scope, counted, send)

@@ -27,6 +27,7 @@ import uvicorn
 from fastapi import FastAPI, HTTPException, Request
 from fastapi.responses import JSONResponse, PlainTextResponse, StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field
+from starlette.types import Receive, Scope, Send
 
 from ..errors import ConfigError, InfraError
 from ..types import Completion, Sampling, Trajectory
@@ -132,7 +133,7 @@ def build_app(service: RolloutService, *, token: str | None, vllm_app: Any = Non
     async def post_group(body: GroupRequest, stream: bool = False):
         group_slots.take()
         if stream:
-            return StreamingResponse(_ndjson(service, body, group_slots), media_type="application/x-ndjson")
+            return _GroupStream(_ndjson(service, body), group_slots)
         group_id, group = uuid.uuid4().hex, _Group()
         group.task = asyncio.create_task(_collect(service, body, group, group_slots), name=f"group {group_id}")
         groups[group_id] = group
@@ -208,7 +209,7 @@ async def _collect(service: RolloutService, body: GroupRequest, group: _Group, s
         slots.give_back()
 
 
-async def _ndjson(service: RolloutService, body: GroupRequest, slots: _Slots) -> AsyncIterator[str]:
+async def _ndjson(service: RolloutService, body: GroupRequest) -> AsyncIterator[str]:
     """The status line is long gone when a group fails half-way: the last line says so instead."""
     count = 0
     try:
@@ -219,8 +220,22 @@ async def _ndjson(service: RolloutService, body: GroupRequest, slots: _Slots) ->
         yield json.dumps({"done": True, "trajectories": count}) + "\n"
     except InfraError as e:
         yield json.dumps({"done": False, "trajectories": count, "error": e.reason, "detail": str(e)}) + "\n"
-    finally:
-        slots.give_back()
+
+
+class _GroupStream(StreamingResponse):
+    """Gives the group up as soon as the client leaves, and its slot back however the response ends, even before it began."""
+
+    def __init__(self, lines: AsyncIterator[str], slots: _Slots) -> None:
+        super().__init__(lines, media_type="application/x-ndjson")
+        self.slots = slots
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        # From ASGI 2.4 on starlette notices that the client left only when the next send fails: for a group, minutes later.
+        older = {**scope, "asgi": {**scope["asgi"], "spec_version": "2.3"}}
+        try:
+            await super().__call__(older, receive, send)
+        finally:
+            self.slots.give_back()
 
 
 async def serve(app: FastAPI, host: str = "127.0.0.1", port: int = 0) -> tuple[asyncio.Task, int]:

@@ -1,0 +1,240 @@
+"""The rollout actor's HTTP facade, on a real socket in this event loop, in front of a service that answers at once."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import httpx
+import numpy as np
+import pytest
+from starlette.applications import Starlette
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route
+
+from openrlhf_tir.errors import ConfigError, EngineError
+from openrlhf_tir.rollout.server import ServerLimits, build_app, serve
+from openrlhf_tir.types import Completion, Sampling, Segment, ToolCall, Trajectory
+
+TOKEN = "s3cret"
+
+
+def trajectory(index: int) -> Trajectory:
+    model = Segment("model", np.array([4, 5], np.int32), np.array([-0.5, -1.0], np.float32), np.array([2, 3], np.int32), "hi")
+    t = Trajectory(index, np.array([1, 2], np.int32), [model, Segment.of_env([9], "42")], [ToolCall("print(42)", "42", "ok", {"executed": True}, 0.25)], "stop")
+    t.reward, t.parts = 1.0, {"correct": 1.0}
+    return t
+
+
+class FakeService:
+    """`gate` holds requests back until a test opens it."""
+
+    def __init__(self) -> None:
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.paused, self.given_up, self.fails, self.hold_at, self.asked = False, 0, False, None, []
+
+    async def run_group(self, request):
+        self.asked.append(request)
+        try:
+            for i in range(request.n or 2):
+                if i == self.hold_at:
+                    self.gate.clear()
+                await self.gate.wait()
+                if self.fails and i:
+                    raise EngineError("engine 0 is broken")
+                yield trajectory(i)
+        except (GeneratorExit, asyncio.CancelledError):
+            self.given_up += 1
+            raise
+
+    async def generate(self, token_ids, sampling):
+        self.asked.append((token_ids, sampling))
+        await self.gate.wait()
+        if self.fails:
+            raise EngineError("engine 0 is broken")
+        return Completion(np.array([7], np.int32), np.array([-0.25], np.float32), np.array([3], np.int32), "x", "stop", "x")
+
+    def health(self):
+        return {"status": "ok", "version": 3}
+
+    def metrics(self):
+        return "tir_running 0\n"
+
+    async def pause(self):
+        self.paused = True
+
+    async def resume(self):
+        self.paused = False
+
+
+@pytest.fixture
+def service() -> FakeService:
+    return FakeService()
+
+
+@pytest.fixture
+async def client(service):
+    async def vllm_route(request):
+        return PlainTextResponse("vllm")
+
+    vllm_app = Starlette(routes=[Route("/v1/models", vllm_route), Route("/health", vllm_route)])
+    app = build_app(service, token=TOKEN, vllm_app=vllm_app, limits=ServerLimits(max_groups=2, max_requests=2, max_body_bytes=2000, kept_groups=1, retry_after_s=7))
+    server, port = await serve(app)
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", headers={"Authorization": f"Bearer {TOKEN}"}, timeout=5) as client:
+        yield client
+    server.cancel()
+    await asyncio.gather(server, return_exceptions=True)
+
+
+async def finished(client, group_id: str) -> dict:
+    async with asyncio.timeout(5):
+        while (reply := (await client.get(f"/v1/groups/{group_id}")).json())["status"] == "running":
+            await asyncio.sleep(0.01)
+    return reply
+
+
+async def test_a_posted_group_is_accepted_and_can_be_polled(client, service):
+    service.gate.clear()
+    posted = await client.post("/v1/groups", json={"prompt": "1+1?", "label": "2", "n": 2})
+    assert posted.status_code == 202
+    group_id = posted.json()["id"]
+    assert (await client.get(f"/v1/groups/{group_id}")).json()["status"] == "running"
+    service.gate.set()
+    reply = await finished(client, group_id)
+    assert reply["status"] == "done" and reply["error"] is None and len(reply["trajectories"]) == 2
+    first = reply["trajectories"][0]
+    assert first["segments"][0] == {"source": "model", "token_ids": [4, 5], "logprobs": [-0.5, -1.0], "versions": [2, 3], "text": "hi"}
+    assert first["segments"][1]["source"] == "env" and first["segments"][1]["versions"] == [-1]
+    assert first["calls"][0]["action"] == "print(42)" and first["reward"] == 1.0 and first["failed"] is None
+    assert (service.asked[0].label, service.asked[0].env) == ("2", None)
+
+
+async def test_a_stream_has_one_trajectory_per_line_and_says_when_it_is_complete(client):
+    async with client.stream("POST", "/v1/groups?stream=true", json={"prompt": "q", "n": 3}) as reply:
+        lines = [json.loads(line) async for line in reply.aiter_lines()]
+    assert [line["index"] for line in lines[:-1]] == [0, 1, 2]
+    assert lines[-1] == {"done": True, "trajectories": 3}
+
+
+async def test_a_failure_half_way_is_the_last_line_of_the_stream_and_the_error_of_a_polled_group(client, service):
+    service.fails = True
+    async with client.stream("POST", "/v1/groups?stream=true", json={"prompt": "q"}) as reply:
+        lines = [json.loads(line) async for line in reply.aiter_lines()]
+    assert lines[-1] == {"done": False, "trajectories": 1, "error": "engine_error", "detail": "engine 0 is broken"}
+    group_id = (await client.post("/v1/groups", json={"prompt": "q"})).json()["id"]
+    reply = await finished(client, group_id)
+    assert (reply["status"], reply["error"], len(reply["trajectories"])) == ("failed", "engine_error: engine 0 is broken", 1)
+
+
+async def test_a_client_that_leaves_a_stream_gives_the_group_up_and_its_slot_back(client, service):
+    """At once, not when the next trajectory is ready: it may be minutes away."""
+    service.hold_at = 1
+    async with client.stream("POST", "/v1/groups?stream=true", json={"prompt": "q", "n": 5}) as reply:
+        await anext(reply.aiter_lines())
+    async with asyncio.timeout(5):
+        while not service.given_up:
+            await asyncio.sleep(0.01)
+    for _ in range(2):
+        assert (await client.post("/v1/groups", json={"prompt": "q"})).status_code == 202
+
+
+async def test_one_group_too_many_is_told_when_to_come_back(client, service):
+    service.gate.clear()
+    ids = [(await client.post("/v1/groups", json={"prompt": "q"})).json()["id"] for _ in range(2)]
+    for path in ("/v1/groups", "/v1/groups?stream=true"):
+        full = await client.post(path, json={"prompt": "q"})
+        assert full.status_code == 429 and full.headers["retry-after"] == "7" and "2 groups" in full.json()["detail"]
+    service.gate.set()
+    for group_id in ids:
+        await finished(client, group_id)
+    assert (await client.post("/v1/groups", json={"prompt": "q"})).status_code == 202
+
+
+async def test_old_finished_groups_are_forgotten(client):
+    ids = []
+    for _ in range(6):
+        ids.append((await client.post("/v1/groups", json={"prompt": "q"})).json()["id"])
+        await finished(client, ids[-1])
+    gone = await client.get(f"/v1/groups/{ids[0]}")
+    assert gone.status_code == 404 and "No group" in gone.json()["detail"]
+    assert (await client.get(f"/v1/groups/{ids[-1]}")).status_code == 200
+
+
+async def test_generate_is_token_ids_in_and_token_ids_logprobs_versions_out(client, service):
+    reply = await client.post("/generate", json={"token_ids": [1, 2], "max_tokens": 5, "stop": ["x"], "seed": 3, "temperature": 0.5})
+    assert reply.json() == {"token_ids": [7], "logprobs": [-0.25], "versions": [3], "text": "x", "finish_reason": "stop", "stop_reason": "x"}
+    assert service.asked == [([1, 2], Sampling(5, ("x",), 0.5, 1.0, 3))]
+
+
+async def test_generate_over_the_bound_is_429_and_a_broken_engine_503(client, service):
+    service.gate.clear()
+    body = {"token_ids": [1], "max_tokens": 1}
+    running = [asyncio.create_task(client.post("/generate", json=body)) for _ in range(2)]
+    async with asyncio.timeout(5):
+        while len(service.asked) < 2:
+            await asyncio.sleep(0.01)
+    assert (await client.post("/generate", json=body)).status_code == 429
+    service.gate.set()
+    assert [r.status_code for r in await asyncio.gather(*running)] == [200, 200]
+    service.fails = True
+    broken = await client.post("/generate", json=body)
+    assert broken.status_code == 503 and broken.json() == {"error": "engine_error", "detail": "engine 0 is broken"}
+
+
+@pytest.mark.parametrize("body", [{"token_ids": [], "max_tokens": 1}, {"token_ids": [1], "max_tokens": 0}, {"token_ids": [1], "max_tokens": 1, "tempreature": 1}])
+async def test_a_malformed_request_is_422(client, body):
+    assert (await client.post("/generate", json=body)).status_code == 422
+
+
+async def test_pause_and_resume_reach_the_service(client, service):
+    assert (await client.post("/pause")).json() == {"paused": True} and service.paused
+    assert (await client.post("/resume")).json() == {"paused": False} and not service.paused
+
+
+async def test_vllms_app_answers_below_our_routes(client):
+    assert (await client.get("/v1/models")).text == "vllm"
+    assert (await client.get("/health")).json() == {"status": "ok", "version": 3}
+    metrics = await client.get("/metrics")
+    assert metrics.text == "tir_running 0\n" and metrics.headers["content-type"].startswith("text/plain; version=0.0.4")
+
+
+@pytest.mark.parametrize("path", ["/metrics", "/v1/models", "/v1/groups/x"])
+@pytest.mark.parametrize("header", [None, "Bearer wrong", f"Basic {TOKEN}", TOKEN])
+async def test_every_route_but_health_wants_the_token(client, path, header):
+    headers = {} if header is None else {"Authorization": header}
+    async with httpx.AsyncClient(base_url=client.base_url, headers=headers) as stranger:
+        assert (await stranger.get(path)).status_code == 401
+        assert (await stranger.get("/health")).status_code == 200
+
+
+async def test_a_body_over_the_limit_is_413_announced_or_in_chunks(client, service):
+    async def chunks():
+        yield b'{"prompt": "'
+        for _ in range(30):
+            yield b"x" * 100
+        yield b'"}'
+
+    assert (await client.post("/v1/groups", content=b"x" * 2001)).status_code == 413
+    assert (await client.post("/v1/groups", content=chunks(), headers={"Content-Type": "application/json"})).status_code == 413
+    assert service.asked == []
+
+
+async def test_an_address_that_others_can_reach_needs_a_token(service):
+    with pytest.raises(ConfigError, match="no token"):
+        await serve(build_app(service, token=None), "0.0.0.0")
+
+
+async def test_a_port_in_use_is_named(service, client):
+    with pytest.raises(ConfigError, match=f"127.0.0.1:{client.base_url.port}"):
+        await serve(build_app(service, token=None), "127.0.0.1", client.base_url.port)
+
+
+async def test_a_stopped_server_closes_its_port(service):
+    server, port = await serve(build_app(service, token=None))
+    async with httpx.AsyncClient() as client:
+        assert (await client.get(f"http://127.0.0.1:{port}/health")).status_code == 200
+        server.cancel()
+        await asyncio.gather(server, return_exceptions=True)
+        with pytest.raises(httpx.TransportError):
+            await client.get(f"http://127.0.0.1:{port}/health")

@@ -1,0 +1,171 @@
+"""Digest and canary arithmetic, and what the publisher makes of engines that misbehave."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from openrlhf_tir.errors import ConfigError, WeightsUnverified
+from openrlhf_tir.types import Completion
+from openrlhf_tir.weights.digest import digest_file, tensors_digest
+from openrlhf_tir.weights.publisher import WeightPublisher, push_directory
+from openrlhf_tir.weights.verify import check_canary
+
+
+def completion(logprobs, version=1, token_ids=None) -> Completion:
+    n = len(logprobs)
+    return Completion(np.asarray(token_ids or range(n), np.int32), np.asarray(logprobs, np.float32), np.full(n, version, np.int32), "", "length")
+
+
+# --- digest
+
+
+def test_the_digest_of_a_file_is_that_of_the_tensors_in_any_order(tmp_path):
+    import torch
+    from safetensors.torch import save_file
+
+    tensors = {"b.w": torch.arange(6.0).reshape(2, 3), "a": torch.tensor([1.5, -2.0], dtype=torch.bfloat16), "s": torch.tensor(7)}
+    save_file(tensors, tmp_path / "w.safetensors", metadata={"note": "does not count"})
+    assert digest_file(tmp_path / "w.safetensors") == tensors_digest(tensors.items()) == tensors_digest(reversed(tensors.items()))
+
+
+def test_numpy_and_torch_tensors_have_the_same_digest():
+    import torch
+
+    a = np.arange(4, dtype=np.float32).reshape(2, 2).T  # not contiguous
+    assert tensors_digest([("x", a)]) == tensors_digest([("x", torch.from_numpy(a))]) == tensors_digest([("x", np.array([[0, 2], [1, 3]], np.float32))])
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        ("x", np.array([1.0, np.nextafter(np.float32(2), np.float32(3))], np.float32)),
+        ("y", np.array([1.0, 2.0], np.float32)),
+        ("x", np.array([[1.0, 2.0]], np.float32)),
+        ("x", np.array([1.0, 2.0], np.float32).view(np.int32)),
+    ],
+    ids=["one bit", "name", "shape", "dtype"],
+)
+def test_one_changed_bit_name_shape_or_dtype_changes_the_digest(other):
+    assert tensors_digest([other]) != tensors_digest([("x", np.array([1.0, 2.0], np.float32))])
+
+
+@pytest.mark.parametrize("damage", [lambda b: b[:-1], lambda b: b[:5], lambda b: b"", lambda b: b"\xff" * 64, lambda b: b + b"x"])
+def test_a_damaged_file_is_named(tmp_path, damage):
+    from safetensors.numpy import save
+
+    path = tmp_path / "w.safetensors"
+    path.write_bytes(damage(save({"x": np.ones(8, np.float32)})))
+    with pytest.raises(WeightsUnverified, match=r"w\.safetensors is no complete safetensors file"):
+        digest_file(path)
+
+
+# --- canary
+
+
+def test_the_canary_is_the_worst_token_of_all_completions():
+    verdict = check_canary([completion([-1.0, -2.0]), completion([-0.5])], [np.array([-1.0, -2.25]), np.array([-0.5])], tolerance=0.25)
+    assert verdict == (0.25, True)
+    assert check_canary([completion([-1.0])], [np.array([-1.5])], tolerance=0.25) == (0.5, False)
+
+
+def test_a_log_prob_that_is_not_finite_fails_the_canary():
+    assert check_canary([completion([float("nan")])], [np.array([-1.0])], tolerance=1.0) == (float("inf"), False)
+
+
+@pytest.mark.parametrize("scores", [[np.zeros(2)], []])
+def test_scores_that_do_not_align_are_a_bug(scores):
+    with pytest.raises(ValueError, match="cannot be compared"):
+        check_canary([completion([-1.0])], scores, tolerance=1.0)
+
+
+def test_a_canary_without_tokens_proves_nothing():
+    with pytest.raises(ValueError, match="cannot be compared"):
+        check_canary([], [], tolerance=1.0)
+
+
+# --- publisher
+
+
+class FakeLearner:
+    """Log-prob of every token is minus the number of updates: so is the engine's, if it has the weights."""
+
+    def __init__(self) -> None:
+        self.updates = 0
+
+    async def publish(self, path: Path) -> str:
+        path.write_bytes(b"weights")
+        return f"digest of update {self.updates}"
+
+    async def score(self, sequences):
+        return [np.full(len(s) - 1, -float(self.updates)) for s in sequences]
+
+
+class FakeEngine:
+    def __init__(self, fails: str = "", lags: int = 0) -> None:
+        self.fails, self.lags, self.version, self.files = fails, lags, 0, []
+
+    async def update_weights(self, path: Path, version: int, digest: str) -> None:
+        assert path.read_bytes() == b"weights"
+        if self.fails:
+            raise WeightsUnverified(self.fails)
+        self.version = version
+
+    async def canary(self, prompt_ids, max_tokens, seed):
+        return [completion([-float(self.version - self.lags)] * max_tokens, self.version) for _ in prompt_ids]
+
+
+def publisher(engines, tmp_path) -> WeightPublisher:
+    return WeightPublisher(FakeLearner(), engines, tmp_path / "push", [[5, 6, 7], [8]], tolerance=1e-4, canary_tokens=3)
+
+
+async def publish(p: WeightPublisher, version: int):
+    p.learner.updates = version
+    return await p.publish(version)
+
+
+async def test_a_push_reports_its_digest_and_keeps_only_the_last_file(tmp_path):
+    engines = [FakeEngine(), FakeEngine()]
+    p = publisher(engines, tmp_path)
+    for version in (1, 2):
+        report = await publish(p, version)
+    assert (report.version, report.digest, report.canary_max_diff) == (2, "digest of update 2", 0.0)
+    assert [e.version for e in engines] == [2, 2]
+    assert [f.name for f in (tmp_path / "push").iterdir()] == ["v2.safetensors"]
+    await p.close()
+    assert not (tmp_path / "push").exists()
+
+
+async def test_unchanged_weights_are_not_a_new_version(tmp_path):
+    p = publisher([FakeEngine()], tmp_path)
+    await publish(p, 1)
+    with pytest.raises(WeightsUnverified, match="did not step"):
+        await p.publish(2)
+
+
+async def test_one_engine_that_refuses_does_not_keep_the_push_from_the_others(tmp_path):
+    engines = [FakeEngine(), FakeEngine(fails="other digest"), FakeEngine()]
+    p = publisher(engines, tmp_path)
+    with pytest.raises(WeightsUnverified, match="1 of 3 engines. engine 1: other digest"):
+        await publish(p, 1)
+    assert p.failed == [1]
+    assert [e.version for e in engines] == [1, 0, 1]
+
+
+async def test_an_engine_that_samples_from_older_weights_is_named_with_its_distance(tmp_path):
+    p = publisher([FakeEngine(), FakeEngine(lags=1)], tmp_path)
+    with pytest.raises(WeightsUnverified, match="engine 1: 1 nats"):
+        await publish(p, 1)
+    assert p.failed == [1]
+
+
+def test_a_publisher_without_canary_prompts_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match="canary"):
+        WeightPublisher(FakeLearner(), [FakeEngine()], tmp_path, [], tolerance=1e-4)
+
+
+def test_the_file_goes_to_the_run_directory_when_memory_is_short_or_engines_are_elsewhere(tmp_path):
+    assert push_directory(tmp_path, 1 << 60).parent == tmp_path
+    assert push_directory(tmp_path, 0, one_node=False).parent == tmp_path
