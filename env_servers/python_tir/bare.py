@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import tempfile
 
-from .bwrap import ENVIRONMENT, interpreter_command
+from .bwrap import ENVIRONMENT, interpreter_command, program
 from .limits import Limits
 from .sandbox import Execution
 from .supervise import supervise
@@ -21,9 +21,8 @@ class BareSandbox:
 
     async def run(self, code: str) -> Execution:
         with tempfile.TemporaryDirectory(prefix="tir-", ignore_cleanup_errors=True) as workdir:
-            return await supervise(
-                lambda status_fd, _: interpreter_command(status_fd, workdir, self.limits), code, self.limits, env={**ENVIRONMENT, "HOME": workdir, "PATH": "/usr/bin:/bin"}
-            )
+            env = {**ENVIRONMENT, "HOME": workdir, "PATH": "/usr/bin:/bin"}
+            return await supervise(lambda status_fd, _: interpreter_command(status_fd, workdir, self.limits), program(code), self.limits, env=env)
 
     async def close(self) -> None:
         pass

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import marshal
 import os
 import shutil
 import sys
@@ -34,7 +35,8 @@ from .sandbox import Execution, SandboxError
 from .stage import Stage
 from .supervise import memory_file, supervise
 
-RUNNER = Path(__file__).with_name("runner.py").read_text()
+RUNNER = marshal.dumps(compile(Path(__file__).with_name("runner.py").read_text(), "<runner>", "exec", dont_inherit=True, optimize=2))
+BOOT = f"import marshal, os; exec(marshal.loads(os.read(0, {len(RUNNER)})))"
 ENVIRONMENT = {
     "HOME": "/tmp",
     "USER": "sandbox",
@@ -58,7 +60,12 @@ def site_packages() -> list[str]:
 
 def interpreter_command(status_fd: int, workdir: str, limits: Limits) -> list[str]:
     """The interpreter without `site` (it would cost more than the rest of the start), with the runner as its program."""
-    return [os.path.realpath(sys.executable), "-s", "-S", "-P", "-X", "utf8", "-c", RUNNER, str(status_fd), workdir, limits.rlimits(), *site_packages()]
+    return [os.path.realpath(sys.executable), "-s", "-S", "-P", "-X", "utf8", "-c", BOOT, str(status_fd), workdir, limits.rlimits(), *site_packages()]
+
+
+def program(code: str) -> bytes:
+    """What the interpreter reads from stdin: the runner, then the snippet."""
+    return RUNNER + code.encode("utf-8", "surrogatepass")
 
 
 class BwrapSandbox:
@@ -87,7 +94,7 @@ class BwrapSandbox:
             return [*drop, *self._fixed, *options, "--", *interpreter_command(status_fd, "/tmp", self.limits)]
 
         try:
-            return await supervise(argv, code, self.limits, pass_fds=fds, env={})
+            return await supervise(argv, program(code), self.limits, pass_fds=fds, env={})
         finally:
             for fd in fds:
                 os.close(fd)

@@ -19,6 +19,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Literal
 
 from . import tree
@@ -69,20 +70,20 @@ def memory_file(data: bytes) -> int:
 
 async def supervise(
     argv: Callable[[int, int], Sequence[str]],
-    code: str,
+    stdin: bytes,
     limits: Limits,
     *,
     pass_fds: Sequence[int] = (),
     env: dict[str, str] | None = None,
 ) -> Execution:
-    """Run `argv(status_fd, info_fd)` with the code on stdin; both descriptors lead to the status pipe. Raises SandboxError."""
+    """Run `argv(status_fd, info_fd)` with `stdin` as a memory file; both descriptors lead to the status pipe. Raises SandboxError."""
     streams = _Stream(limits.keep_bytes), _Stream(limits.keep_bytes), _Stream(_STATUS_BYTES)
     out, err, status = streams
-    stdin, info_fd = memory_file(code.encode("utf-8", "surrogatepass")), os.dup(status.write_fd)
+    stdin_fd, info_fd = memory_file(stdin), os.dup(status.write_fd)
     try:
         process = subprocess.Popen(
             argv(status.write_fd, info_fd),
-            stdin=stdin,
+            stdin=stdin_fd,
             stdout=out.write_fd,
             stderr=err.write_fd,
             pass_fds=(status.write_fd, info_fd, *pass_fds),
@@ -94,7 +95,7 @@ async def supervise(
             os.close(s.read_fd)
         raise SandboxError(f"cannot start a sandbox process: {e.strerror}") from e
     finally:
-        for fd in (stdin, info_fd, *(s.write_fd for s in streams)):
+        for fd in (stdin_fd, info_fd, *(s.write_fd for s in streams)):
             os.close(fd)
     return await _Run(process, streams, limits).result()
 
@@ -134,10 +135,8 @@ class _Run:
             self.loop.remove_reader(self.status.read_fd)
             return
         if self.init_fd < 0 and (found := _INIT_PID.search(self.status.data)):
-            try:
+            with suppress(ProcessLookupError):  # already gone
                 self.init_fd = os.pidfd_open(int(found[1]))
-            except ProcessLookupError:
-                self.init_fd = -1  # already gone
         if self.memory_check is None and _is_up(self.status.data):
             self.clock.cancel()
             self.clock = self.loop.call_later(self.limits.code_timeout_s, self.stop, "time_limit")
@@ -162,10 +161,8 @@ class _Run:
 
     def on_init_exit(self) -> None:
         self.loop.remove_reader(self.init_fd)
-        try:
-            os.waitid(os.P_PIDFD, self.init_fd, os.WEXITED)  # inherited when the outer process exited first; see BwrapSandbox
-        except ChildProcessError:
-            pass
+        with suppress(ChildProcessError):  # the outer process has waited for it already
+            os.waitid(os.P_PIDFD, self.init_fd, os.WEXITED)
         self.gone.set_result(None)
 
     def stop(self, reason: Stop) -> None:
@@ -180,10 +177,8 @@ class _Run:
 
     def kill_init(self) -> None:
         if self.init_fd >= 0:
-            try:
+            with suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self.init_fd, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
 
     async def tear_down(self) -> None:
         """Kill what is left, wait for its end, take the rest of the output, give everything back."""

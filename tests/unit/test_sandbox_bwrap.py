@@ -316,3 +316,15 @@ async def test_no_descriptor_and_no_child_is_left_after_many_calls(sandbox):
     assert len(os.listdir("/proc/self/fd")) == before
     with pytest.raises(ChildProcessError):
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG)
+
+
+async def test_a_program_ends_as_a_script_does(sandbox):
+    code = (
+        "import atexit, sys, threading, time\n"
+        "class Loud:\n    def __del__(self): print('deleted')\n"
+        "kept = Loud()\n"
+        "atexit.register(print, 'atexit')\n"
+        "threading.Thread(target=lambda: (time.sleep(0.1), print('thread'))).start()\n"
+        "sys.stdout.write('main, no newline; ')\n"
+    )
+    assert (await sandbox.run(code)).stdout == b"main, no newline; thread\natexit\ndeleted\n"
