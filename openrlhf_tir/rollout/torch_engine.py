@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..config import Config
-from ..errors import WeightsUnverified
+from ..errors import EngineError, WeightsUnverified
 from ..types import Completion, Sampling
 from ..weights.digest import digest_file
 from .busy import BusyMeter
@@ -50,15 +51,27 @@ class TorchEngine:
         """See Engine."""
         self._unfinished += 1
         try:
-            async with self._one_at_a_time:
+            while True:
                 await self._running.wait()
-                self._busy.enter()
-                try:
-                    completion = await asyncio.to_thread(self._sample, list(token_ids), sampling, request_id)
-                finally:
-                    self._busy.leave()
+                async with self._one_at_a_time:
+                    if self._running.is_set():  # else paused while others were decoded
+                        return await self._decode(list(token_ids), sampling, request_id)
         finally:
             self._unfinished -= 1
+
+    async def _decode(self, prompt_ids: list[int], sampling: Sampling, request_id: str) -> Completion:
+        """In a thread. A cancelled caller stops it at the next token and leaves only then: the model is used by one at a time."""
+        given_up = threading.Event()
+        thread = asyncio.create_task(asyncio.to_thread(self._sample, prompt_ids, sampling, request_id, given_up))
+        self._busy.enter()
+        try:
+            completion = await asyncio.shield(thread)
+        except asyncio.CancelledError:
+            given_up.set()
+            await thread
+            raise
+        finally:
+            self._busy.leave()
         self._tokens += len(completion.token_ids)
         return completion
 
@@ -82,6 +95,8 @@ class TorchEngine:
             self.version = version
 
     async def canary(self, prompt_ids: list[list[int]], max_tokens: int, seed: int) -> list[Completion]:
+        if not self._running.is_set():
+            raise EngineError("A canary on a paused engine would wait for ever. Call resume first.")
         return [await self.generate(p, Sampling(max_tokens, seed=seed + i), request_id=f"canary/{i}") for i, p in enumerate(prompt_ids)]
 
     def stats(self) -> dict[str, float]:
@@ -101,7 +116,7 @@ class TorchEngine:
     async def stop(self) -> None:
         """Nothing to end."""
 
-    def _sample(self, prompt_ids: list[int], sampling: Sampling, request_id: str) -> Completion:
+    def _sample(self, prompt_ids: list[int], sampling: Sampling, request_id: str, given_up: threading.Event) -> Completion:
         decoder = IncrementalDecoder(self.codec, prompt_ids)
         seed = sampling.seed if sampling.seed is not None else int.from_bytes(hashlib.blake2b(request_id.encode(), digest_size=7).digest(), "big")
         token_ids, logprobs, text = [], [], ""
@@ -115,7 +130,7 @@ class TorchEngine:
                 finish = "stop"
             elif stop := _matched_stop(text, len(new), sampling.stop):
                 finish, (reason, text) = "stop", stop
-            if finish == "stop" or len(token_ids) == sampling.max_tokens:
+            if finish == "stop" or len(token_ids) == sampling.max_tokens or given_up.is_set():
                 break
         return Completion(
             np.asarray(token_ids, np.int32), np.asarray(logprobs, np.float32), np.full(len(token_ids), self.version, np.int32), text, finish, reason

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
+
 PAD, EOS = 0, 1
 WORD = "ab"
 
@@ -52,3 +54,42 @@ def save_tiny(directory: Path, seed: int = 0, *, scale: float = 8.0) -> Path:
     make_model(seed, scale=scale).save_pretrained(directory)
     make_tokenizer().save_pretrained(directory)
     return directory
+
+
+class HfLearner:
+    """A Learner as far as pushes go: plain transformers weights that a test replaces at will."""
+
+    def __init__(self, seed: int, scale: float = 8.0) -> None:
+        self.scale, self.version, self.leave_out = scale, 0, None
+        self.reset(seed)
+
+    def reset(self, seed: int) -> None:
+        self.model = make_model(seed, scale=self.scale)
+
+    async def publish(self, path: Path) -> str:
+        from safetensors.torch import save_file
+
+        from openrlhf_tir.weights.digest import tensors_digest
+
+        skip = {"lm_head.weight", self.leave_out}
+        tensors = {name: t for name, t in self.model.state_dict().items() if name not in skip}
+        save_file(tensors, path)
+        return tensors_digest(tensors.items())
+
+    async def score(self, sequences: list[list[int]]) -> list[np.ndarray]:
+        return [self.logprobs(ids[:1], ids[1:]) for ids in sequences]
+
+    def logprobs(self, prompt, response) -> np.ndarray:
+        """[T] log-probs of the response's tokens."""
+        import torch
+
+        ids = torch.tensor([[*map(int, prompt), *map(int, response)]])
+        with torch.no_grad():
+            logprobs_TV = self.model(ids).logits[0, len(prompt) - 1 : -1].log_softmax(-1)
+        return logprobs_TV.gather(1, ids[0, len(prompt) :, None])[:, 0].numpy()
+
+    def next_logits(self, prompt) -> np.ndarray:
+        import torch
+
+        with torch.no_grad():
+            return self.model(torch.tensor([list(prompt)])).logits[0, -1].numpy()

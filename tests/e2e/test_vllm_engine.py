@@ -1,0 +1,257 @@
+"""The real vLLM engine on a tiny model: one engine for the whole module, tests in order (each push moves the version on).
+
+The reference is a plain fp32 forward of the same weights by transformers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import numpy as np
+import pytest
+import pytest_asyncio
+
+from openrlhf_tir.config import Config
+from openrlhf_tir.errors import EngineError, WeightsUnverified
+from openrlhf_tir.rollout.vllm_engine import VllmEngine
+from openrlhf_tir.types import Sampling
+from openrlhf_tir.weights.publisher import WeightPublisher
+
+from .tiny_model import EOS, WORD, HfLearner, make_tokenizer, save_tiny
+
+pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
+TOLERANCE = 1e-4
+
+
+def tiny_config() -> Config:
+    return Config(
+        vllm={"sync_backend": "file", "kv_cache_mib": 64, "max_num_seqs": 64},
+        ds={"param_dtype": "fp32"},
+        data={"max_len": 384},
+        rollout={"max_new_tokens": 256},
+    )
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def engine(tmp_path_factory):
+    model = save_tiny(tmp_path_factory.mktemp("model"), seed=0)
+    engine = await VllmEngine.start(str(model), tiny_config())
+    yield engine
+    await engine.stop()
+
+
+@pytest.fixture(scope="module")
+def learner() -> HfLearner:
+    """Holds the weights that the engine should have."""
+    return HfLearner(seed=0)
+
+
+@pytest.fixture
+def publisher(engine, learner, tmp_path):
+    prompts = [make_tokenizer().encode(p) for p in ("User: What is 17*23?\nAssistant:", "User: hi\nAssistant:")]
+    return WeightPublisher(learner, [engine], tmp_path / "push", prompts, tolerance=TOLERANCE)
+
+
+@pytest.fixture(scope="module")
+def prompt() -> list[int]:
+    return make_tokenizer().encode("User: What is 3+4?\nAssistant:")
+
+
+def worst(learner: HfLearner, prompt, completion, part=slice(None)) -> float:
+    """Largest difference, engine vs transformers, over the chosen sampled tokens."""
+    reference_T = learner.logprobs(prompt, completion.token_ids)
+    return float(np.abs(reference_T - completion.logprobs)[part].max())
+
+
+async def test_sampled_logprobs_equal_a_plain_forward(engine, learner, prompt):
+    completions = await asyncio.gather(*[engine.generate(prompt, Sampling(64), request_id=f"lp{i}") for i in range(8)])
+    assert max(worst(learner, prompt, c) for c in completions) <= TOLERANCE
+    assert len({c.token_ids.tobytes() for c in completions}) == 8
+    assert all((c.versions == 0).all() and c.finish_reason in ("length", "stop") for c in completions)
+
+
+async def test_a_seed_repeats_a_response_and_temperature_zero_is_greedy(engine, learner, prompt):
+    a, b = [await engine.generate(prompt, Sampling(16, seed=5), request_id=r) for r in "ab"]
+    assert a.token_ids.tolist() == b.token_ids.tolist()
+    greedy = await engine.generate(prompt, Sampling(8, temperature=0.0), request_id="g")
+    assert greedy.token_ids[0] == learner.next_logits(prompt).argmax()
+    assert worst(learner, prompt, greedy) <= TOLERANCE
+
+
+async def test_the_stop_string_stays_in_text_and_tokens(engine, prompt):
+    c = await engine.generate(prompt, Sampling(200, stop=("e",), seed=1), request_id="stop")
+    assert (c.finish_reason, c.stop_reason) == ("stop", "e")
+    assert c.text.endswith("e") and c.text.count("e") == 1
+    assert make_tokenizer().decode(c.token_ids) == c.text
+
+
+async def test_a_stop_string_that_ends_inside_a_token_keeps_the_whole_token(engine, prompt):
+    """The token "ab" completes the stop "a": the text is cut after "a", the sampled token is not."""
+    word = make_tokenizer().convert_tokens_to_ids(WORD)
+    for seed in range(100):
+        c = await engine.generate(prompt, Sampling(64, stop=("a",), seed=seed), request_id=f"in{seed}")
+        if len(c.token_ids) and c.token_ids[-1] == word:
+            break
+    assert c.token_ids[-1] == word and c.text.endswith("a")
+    assert make_tokenizer().decode(c.token_ids) == c.text + "b"
+    assert len(c.logprobs) == len(c.versions) == len(c.token_ids)
+
+
+async def test_a_sampled_eos_is_the_last_token_and_none_is_invented(engine, learner, prompt):
+    ended, full = None, None
+    for seed in range(200):
+        c = await engine.generate(prompt, Sampling(128, seed=seed), request_id=f"eos{seed}")
+        ended, full = (c, full) if c.finish_reason == "stop" else (ended, c)
+        if ended and full:
+            break
+    assert ended.token_ids[-1] == EOS and ended.token_ids.tolist().count(EOS) == 1 and ended.stop_reason is None
+    assert "<eos>" not in ended.text
+    assert worst(learner, prompt, ended) <= TOLERANCE
+    assert len(full.token_ids) == 128 and EOS not in full.token_ids
+
+
+async def test_a_prompt_that_does_not_fit_is_an_engine_error(engine):
+    with pytest.raises(EngineError, match="500 prompt tokens"):
+        await engine.generate([5] * 500, Sampling(8), request_id="long")
+
+
+async def test_a_cancelled_caller_aborts_its_request(engine, prompt):
+    task = asyncio.create_task(engine.generate(prompt, Sampling(256, stop=("\x00",)), request_id="gone"))
+    await asyncio.sleep(0.05)
+    assert engine.stats()["running"] + engine.stats()["waiting"] == 1
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert engine.stats()["running"] + engine.stats()["waiting"] == 0
+
+
+async def test_busy_intervals_cover_decoding_and_nothing_else(engine, prompt):
+    engine.drain_busy_intervals()
+    await asyncio.sleep(0.05)
+    await asyncio.gather(*[engine.generate(prompt, Sampling(8), request_id=f"busy{i}") for i in range(3)])
+    [(start, end)] = engine.drain_busy_intervals()
+    assert 0 < end - start < 5
+    assert engine.drain_busy_intervals() == []
+
+
+async def test_a_push_of_other_weights_is_sampled_from(engine, learner, publisher, prompt):
+    before = await engine.generate(prompt, Sampling(32), request_id="before")
+    learner.reset(seed=1)
+    assert worst(learner, prompt, before) > 1, "the two models must differ, or this proves nothing"
+    report = await publisher.publish(1)
+    after = await engine.generate(prompt, Sampling(32), request_id="after")
+    assert worst(learner, prompt, after) <= TOLERANCE and report.canary_max_diff <= TOLERANCE
+    assert (after.versions == 1).all() and engine.version == 1
+
+
+async def test_a_push_that_changes_nothing_is_refused(learner, publisher):
+    learner.reset(seed=2)
+    await publisher.publish(2)
+    with pytest.raises(WeightsUnverified, match="did not step"):
+        await publisher.publish(3)
+
+
+async def test_requests_in_flight_go_on_with_the_new_weights_and_say_so(engine, learner, publisher, prompt):
+    """Per token: log-probs before the switch are the old model's, after it the new model's over the recomputed prefix."""
+    old = HfLearner(seed=2)
+    so_far = engine.stats()["tokens_generated"]
+    tasks = [asyncio.create_task(engine.generate(prompt, Sampling(160), request_id=f"fly{i}")) for i in range(24)]
+    while engine.stats()["tokens_generated"] < so_far + 24 * 10:
+        await asyncio.sleep(0.005)
+    learner.reset(seed=3)
+    await publisher.publish(3)
+    completions = await asyncio.gather(*tasks)
+    spanning = [c for c in completions if len(set(c.versions.tolist())) == 2]
+    assert len(spanning) >= 6
+    for c in spanning:
+        switch = int((c.versions == 2).sum())
+        assert c.versions.tolist() == [2] * switch + [3] * (len(c.versions) - switch)
+        assert worst(old, prompt, c, slice(0, switch)) <= TOLERANCE
+        assert worst(learner, prompt, c, slice(switch, None)) <= TOLERANCE
+
+
+async def test_a_paused_engine_stays_paused_through_a_push_and_answers_after_resume(engine, learner, tmp_path, prompt):
+    await engine.pause()
+    task = asyncio.create_task(engine.generate(prompt, Sampling(8), request_id="waits"))
+    learner.reset(seed=4)
+    digest = await learner.publish(tmp_path / "w.safetensors")
+    await engine.update_weights(tmp_path / "w.safetensors", 4, digest)
+    await asyncio.sleep(0.1)
+    assert not task.done()
+    with pytest.raises(EngineError, match="resume first"):
+        await engine.canary([prompt], 4, seed=0)
+    await engine.resume()
+    c = await task
+    assert (c.versions == 4).all() and worst(learner, prompt, c) <= TOLERANCE
+
+
+async def test_a_file_that_is_not_the_announced_one_is_refused_and_harmless(engine, learner, tmp_path, prompt):
+    path = tmp_path / "w.safetensors"
+    other = HfLearner(seed=9)
+    await other.publish(path)
+    with pytest.raises(WeightsUnverified, match="announced"):
+        await engine.update_weights(path, 5, "0" * 64)
+    path.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(WeightsUnverified, match="no complete safetensors file"):
+        await engine.update_weights(path, 5, "0" * 64)
+    c = await engine.generate(prompt, Sampling(8), request_id="still")
+    assert (c.versions == 4).all() and worst(learner, prompt, c) <= TOLERANCE
+
+
+async def test_the_canary_catches_a_push_that_only_arrives(engine, learner, publisher):
+    """The engine takes the file and checks its digest, but loads nothing: the silent failure."""
+    learner.reset(seed=5)
+
+    class Deaf:
+        async def update_weights(self, path, version, digest):
+            engine.version = version
+
+        canary = engine.canary
+
+    publisher.engines = [Deaf()]
+    with pytest.raises(WeightsUnverified, match="arrived .* but is not what these engines sample from: engine 0"):
+        await publisher.publish(5)
+    assert publisher.failed == [0]
+
+
+async def test_the_canary_catches_a_tied_head_that_keeps_its_packed_copy(engine, learner, publisher):
+    """Without the re-pack the logits still come from the old embedding; every check before the canary passes."""
+    await engine.init_transfer({"repack_lm_head": False})
+    learner.reset(seed=6)
+    with pytest.raises(WeightsUnverified, match="nats"):
+        await publisher.publish(6)
+    await engine.init_transfer({"repack_lm_head": True})
+    learner.reset(seed=7)
+    assert (await publisher.publish(7)).canary_max_diff <= TOLERANCE
+
+
+async def test_the_canary_catches_a_layer_that_was_not_in_the_file(engine, learner, publisher):
+    learner.reset(seed=8)
+    learner.leave_out = "model.layers.1.mlp.down_proj.weight"
+    with pytest.raises(WeightsUnverified, match="nats"):
+        await publisher.publish(8)
+    learner.leave_out = None
+
+
+async def test_vllms_own_api_runs_on_the_same_engine(engine, prompt):
+    import httpx
+
+    app = await engine.openai_app()
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://engine") as client:
+        [model] = (await client.get("/v1/models")).json()["data"]
+        body = {"model": model["id"], "prompt": prompt, "max_tokens": 4, "return_token_ids": True}
+        reply = (await client.post("/v1/completions", json=body)).json()
+    assert 1 <= len(reply["choices"][0]["token_ids"]) <= 4
+
+
+async def test_a_push_that_fails_half_way_breaks_the_engine_and_frees_its_callers(engine, prompt, tmp_path):
+    """Last: the engine is unusable afterwards."""
+    waiting = asyncio.create_task(engine.generate(prompt, Sampling(256, stop=("\x00",)), request_id="caught"))
+    await asyncio.sleep(0.02)
+    await engine.begin_update()
+    with pytest.raises(WeightsUnverified, match="'receive'"):
+        await engine.receive({"path": str(tmp_path / "missing.safetensors")})
+    with pytest.raises(EngineError, match="broken"):
+        await waiting
+    with pytest.raises(EngineError, match="Start a new one"):
+        await engine.generate(prompt, Sampling(4), request_id="no")
