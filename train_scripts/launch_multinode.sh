@@ -34,11 +34,14 @@ on() { # host, command
     fi
 }
 
+# Each node notes the process that holds its Ray daemons; ending that one ends them, and nobody else's Ray.
+pid_file="/tmp/openrlhf_tir_ray_$port.pid"
+
 tear_down() {
     trap - EXIT
     echo "stopping Ray on ${hosts[*]}" >&2
     for host in "${hosts[@]}"; do
-        on "$host" "'$venv/bin/ray' stop" >/dev/null 2>&1 &
+        on "$host" "kill \$(cat $pid_file) && rm $pid_file" >/dev/null 2>&1 &
     done
     wait
 }
@@ -46,15 +49,14 @@ trap tear_down EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
 
-# ray start --block keeps SLURM from ending the daemons with the step; ssh sessions need it to notice a dead node.
+start_ray() { # host, flags of ray start, what to wait for first
+    on "$1" "cd '$repo' && $3 export OMP_NUM_THREADS=\${OMP_NUM_THREADS:-1}; echo \$\$ > $pid_file && exec '$venv/bin/ray' start $2 --disable-usage-stats --block" &
+}
+
 address=$(on "$head" "hostname -I" | awk '{print $1}')
-env="OMP_NUM_THREADS=\${OMP_NUM_THREADS:-1}"
-started=()
-on "$head" "cd '$repo' && $env '$venv/bin/ray' start --head --node-ip-address=$address --port=$port --disable-usage-stats --block" &
-started+=($!)
+start_ray "$head" "--head --node-ip-address=$address --port=$port" ""
 for host in "${hosts[@]:1}"; do
-    on "$host" "cd '$repo' && for i in \$(seq 30); do $env '$venv/bin/ray' start --address=$address:$port --disable-usage-stats --block && exit; sleep 2; done; exit 1" &
-    started+=($!)
+    start_ray "$host" "--address=$address:$port" "until (exec 3<>/dev/tcp/$address/$port) 2>/dev/null; do sleep 1; done;"
 done
 
 "$venv/bin/python" - "$address:$port" "${#hosts[@]}" <<'PY'

@@ -33,7 +33,7 @@ trap 'exit 130' INT
 trap 'exit 143' TERM
 
 for ((i = 0; i < count; i++)); do
-    "$python" -m "env_servers.$env" --host "$host" --port-file "$ports/$i" "$@" &
+    "$python" -m "env_servers.$env" --host "$host" --port-file "$ports/$i" "$@" >&2 &
     pids+=($!)
 done
 

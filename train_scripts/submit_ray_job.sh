@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Submit a training run to a Ray cluster: submit_ray_job.sh --recipe zerotir_7b ...   [any flag of `openrlhf-tir train`]
+# Submit a training run to a Ray cluster: submit_ray_job.sh --run-dir /shared/runs/a --recipe zerotir_7b ...   [any flag of `openrlhf-tir train`]
 # Environment: RAY_ADDRESS (dashboard, default http://127.0.0.1:8265), TIR_JOB_FLAGS (more flags for `ray job submit`, e.g. --no-wait),
 #   TIR_COMMAND (train, or another command).
 # The repository travels as the job's working directory, so the nodes need the requirements, not the code.
@@ -8,6 +8,11 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 venv=${TIR_VENV:-.venv}
 [[ -x $venv/bin/ray ]] || { echo "There is no $venv/bin/ray. Run train_scripts/setup_env.sh first." >&2; exit 2; }
+if [[ ${TIR_COMMAND:-train} == train && " $* " != *" --run-dir"* ]]; then
+    echo "Give --run-dir with an absolute path that the nodes share: the job's own directory is temporary." >&2
+    exit 2
+fi
+
 umask 077
 runtime_env=$(mktemp --suffix=.yaml) # a file: secrets do not belong on a command line
 trap 'rm -f "$runtime_env"' EXIT
