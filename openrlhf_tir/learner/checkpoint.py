@@ -48,10 +48,13 @@ def load_rank(engine: deepspeed.DeepSpeedEngine, directory: Path, *, rank: int, 
     """Collective. Returns the version. Raises ConfigError when the checkpoint is of another number of ranks or is not there."""
     meta_file = directory / "learner.json"
     if not meta_file.is_file():
-        raise ConfigError(f"{directory} holds no learner checkpoint: {meta_file.name} is missing. Point ckpt.path at a directory that was saved, or start without --train.resume.")
+        raise ConfigError(f"{directory} holds no learner checkpoint: {meta_file.name} is missing. Resume from a directory that was saved.")
     meta = json.loads(meta_file.read_text())
     if meta["world_size"] != world_size:
-        raise ConfigError(f"{directory} was saved by {meta['world_size']} learner ranks, this run has {world_size}. Set actor.num_nodes * actor.num_gpus_per_node to {meta['world_size']}.")
+        raise ConfigError(
+            f"{directory} was saved by {meta['world_size']} learner ranks, this run has {world_size}. "
+            f"Set actor.num_nodes * actor.num_gpus_per_node to {meta['world_size']}."
+        )
     loaded, _ = engine.load_checkpoint(str(directory), tag=TAG)
     if loaded is None:
         raise ConfigError(f"DeepSpeed found no checkpoint in {directory / TAG}. The directory is incomplete; resume from an older one.")

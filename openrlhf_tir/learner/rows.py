@@ -54,7 +54,10 @@ def local_samples(batch: TrainBatch, groups: Sequence[Group], rank: int, cfg: Co
     for b, (item, group) in enumerate(zip(batch.items, groups, strict=True)):
         valid = group.valid
         if group.key != item.meta.key or [t.index for t in valid] != list(item.meta.index):
-            raise DataError(f"group {item.meta.key}: the payload is of group {group.key}, valid trajectories {[t.index for t in valid]}, metadata says {item.meta.index}.")
+            raise DataError(
+                f"group {item.meta.key}, valid trajectories {item.meta.index}: the payload is of group {group.key}, {[t.index for t in valid]}. "
+                "Pass groups[b] for batch.items[b]."
+            )
         masks = [trained_mask(t, cfg.train.env_mask) for t in valid]
         rewards = np.asarray(item.meta.rewards, np.float64)
         advantages = estimator.fn(AdvantageInputs(rewards, masks, cfg.algo.advantage.gamma))

@@ -11,15 +11,16 @@ import os
 import struct
 from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 import deepspeed
 import torch
 from torch import nn
 
-from .digest import TensorDigest
+from ..weights.digest import tensors_digest
 
 BUCKET_BYTES = 512 * 2**20
-DTYPES = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.float64: "F64", torch.int64: "I64", torch.int32: "I32", torch.uint8: "U8", torch.bool: "BOOL"}
+DTYPES = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.float64: "F64", torch.int64: "I64", torch.bool: "BOOL"}
 
 
 def named_weights(module: nn.Module) -> list[tuple[str, torch.Tensor]]:
@@ -57,11 +58,6 @@ def buckets(weights: list[tuple[str, torch.Tensor]], limit: int) -> Iterator[lis
         yield bucket
 
 
-def raw_bytes(tensor: torch.Tensor) -> memoryview:
-    """The tensor's bytes in C order, little endian; works for bfloat16, which numpy lacks."""
-    return memoryview(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
-
-
 def _header(weights: list[tuple[str, torch.Tensor]]) -> bytes:
     entries: dict[str, object] = {"__metadata__": {"format": "pt"}}
     offset = 0
@@ -75,30 +71,35 @@ def _header(weights: list[tuple[str, torch.Tensor]]) -> bytes:
 
 
 def write_weights(module: nn.Module, path: Path, *, rank: int, sharded: bool, bucket_bytes: int = BUCKET_BYTES) -> str | None:
-    """Collective. Returns the digest (digest.py) on rank 0, None elsewhere. Raises OSError on rank 0 when the disk refuses."""
+    """Collective. Returns the digest (weights/digest.py) on rank 0, None elsewhere. Raises OSError on rank 0 when the disk refuses."""
     weights = named_weights(module)
+    gathered = _gathered(weights, sharded, bucket_bytes)
     if rank != 0:
-        for bucket in buckets(weights, bucket_bytes):
-            with _gathered(bucket, sharded):
-                pass
+        for _ in gathered:
+            pass
         return None
-    digest = TensorDigest()
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(path.name + ".partial")
     with open(partial, "wb") as out:
         out.write(_header(weights))
-        for bucket in buckets(weights, bucket_bytes):
-            with _gathered(bucket, sharded):
-                for name, tensor in bucket:
-                    data = raw_bytes(tensor.data)
-                    out.write(data)
-                    digest.update(name, DTYPES[tensor.dtype], full_shape(tensor), data)
+        digest = tensors_digest(_written(gathered, out))
         out.flush()
         os.fsync(out.fileno())
     os.replace(partial, path)
-    return digest.hexdigest()
+    return digest
 
 
-def _gathered(bucket: list[tuple[str, torch.Tensor]], sharded: bool):
-    params = [tensor for _, tensor in bucket if isinstance(tensor, nn.Parameter)]
-    return deepspeed.zero.GatheredParameters(params, enabled=sharded)
+def _gathered(weights: list[tuple[str, torch.Tensor]], sharded: bool, bucket_bytes: int) -> Iterator[tuple[str, torch.Tensor]]:
+    """(name, full tensor) one after the other; valid until the next is asked for."""
+    for bucket in buckets(weights, bucket_bytes):
+        params = [tensor for _, tensor in bucket if isinstance(tensor, nn.Parameter)]
+        with deepspeed.zero.GatheredParameters(params, enabled=sharded):
+            yield from bucket
+
+
+def _written(tensors: Iterator[tuple[str, torch.Tensor]], out: BinaryIO) -> Iterator[tuple[str, torch.Tensor]]:
+    """Passes tensors through, on the CPU, after writing their bytes (C order, little endian; a view as uint8 because numpy lacks bfloat16)."""
+    for name, tensor in tensors:
+        host = tensor.data.cpu().contiguous()
+        out.write(host.flatten().view(torch.uint8).numpy())
+        yield name, host

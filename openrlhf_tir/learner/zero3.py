@@ -29,6 +29,8 @@ from .rows import FIELDS, local_moments, local_samples, to_rows
 from .schedule import rl_schedule
 from .weights_file import write_weights
 
+Objective = Callable[[MicroBatch], torch.Tensor]
+
 
 class Zero3Rank:
     def __init__(self, cfg: Config, rank: int, world_size: int, master_addr: str, master_port: int) -> None:
@@ -109,7 +111,7 @@ class Zero3Rank:
     def close(self) -> None:
         dist.destroy_process_group()
 
-    def _update(self, rows: Sequence[Row], names: Mapping[str, type], objective: Callable[[MicroBatch], torch.Tensor], counts: GlobalCounts, lr: float) -> dict[str, float]:
+    def _update(self, rows: Sequence[Row], names: Mapping[str, type], objective: Objective, counts: GlobalCounts, lr: float) -> dict[str, float]:
         """Forward and backward of all micro batches, then one optimiser step at `lr`."""
         self.model.train()
         summed = torch.zeros(1, dtype=torch.float64, device=self.device)
@@ -127,8 +129,8 @@ class Zero3Rank:
 
     def _micro_batches(self, rows: Sequence[Row], names: Mapping[str, type]) -> Iterator[tuple[list[int], MicroBatch]]:
         """(indices into rows, tensors); ranks with fewer run dummies, so that all make the same number of passes."""
-        train = self.cfg.train
-        planned = plan([len(r.token_ids) for r in rows], max_rows=train.micro_batch_size, max_tokens=train.max_tokens_per_gpu, packed=self.cfg.ds.packing_samples)
+        train, lengths = self.cfg.train, [len(r.token_ids) for r in rows]
+        planned = plan(lengths, max_rows=train.micro_batch_size, max_tokens=train.max_tokens_per_gpu, packed=self.cfg.ds.packing_samples)
         most = torch.tensor(len(planned), device=self.device)
         dist.all_reduce(most, dist.ReduceOp.MAX)
         for indices in planned + [[]] * (int(most) - len(planned)):
