@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from ..errors import ConfigError
@@ -48,7 +49,7 @@ class HfCodec:
             return self.tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True)
         # Cut every special token's text after its first character and tokenise the pieces by themselves.
         cuts = [0, *(m.start() + 1 for m in self._special.finditer(text)), len(text)]
-        pieces = [text[a:b] for a, b in zip(cuts, cuts[1:], strict=False)]
+        pieces = [text[a:b] for a, b in pairwise(cuts)]
         return [i for piece in pieces if piece for i in self.tokenizer.encode(piece, add_special_tokens=False)]
 
     def _leaks(self, texts: list[str], *, native: bool) -> list[str]:

@@ -187,8 +187,9 @@ class VllmEngine:
         """One short sample per prompt, at temperature 1, for the learner to score. Same seed, same weights: same samples."""
         if self._paused:
             raise EngineError("A canary on a paused engine would wait for ever. Call resume first.")
-        samplings = [Sampling(max_tokens, seed=seed + i) for i in range(len(prompt_ids))]
-        return await asyncio.gather(*[self.generate(p, s, request_id=f"canary/{self.version}/{i}") for i, (p, s) in enumerate(zip(prompt_ids, samplings, strict=True))])
+        return await asyncio.gather(
+            *[self.generate(p, Sampling(max_tokens, seed=seed + i), request_id=f"canary/{self.version}/{i}") for i, p in enumerate(prompt_ids)]
+        )
 
     def stats(self) -> dict[str, float]:
         """Requests running and waiting (the OpenAI app's included), share of the KV cache in use, tokens sampled since start."""

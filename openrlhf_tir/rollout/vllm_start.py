@@ -55,7 +55,9 @@ def engine_args(model: str, cfg: Config, *, gpu: bool, index: int) -> AsyncEngin
     from vllm.engine.arg_utils import AsyncEngineArgs
 
     v = cfg.vllm
-    memory: dict[str, Any] = {"gpu_memory_utilization": v.gpu_memory_utilization} if gpu else {"kv_cache_memory_bytes": (v.kv_cache_mib or CPU_KV_CACHE_MIB) << 20}
+    memory: dict[str, Any] = {"gpu_memory_utilization": v.gpu_memory_utilization}
+    if not gpu:
+        memory = {"kv_cache_memory_bytes": (v.kv_cache_mib or CPU_KV_CACHE_MIB) << 20}
     return AsyncEngineArgs(
         model=model,
         dtype=DTYPES[cfg.ds.param_dtype] if v.dtype == "auto" else v.dtype,

@@ -68,7 +68,7 @@ def _tensors(path: str) -> Iterator[tuple[str, torch.Tensor]]:
     from safetensors import safe_open
 
     with safe_open(path, framework="pt", device="cpu") as f:
-        for name in f.keys():
+        for name in f.keys():  # noqa: SIM118 - not a mapping, it has no __iter__
             yield name, f.get_tensor(name)
 
 

@@ -79,7 +79,8 @@ async def client(service):
         return PlainTextResponse("vllm")
 
     vllm_app = Starlette(routes=[Route("/v1/models", vllm_route), Route("/health", vllm_route)])
-    app = build_app(service, token=TOKEN, vllm_app=vllm_app, limits=ServerLimits(max_groups=2, max_requests=2, max_body_bytes=2000, kept_groups=1, retry_after_s=7))
+    limits = ServerLimits(max_groups=2, max_requests=2, max_body_bytes=2000, kept_groups=1, retry_after_s=7)
+    app = build_app(service, token=TOKEN, vllm_app=vllm_app, limits=limits)
     server, port = await serve(app)
     async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", headers={"Authorization": f"Bearer {TOKEN}"}, timeout=5) as client:
         yield client
@@ -102,11 +103,16 @@ async def test_a_posted_group_is_accepted_and_can_be_polled(client, service):
     assert (await client.get(f"/v1/groups/{group_id}")).json()["status"] == "running"
     service.gate.set()
     reply = await finished(client, group_id)
-    assert reply["status"] == "done" and reply["error"] is None and len(reply["trajectories"]) == 2
+    assert reply["status"] == "done"
+    assert reply["error"] is None
+    assert len(reply["trajectories"]) == 2
     first = reply["trajectories"][0]
     assert first["segments"][0] == {"source": "model", "token_ids": [4, 5], "logprobs": [-0.5, -1.0], "versions": [2, 3], "text": "hi"}
-    assert first["segments"][1]["source"] == "env" and first["segments"][1]["versions"] == [-1]
-    assert first["calls"][0]["action"] == "print(42)" and first["reward"] == 1.0 and first["failed"] is None
+    assert first["segments"][1]["source"] == "env"
+    assert first["segments"][1]["versions"] == [-1]
+    assert first["calls"][0]["action"] == "print(42)"
+    assert first["reward"] == 1.0
+    assert first["failed"] is None
     assert (service.asked[0].label, service.asked[0].env) == ("2", None)
 
 
@@ -144,7 +150,9 @@ async def test_one_group_too_many_is_told_when_to_come_back(client, service):
     ids = [(await client.post("/v1/groups", json={"prompt": "q"})).json()["id"] for _ in range(2)]
     for path in ("/v1/groups", "/v1/groups?stream=true"):
         full = await client.post(path, json={"prompt": "q"})
-        assert full.status_code == 429 and full.headers["retry-after"] == "7" and "2 groups" in full.json()["detail"]
+        assert full.status_code == 429
+        assert full.headers["retry-after"] == "7"
+        assert "2 groups" in full.json()["detail"]
     service.gate.set()
     for group_id in ids:
         await finished(client, group_id)
@@ -157,7 +165,8 @@ async def test_old_finished_groups_are_forgotten(client):
         ids.append((await client.post("/v1/groups", json={"prompt": "q"})).json()["id"])
         await finished(client, ids[-1])
     gone = await client.get(f"/v1/groups/{ids[0]}")
-    assert gone.status_code == 404 and "No group" in gone.json()["detail"]
+    assert gone.status_code == 404
+    assert "No group" in gone.json()["detail"]
     assert (await client.get(f"/v1/groups/{ids[-1]}")).status_code == 200
 
 
@@ -179,24 +188,30 @@ async def test_generate_over_the_bound_is_429_and_a_broken_engine_503(client, se
     assert [r.status_code for r in await asyncio.gather(*running)] == [200, 200]
     service.fails = True
     broken = await client.post("/generate", json=body)
-    assert broken.status_code == 503 and broken.json() == {"error": "engine_error", "detail": "engine 0 is broken"}
+    assert broken.status_code == 503
+    assert broken.json() == {"error": "engine_error", "detail": "engine 0 is broken"}
 
 
-@pytest.mark.parametrize("body", [{"token_ids": [], "max_tokens": 1}, {"token_ids": [1], "max_tokens": 0}, {"token_ids": [1], "max_tokens": 1, "tempreature": 1}])
+@pytest.mark.parametrize(
+    "body", [{"token_ids": [], "max_tokens": 1}, {"token_ids": [1], "max_tokens": 0}, {"token_ids": [1], "max_tokens": 1, "tempreature": 1}]
+)
 async def test_a_malformed_request_is_422(client, body):
     assert (await client.post("/generate", json=body)).status_code == 422
 
 
 async def test_pause_and_resume_reach_the_service(client, service):
-    assert (await client.post("/pause")).json() == {"paused": True} and service.paused
-    assert (await client.post("/resume")).json() == {"paused": False} and not service.paused
+    assert (await client.post("/pause")).json() == {"paused": True}
+    assert service.paused
+    assert (await client.post("/resume")).json() == {"paused": False}
+    assert not service.paused
 
 
 async def test_vllms_app_answers_below_our_routes(client):
     assert (await client.get("/v1/models")).text == "vllm"
     assert (await client.get("/health")).json() == {"status": "ok", "version": 3}
     metrics = await client.get("/metrics")
-    assert metrics.text == "tir_running 0\n" and metrics.headers["content-type"].startswith("text/plain; version=0.0.4")
+    assert metrics.text == "tir_running 0\n"
+    assert metrics.headers["content-type"].startswith("text/plain; version=0.0.4")
 
 
 @pytest.mark.parametrize("path", ["/metrics", "/v1/models", "/v1/groups/x"])

@@ -81,7 +81,8 @@ async def test_a_seed_repeats_a_response_and_temperature_zero_is_greedy(engine, 
 async def test_the_stop_string_stays_in_text_and_tokens(engine, prompt):
     c = await engine.generate(prompt, Sampling(200, stop=("e",), seed=1), request_id="stop")
     assert (c.finish_reason, c.stop_reason) == ("stop", "e")
-    assert c.text.endswith("e") and c.text.count("e") == 1
+    assert c.text.endswith("e")
+    assert c.text.count("e") == 1
     assert make_tokenizer().decode(c.token_ids) == c.text
 
 
@@ -92,7 +93,8 @@ async def test_a_stop_string_that_ends_inside_a_token_keeps_the_whole_token(engi
         c = await engine.generate(prompt, Sampling(64, stop=("a",), seed=seed), request_id=f"in{seed}")
         if len(c.token_ids) and c.token_ids[-1] == word:
             break
-    assert c.token_ids[-1] == word and c.text.endswith("a")
+    assert c.token_ids[-1] == word
+    assert c.text.endswith("a")
     assert make_tokenizer().decode(c.token_ids) == c.text + "b"
     assert len(c.logprobs) == len(c.versions) == len(c.token_ids)
 
@@ -104,10 +106,13 @@ async def test_a_sampled_eos_is_the_last_token_and_none_is_invented(engine, lear
         ended, full = (c, full) if c.finish_reason == "stop" else (ended, c)
         if ended and full:
             break
-    assert ended.token_ids[-1] == EOS and ended.token_ids.tolist().count(EOS) == 1 and ended.stop_reason is None
+    assert ended.token_ids[-1] == EOS
+    assert ended.token_ids.tolist().count(EOS) == 1
+    assert ended.stop_reason is None
     assert "<eos>" not in ended.text
     assert worst(learner, prompt, ended) <= TOLERANCE
-    assert len(full.token_ids) == 128 and EOS not in full.token_ids
+    assert len(full.token_ids) == 128
+    assert EOS not in full.token_ids
 
 
 async def test_a_prompt_that_does_not_fit_is_an_engine_error(engine):
@@ -140,8 +145,10 @@ async def test_a_push_of_other_weights_is_sampled_from(engine, learner, publishe
     assert worst(learner, prompt, before) > 1, "the two models must differ, or this proves nothing"
     report = await publisher.publish(1)
     after = await engine.generate(prompt, Sampling(32), request_id="after")
-    assert worst(learner, prompt, after) <= TOLERANCE and report.canary_max_diff <= TOLERANCE
-    assert (after.versions == 1).all() and engine.version == 1
+    assert worst(learner, prompt, after) <= TOLERANCE
+    assert report.canary_max_diff <= TOLERANCE
+    assert (after.versions == 1).all()
+    assert engine.version == 1
 
 
 async def test_a_push_that_changes_nothing_is_refused(learner, publisher):
@@ -182,7 +189,8 @@ async def test_a_paused_engine_stays_paused_through_a_push_and_answers_after_res
         await engine.canary([prompt], 4, seed=0)
     await engine.resume()
     c = await task
-    assert (c.versions == 4).all() and worst(learner, prompt, c) <= TOLERANCE
+    assert (c.versions == 4).all()
+    assert worst(learner, prompt, c) <= TOLERANCE
 
 
 async def test_a_file_that_is_not_the_announced_one_is_refused_and_harmless(engine, learner, tmp_path, prompt):
@@ -195,7 +203,8 @@ async def test_a_file_that_is_not_the_announced_one_is_refused_and_harmless(engi
     with pytest.raises(WeightsUnverified, match="no complete safetensors file"):
         await engine.update_weights(path, 5, "0" * 64)
     c = await engine.generate(prompt, Sampling(8), request_id="still")
-    assert (c.versions == 4).all() and worst(learner, prompt, c) <= TOLERANCE
+    assert (c.versions == 4).all()
+    assert worst(learner, prompt, c) <= TOLERANCE
 
 
 async def test_the_canary_catches_a_push_that_only_arrives(engine, learner, publisher):
@@ -209,7 +218,7 @@ async def test_the_canary_catches_a_push_that_only_arrives(engine, learner, publ
         canary = engine.canary
 
     publisher.engines = [Deaf()]
-    with pytest.raises(WeightsUnverified, match="arrived .* but is not what these engines sample from: engine 0"):
+    with pytest.raises(WeightsUnverified, match=r"arrived .* but is not what these engines sample from: engine 0"):
         await publisher.publish(5)
     assert publisher.failed == [0]
 

@@ -52,7 +52,8 @@ async def test_stop_strings_stay_and_the_text_is_cut_inside_a_token(engine, prom
     for seed in range(100):
         c = await engine.generate(prompt, Sampling(32, stop=("User:", "a"), seed=seed), request_id="s")
         if c.finish_reason == "stop" and c.stop_reason == "a":
-            assert c.text.endswith("a") and c.text.count("a") == 1
+            assert c.text.endswith("a")
+            assert c.text.count("a") == 1
             whole = codec.decode(c.token_ids)
             assert whole == c.text + ("b" if c.token_ids[-1] == word else "")
             seen.add(whole[-1])
@@ -68,8 +69,11 @@ async def test_a_sampled_eos_is_the_last_token_and_none_is_invented(engine, prom
         ended, full = (c, full) if c.finish_reason == "stop" else (ended, c)
         if ended and full:
             break
-    assert ended.token_ids[-1] == EOS and ended.stop_reason is None and "<eos>" not in ended.text
-    assert (full.finish_reason, len(full.token_ids)) == ("length", 48) and EOS not in full.token_ids
+    assert ended.token_ids[-1] == EOS
+    assert ended.stop_reason is None
+    assert "<eos>" not in ended.text
+    assert (full.finish_reason, len(full.token_ids)) == ("length", 48)
+    assert EOS not in full.token_ids
 
 
 async def test_temperature_zero_takes_the_likeliest_token(engine, prompt):
@@ -83,7 +87,8 @@ async def test_a_published_version_is_sampled_from_and_verified(engine, prompt, 
     learner.reset(1)
     assert (await publisher.publish(1)).canary_max_diff < 1e-4
     c = await engine.generate(prompt, Sampling(12, seed=3), request_id="a")
-    assert (c.versions == 1).all() and np.abs(learner.logprobs(prompt, c.token_ids) - c.logprobs).max() < 1e-4
+    assert (c.versions == 1).all()
+    assert np.abs(learner.logprobs(prompt, c.token_ids) - c.logprobs).max() < 1e-4
 
 
 async def test_a_file_without_one_layer_or_with_another_digest_is_refused(engine, tmp_path):
@@ -122,7 +127,8 @@ async def test_a_paused_engine_answers_after_resume(engine, prompt):
     await engine.pause()
     task = asyncio.create_task(engine.generate(prompt, Sampling(2), request_id="w"))
     await asyncio.sleep(0.05)
-    assert not task.done() and engine.stats()["paused"] == 1.0
+    assert not task.done()
+    assert engine.stats()["paused"] == 1.0
     assert engine.drain_busy_intervals() == []
     await engine.resume()
     assert len((await task).token_ids) == 2

@@ -148,7 +148,7 @@ async def test_unchanged_weights_are_not_a_new_version(tmp_path):
 async def test_one_engine_that_refuses_does_not_keep_the_push_from_the_others(tmp_path):
     engines = [FakeEngine(), FakeEngine(fails="other digest"), FakeEngine()]
     p = publisher(engines, tmp_path)
-    with pytest.raises(WeightsUnverified, match="1 of 3 engines. engine 1: other digest"):
+    with pytest.raises(WeightsUnverified, match=r"1 of 3 engines\. engine 1: other digest"):
         await publish(p, 1)
     assert p.failed == [1]
     assert [e.version for e in engines] == [1, 0, 1]
