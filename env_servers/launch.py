@@ -21,15 +21,16 @@ TOKEN_ENV = "TIR_ENV_TOKEN"
 
 
 def add_serving_flags(parser: argparse.ArgumentParser, *, workers: int) -> None:
-    parser.add_argument("--host", default="127.0.0.1", help=f"address to bind; other than loopback needs the bearer token in ${TOKEN_ENV} (default: %(default)s)")
-    parser.add_argument("--port", type=int, default=0, help="port to bind; 0 takes a free one (default: %(default)s)")
-    parser.add_argument("--port-file", type=Path, metavar="PATH", help="write the bound port to PATH once the server answers: wait for this file instead of polling")
-    parser.add_argument("--server-url", metavar="URL", help="this server's own base URL, told to clients by /reset; needed only behind a load balancer")
-    parser.add_argument("--workers", type=int, default=workers, help="executions at once; about the number of cores (default: %(default)s)")
-    parser.add_argument("--max-queue", type=int, default=256, help="executions that may wait for a worker; more get 429 with Retry-After (default: %(default)s)")
-    parser.add_argument("--max-sessions", type=int, default=4096, help="open sessions; more get 429 (default: %(default)s)")
-    parser.add_argument("--session-ttl", type=float, default=3600.0, metavar="S", help="close a session unused for S seconds (default: %(default)s)")
-    parser.add_argument("--drain", type=float, default=30.0, metavar="S", help="on SIGTERM let running steps finish for S seconds (default: %(default)s)")
+    add = parser.add_argument
+    add("--host", default="127.0.0.1", help=f"address to bind; other than loopback needs the bearer token in ${TOKEN_ENV} (default: %(default)s)")
+    add("--port", type=int, default=0, help="port to bind; 0 takes a free one (default: %(default)s)")
+    add("--port-file", type=Path, metavar="PATH", help="write the bound port to PATH once the server answers")
+    add("--server-url", metavar="URL", help="this server's own base URL, told to clients by /reset; needed only behind a load balancer")
+    add("--workers", type=int, default=workers, help="executions at once; about the number of cores (default: %(default)s)")
+    add("--max-queue", type=int, default=256, help="executions that may wait for a worker; more get 429 (default: %(default)s)")
+    add("--max-sessions", type=int, default=4096, help="open sessions; more get 429 (default: %(default)s)")
+    add("--session-ttl", type=float, default=3600.0, metavar="S", help="close a session unused for S seconds (default: %(default)s)")
+    add("--drain", type=float, default=30.0, metavar="S", help="on SIGTERM let running steps finish for S seconds (default: %(default)s)")
 
 
 def serving_config(args: argparse.Namespace, *, env: str, action: str, **fields) -> ServingConfig:

@@ -95,7 +95,8 @@ class Sessions:
     def get(self, session_id: str) -> Session:
         session = self._by_id.get(session_id)
         if session is None:
-            raise NoSession(f"No session {session_id!r} here: never opened, closed, expired after {self.ttl_s:g} s, or opened on another server. POST /reset first.")
+            why = f"never opened, closed, expired after {self.ttl_s:g} s, or opened on another server"
+            raise NoSession(f"No session {session_id!r} here: {why}. POST /reset first.")
         session.last_used = self._clock()
         self._by_id.move_to_end(session_id)
         return session

@@ -20,6 +20,7 @@ from .bwrap import BwrapSandbox
 from .env import PythonEnv
 from .limits import Limits
 from .sandbox import Sandbox, SandboxError
+from .seccomp import filter_program
 from .selftest import self_test
 
 EXAMPLE = f"""
@@ -34,23 +35,34 @@ GET /health tells the isolation level and load, /schema what an action is, /metr
 With ${TOKEN_ENV} set, requests need 'Authorization: Bearer <token>'. SIGTERM drains, then stops.
 """
 
+NO_ISOLATION = """WARNING: --isolation none: model-written code runs with the rights of this server.
+WARNING: it can read and change its files, use the network and leave processes behind."""
+NO_SECCOMP = "WARNING: libseccomp is missing (`apt-get install libseccomp2`): snippets keep system calls that namespaces do not stop."
+
 
 def parser() -> argparse.ArgumentParser:
     limits = Limits()
-    p = argparse.ArgumentParser(prog="python -m env_servers.python_tir", description=__doc__, epilog=EXAMPLE, formatter_class=argparse.RawDescriptionHelpFormatter)
+    raw = argparse.RawDescriptionHelpFormatter
+    p = argparse.ArgumentParser(prog="python -m env_servers.python_tir", description=__doc__, epilog=EXAMPLE, formatter_class=raw)
     add_serving_flags(p, workers=2)
-    p.add_argument("--code-timeout", type=float, default=limits.code_timeout_s, metavar="S", help="wall clock of one snippet; beyond it the model reads TimeLimitExceeded (default: %(default)s)")
-    p.add_argument("--memory-mib", type=int, default=limits.memory_bytes >> 20, metavar="N", help="memory of one snippet with all its processes (default: %(default)s)")
-    p.add_argument("--isolation", choices=["bwrap", "none"], default="bwrap", help="none runs code with the rights of this server: only on a machine that may be harmed (default: %(default)s)")
+    seconds = "wall clock of one snippet; beyond it the model reads TimeLimitExceeded (default: %(default)s)"
+    p.add_argument("--code-timeout", type=float, default=limits.code_timeout_s, metavar="S", help=seconds)
+    memory = "memory of one snippet with all its processes (default: %(default)s)"
+    p.add_argument("--memory-mib", type=int, default=limits.memory_bytes >> 20, metavar="N", help=memory)
+    isolation = "none runs code with the rights of this server: only on a machine that may be harmed (default: %(default)s)"
+    p.add_argument("--isolation", choices=["bwrap", "none"], default="bwrap", help=isolation)
     return p
 
 
 def make_sandbox(isolation: str, limits: Limits) -> Sandbox:
     """A sandbox that has proved itself. Raises SandboxError with a remedy."""
     if isolation == "none":
-        print("WARNING: --isolation none: model-written code runs with the rights of this server. It can read its files, use the network and leave processes behind.", file=sys.stderr)
+        print(NO_ISOLATION, file=sys.stderr)
         return BareSandbox(limits)
-    sandbox = BwrapSandbox(limits)
+    seccomp = filter_program()
+    if seccomp is None:
+        print(NO_SECCOMP, file=sys.stderr)
+    sandbox = BwrapSandbox(limits, seccomp=seccomp)
     asyncio.run(self_test(sandbox))
     return sandbox
 

@@ -8,6 +8,7 @@ import tempfile
 
 from .sandbox import Sandbox, SandboxError
 
+OR_NONE = "or use --isolation none on a machine that may be harmed."
 PROBE = """
 import os, socket
 found = []
@@ -40,12 +41,12 @@ async def self_test(sandbox: Sandbox) -> None:
             raise SandboxError(f"the sandbox cannot run a snippet ({e}). {_remedy(str(e))}") from e
     if result.stdout != b"[]\n":
         said = (result.stdout or result.stderr)[-500:].decode("utf-8", "replace").strip()
-        raise SandboxError(f"the sandbox does not isolate: {said}. Fix the installation of bubblewrap, or use --isolation none on a machine that may be harmed.")
+        raise SandboxError(f"the sandbox does not isolate: {said}. Reinstall bubblewrap, {OR_NONE}")
 
 
 def _remedy(error: str) -> str:
     if "namespace" in error or "Operation not permitted" in error:
-        return "Allow user namespaces (`sysctl kernel.unprivileged_userns_clone=1`; in a container `--security-opt seccomp=unconfined`), or use --isolation none on a machine that may be harmed."
+        return f"Allow user namespaces (`sysctl kernel.unprivileged_userns_clone=1`; in a container `--security-opt seccomp=unconfined`), {OR_NONE}"
     if "proc" in error:
-        return "Let the container mount /proc (docker: `--security-opt systempaths=unconfined`), or use --isolation none on a machine that may be harmed."
-    return "Run `bwrap --unshare-user --ro-bind / / true` to see what bubblewrap lacks, or use --isolation none on a machine that may be harmed."
+        return f"Let the container mount /proc (docker: `--security-opt systempaths=unconfined`), {OR_NONE}"
+    return f"Run `bwrap --unshare-user --ro-bind / / true` to see what bubblewrap lacks, {OR_NONE}"

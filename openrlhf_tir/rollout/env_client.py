@@ -147,8 +147,8 @@ class EnvClient:
             reply = kind.model_validate_json(content)
         except ValidationError as e:
             first = e.errors(include_url=False, include_input=False)[0]
-            where = ".".join(map(str, first["loc"])) or "body"
-            raise EnvError(f"{url} sent no valid {kind.__name__}: {where}: {first['msg']}; got {_excerpt(content)}. Does this server speak the protocol?") from None
+            fact = f"{'.'.join(map(str, first['loc'])) or 'body'}: {first['msg']}"
+            raise EnvError(f"{url} sent no valid {kind.__name__}: {fact}; got {_excerpt(content)}. Does this server speak the protocol?") from None
         if isinstance(reply, StepReply) and reply.outcome == "capacity":
             raise _Again("the server is full", after_s=_seconds(str(reply.signals.get("retry_after_s", ""))))
         return reply

@@ -55,7 +55,9 @@ async def test_health_and_schema_are_the_protocols(env):
     _, http = env
     health = Health.model_validate((await http.send("GET", "/health"))[1])
     schema = EnvSchema.model_validate((await http.send("GET", "/schema"))[1])
-    assert health.env == schema.env and health.status == "ok" and health.capacity == schema.capacity >= 1
+    assert health.env == schema.env
+    assert health.status == "ok"
+    assert health.capacity == schema.capacity >= 1
 
 
 async def test_a_step_answers_its_own_session_and_id(env):
@@ -81,7 +83,8 @@ async def test_a_retry_that_arrives_while_the_first_runs_gets_the_same_reply(env
     session = await http.open(subject.slow_task)
     before = await http.steps_counted()
     first, second = await asyncio.gather(*[http.step(session, 0, subject.slow_action) for _ in range(2)])
-    assert first[1] == second[1] and first[1]["outcome"] == "ok"
+    assert first[1] == second[1]
+    assert first[1]["outcome"] == "ok"
     assert await http.steps_counted() == before + 1
 
 
@@ -102,14 +105,16 @@ async def test_an_old_id_with_another_action_is_a_conflict(env):
     session = await http.open()
     await http.step(session, 0, subject.action)
     status, body, _ = await http.step(session, 0, subject.action + " ")
-    assert status == 409 and "step_id 0" in body["detail"]
+    assert status == 409
+    assert "step_id 0" in body["detail"]
 
 
 async def test_a_reset_can_be_retried_but_not_changed(env):
     _, http = env
     request = {"task": {"k": 1}, "seed": 7, "session_id": f"chosen-{os.getpid()}-{id(http)}"}
     first, again = [await http.send("POST", "/reset", json=request) for _ in range(2)]
-    assert first[:2] == again[:2] and first[1]["session_id"] == request["session_id"]
+    assert first[:2] == again[:2]
+    assert first[1]["session_id"] == request["session_id"]
     assert (await http.send("POST", "/reset", json={**request, "seed": 8}))[0] == 409
 
 
@@ -127,7 +132,8 @@ async def test_a_missed_deadline_is_a_timeout_in_time_and_stays_one(env):
 async def test_steps_without_a_session_are_not_found(env):
     subject, http = env
     status, body, _ = await http.step("nobody", 0, subject.action)
-    assert status == 404 and "nobody" in body["detail"]
+    assert status == 404
+    assert "nobody" in body["detail"]
 
 
 async def test_a_closed_session_is_gone_and_closing_again_is_no_error(env):
@@ -150,12 +156,19 @@ async def test_closing_a_session_ends_what_it_runs(env):
 
 @pytest.mark.parametrize(
     "wrong",
-    [b"{", b"[]", b'{"session_id": "x"}', b'{"session_id":"x","step_id":-1,"action":"a","deadline_s":1}', b'{"session_id":"x","step_id":0,"action":"a","deadline_s":0}'],
+    [
+        b"{",
+        b"[]",
+        b'{"session_id": "x"}',
+        b'{"session_id": "x", "step_id": -1, "action": "a", "deadline_s": 1}',
+        b'{"session_id": "x", "step_id": 0, "action": "a", "deadline_s": 0}',
+    ],
 )
 async def test_a_malformed_step_is_refused_and_harms_nobody(env, wrong):
     subject, http = env
     status, body, _ = await http.send("POST", "/step", data=wrong, headers={"Content-Type": "application/json"})
-    assert status == 422 and body["detail"]
+    assert status == 422
+    assert body["detail"]
     assert (await http.step(await http.open(), 0, subject.action))[1]["outcome"] == "ok"
 
 
@@ -201,7 +214,8 @@ async def test_metrics_are_prometheus_text(env):
 async def test_a_body_over_the_limit_is_refused(env):
     _, http = env
     status, body, _ = await http.send("POST", "/step", data=b"x" * (5 << 20), headers={"Content-Type": "application/json"})
-    assert status == 413 and "limit" in body["detail"]
+    assert status == 413
+    assert "limit" in body["detail"]
 
     async def chunks():
         for _ in range(10):

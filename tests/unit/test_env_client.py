@@ -20,7 +20,8 @@ class Script:
         self.steps, self.seen, self.deleted, self.headers = list(steps), [], asyncio.Queue(), []
         self.resets, self.names_server = [], None
         app = web.Application(client_max_size=1 << 30)
-        app.add_routes([web.post("/reset", self._reset), web.post("/step", self._step), web.delete("/session/{id}", self._delete), web.get("/schema", self._schema)])
+        app.add_routes([web.post("/reset", self._reset), web.post("/step", self._step)])
+        app.add_routes([web.delete("/session/{id}", self._delete), web.get("/schema", self._schema)])
         self.server = TestServer(app)
 
     async def __aenter__(self) -> Script:
@@ -127,7 +128,7 @@ async def test_capacity_is_waited_for_and_is_no_failure():
 
 async def test_capacity_for_longer_than_the_deadline_is_a_timeout():
     async with Script(*[status(429, Retry_After="1")] * 9) as script, client(script, step_timeout_s=0.3) as c:
-        with pytest.raises(EnvTimeout, match="had no room or no answer within 0.3 s"):
+        with pytest.raises(EnvTimeout, match=r"had no room or no answer within 0\.3 s"):
             await one_step(c)
     assert len(script.seen) == 1
 
@@ -253,7 +254,7 @@ async def test_an_unknown_environment_is_named_with_the_known_ones():
 async def test_check_returns_the_schema_or_says_what_to_do():
     async with Script() as script, client(script) as c:
         assert (await c.check(script.url + "/")).env == "scripted"
-        with pytest.raises(EnvError, match="No environment server answers.*Start one"):
+        with pytest.raises(EnvError, match=r"No environment server answers.*Start one"):
             await c.check(f"http://127.0.0.1:{unused_port()}")
         with pytest.raises(EnvError, match="is not a URL"):
             await c.check("not a url")

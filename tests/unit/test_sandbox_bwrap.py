@@ -16,6 +16,7 @@ from env_servers.python_tir.bwrap import BwrapSandbox
 from env_servers.python_tir.env import judge
 from env_servers.python_tir.limits import Limits
 from env_servers.python_tir.sandbox import SandboxError
+from env_servers.python_tir.seccomp import filter_program
 
 pytestmark = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
 MIB = 1 << 20
@@ -24,7 +25,7 @@ LIMITS = Limits(code_timeout_s=3.0)
 
 @pytest.fixture
 async def sandbox():
-    sandbox = BwrapSandbox(LIMITS)
+    sandbox = BwrapSandbox(LIMITS, seccomp=filter_program())
     yield sandbox
     alive = await sandbox.run("print('alive')")
     await sandbox.close()
@@ -81,7 +82,8 @@ async def test_traceback_shows_the_snippets_lines_only(sandbox):
 async def test_syntax_error_is_told_apart_and_reads_like_a_scripts(sandbox):
     step = judge(await sandbox.run("x = ("))
     assert step.observation == "  line 1\n    x = (\n        \nSyntaxError: '(' was never closed\n"
-    assert step.signals["error_type"] == "syntax" and step.signals["executed"] is False
+    assert step.signals["error_type"] == "syntax"
+    assert step.signals["executed"] is False
 
 
 @pytest.mark.parametrize(
@@ -136,7 +138,8 @@ async def test_runs_as_an_unprivileged_user_without_capabilities(sandbox):
 @pytest.mark.parametrize("path", ["/etc/shadow", "/etc/passwd", "/root/.bashrc", "/home", "/sys/kernel", "/run", "/var/log", "/proc/1/root/etc"])
 async def test_host_files_are_not_there(sandbox, path):
     step = judge(await sandbox.run(f"import os; print(os.listdir('{path}') if os.path.isdir('{path}') else open('{path}').read())"))
-    assert step.outcome == "model_error" and "No such file" in step.observation
+    assert step.outcome == "model_error"
+    assert "No such file" in step.observation
 
 
 async def test_a_secret_in_the_hosts_tmp_is_not_there(sandbox):
@@ -145,7 +148,8 @@ async def test_a_secret_in_the_hosts_tmp_is_not_there(sandbox):
         f.flush()
         os.chmod(f.name, 0o644)
         e = await sandbox.run(f"import os, subprocess; print(os.path.exists({f.name!r}), os.listdir('/tmp')); open({f.name!r})")
-    assert e.stdout == b"False ['main.py']\n" and e.return_code == 1
+    assert e.stdout == b"False ['main.py']\n"
+    assert e.return_code == 1
 
 
 @pytest.mark.parametrize("path", ["/x", "/usr/x", "/dev/x", "/proc/sys/kernel/core_pattern"])
@@ -167,7 +171,12 @@ async def test_one_call_leaves_no_file_to_the_next(sandbox):
 
 
 async def test_calls_at_the_same_time_do_not_see_each_other(sandbox):
-    spy = "import os, time\ntime.sleep(0.3)\nprint(sorted(p for p in os.listdir('/proc') if p.isdigit()), [open(f'/proc/{p}/cmdline').read().count('s3cret') for p in ('1', '2')], os.listdir('/tmp'))"
+    spy = """
+import os, time
+time.sleep(0.3)
+pids = sorted(p for p in os.listdir('/proc') if p.isdigit())
+print(pids, [open(f'/proc/{p}/cmdline').read().count('s3cret') for p in pids], os.listdir('/tmp'))
+"""
     victim = "import time; secret = 's3cret'; open('/tmp/mine', 'w').write(secret); time.sleep(0.6); print('done')"
     seen, _ = await asyncio.gather(sandbox.run(spy), sandbox.run(victim))
     assert seen.stdout == b"['1', '2'] [0, 0] ['main.py']\n"
@@ -175,7 +184,12 @@ async def test_calls_at_the_same_time_do_not_see_each_other(sandbox):
 
 async def test_the_network_is_not_there(sandbox):
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        code = f"import socket\nfor a in (('127.0.0.1', {listener.getsockname()[1]}), ('1.1.1.1', 53)):\n    try: socket.create_connection(a, timeout=1); print('open')\n    except OSError: print('closed')"
+        code = f"""
+import socket
+for address in (("127.0.0.1", {listener.getsockname()[1]}), ("1.1.1.1", 53)):
+    try: socket.create_connection(address, timeout=1); print("open")
+    except OSError: print("closed")
+"""
         e = await sandbox.run(code)
     assert e.stdout == b"closed\nclosed\n"
 
@@ -197,7 +211,12 @@ async def test_a_loop_ends_at_its_time_limit_as_the_models_error(sandbox):
 
 async def test_nothing_survives_the_deadline(sandbox):
     marker = f"survivor-{os.getpid()}-a"
-    daemon = f"import os, subprocess, time\nsubprocess.Popen(['setsid', 'python3', '-c', 'import time; time.sleep(600)', '{marker}'], start_new_session=True)\nprint('up', flush=True)\ntime.sleep(600)"
+    daemon = f"""
+import subprocess, time
+subprocess.Popen(["setsid", "python3", "-c", "import time; time.sleep(600)", "{marker}"], start_new_session=True)
+print("up", flush=True)
+time.sleep(600)
+"""
     e = await with_limits(sandbox, code_timeout_s=0.6).run(daemon)
     assert (e.killed, e.stdout) == ("time_limit", b"up\n")
     assert processes_with(marker) == []
@@ -205,7 +224,16 @@ async def test_nothing_survives_the_deadline(sandbox):
 
 async def test_nothing_survives_the_programs_own_end(sandbox):
     marker = f"survivor-{os.getpid()}-b"
-    code = f"import os, time, sys\nif os.fork() == 0:\n    os.setsid()\n    if os.fork() == 0:\n        os.execv('/usr/bin/sleep', ['{marker}', '600'])\n    os._exit(0)\ntime.sleep(0.3); print('done')"
+    code = f"""
+import os, time
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        os.execv("/usr/bin/sleep", ["{marker}", "600"])
+    os._exit(0)
+time.sleep(0.3)
+print("done")
+"""
     e = await sandbox.run(code)
     assert (e.stdout, e.return_code) == (b"done\n", 0)
     assert processes_with(marker) == []
@@ -235,7 +263,17 @@ async def test_a_snippet_cannot_kill_its_init(sandbox):
 async def test_a_fork_bomb_ends_at_the_process_limit(sandbox):
     e = await with_limits(sandbox, code_timeout_s=0.8).run("import os\nwhile True:\n    try: os.fork()\n    except OSError: pass")
     assert e.killed == "time_limit"
-    e = await with_limits(sandbox).run("import os, time\nn = 0\ntry:\n    while n < 500:\n        if os.fork() == 0: time.sleep(60)\n        n += 1\nexcept BlockingIOError: print(n < 64, flush=True)\nos._exit(0)")
+    counted = """
+import os, time
+n = 0
+try:
+    while n < 500:
+        if os.fork() == 0: time.sleep(60)
+        n += 1
+except BlockingIOError: print(n < 64, flush=True)
+os._exit(0)
+"""
+    e = await with_limits(sandbox).run(counted)
     assert e.stdout == b"True\n"
 
 
@@ -246,7 +284,14 @@ async def test_one_process_cannot_take_more_than_its_memory(sandbox):
 
 
 async def test_many_processes_together_cannot_either(sandbox):
-    code = "import os, time\nfor i in range(8):\n    if os.fork() == 0:\n        x = bytearray(os.urandom(1)) * (60 << 20)\n        time.sleep(60)\ntime.sleep(60)"
+    code = """
+import os, time
+for i in range(8):
+    if os.fork() == 0:
+        x = b"x" * (60 << 20)
+        time.sleep(60)
+time.sleep(60)
+"""
     step = judge(await with_limits(sandbox, memory_bytes=200 * MIB, code_timeout_s=8.0).run(code))
     assert (step.observation, step.signals["error_type"]) == ("MemoryLimitExceeded", "memory")
 
@@ -280,7 +325,8 @@ async def test_one_file_is_limited(sandbox):
 
 async def test_a_deep_recursion_is_the_models_error(sandbox):
     step = judge(await sandbox.run("def f(): f()\nf()"))
-    assert step.outcome == "model_error" and "RecursionError" in step.observation
+    assert step.outcome == "model_error"
+    assert "RecursionError" in step.observation
 
 
 async def test_code_that_breaks_the_compiler_is_the_models_error(sandbox):
@@ -304,7 +350,7 @@ async def test_a_broken_bubblewrap_is_a_sandbox_error_not_the_models(sandbox):
 async def test_an_interpreter_that_does_not_come_up_is_a_sandbox_error(sandbox):
     working = sandbox._fixed
     sandbox._fixed = ["/bin/sh", "-c", "exec sleep 60"]
-    with pytest.raises(SandboxError, match="did not start within 0.2 s"):
+    with pytest.raises(SandboxError, match=r"did not start within 0\.2 s"):
         await with_limits(sandbox, start_timeout_s=0.2).run("print(1)")
     sandbox._fixed, sandbox.limits = working, LIMITS
 
@@ -328,3 +374,25 @@ async def test_a_program_ends_as_a_script_does(sandbox):
         "sys.stdout.write('main, no newline; ')\n"
     )
     assert (await sandbox.run(code)).stdout == b"main, no newline; thread\natexit\ndeleted\n"
+
+
+DENIED_CALLS = """
+import ctypes, socket
+libc = ctypes.CDLL(None, use_errno=True)
+def errno(name, *args):
+    ctypes.set_errno(0)
+    return name, getattr(libc, name)(*args) == -1 and ctypes.get_errno()
+print(errno("unshare", 0x10000000), errno("ptrace", 0, 0, 0, 0), errno("keyctl", 0) if hasattr(libc, "keyctl") else ("keyctl", 1),
+      errno("shmget", 0, 4096, 0o1600), errno("syscall", 425, 1, 0), errno("syscall", 319, b"x", 0), errno("mount", b"none", b"/tmp", b"tmpfs", 0, 0))
+for family in (socket.AF_INET, socket.AF_INET6, 16, 17, 40):
+    try: socket.socket(family, socket.SOCK_STREAM if family < 16 else socket.SOCK_RAW); print("open", family)
+    except PermissionError: pass
+a, b = socket.socketpair(); a.send(b"unix works"); print(b.recv(99))
+"""
+
+
+async def test_system_calls_beyond_the_namespaces_are_refused(sandbox):
+    e = await sandbox.run(DENIED_CALLS)
+    # 1 is EPERM, 38 ENOSYS; 425 is io_uring_setup, 319 memfd_create on x86-64
+    calls = "('unshare', 1) ('ptrace', 1) ('keyctl', 1) ('shmget', 1) ('syscall', 38) ('syscall', 38) ('mount', 1)"
+    assert e.stdout.decode() == f"{calls}\nb'unix works'\n", e.stderr
