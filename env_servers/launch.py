@@ -6,8 +6,10 @@ Bind -> serve -> write the port file -> (SIGTERM) stop accepting, let running st
 from __future__ import annotations
 
 import argparse
+import ctypes
 import ipaddress
 import os
+import signal
 import socket
 import sys
 from pathlib import Path
@@ -18,6 +20,7 @@ from fastapi import FastAPI
 from .serving import ServingConfig
 
 TOKEN_ENV = "TIR_ENV_TOKEN"
+PR_SET_PDEATHSIG = 1
 
 
 def add_serving_flags(parser: argparse.ArgumentParser, *, workers: int) -> None:
@@ -31,6 +34,7 @@ def add_serving_flags(parser: argparse.ArgumentParser, *, workers: int) -> None:
     add("--max-sessions", type=int, default=4096, help="open sessions; more get 429 (default: %(default)s)")
     add("--session-ttl", type=float, default=3600.0, metavar="S", help="close a session unused for S seconds (default: %(default)s)")
     add("--drain", type=float, default=30.0, metavar="S", help="on SIGTERM let running steps finish for S seconds (default: %(default)s)")
+    add("--die-with-parent", action="store_true", help="stop when the process that started this server is gone, however it went (Linux)")
 
 
 def serving_config(args: argparse.Namespace, *, env: str, action: str, **fields) -> ServingConfig:
@@ -67,10 +71,21 @@ def _is_loopback(host: str) -> bool:
 
 def serve(app: FastAPI, args: argparse.Namespace) -> None:
     """Blocks until SIGTERM or SIGINT."""
+    if args.die_with_parent:
+        _die_with_parent()
     sock = _bind(args.host, args.port)
     host = f"[{args.host}]" if ":" in args.host else args.host
     config = uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=max(1, round(args.drain)), timeout_keep_alive=75)
     _Server(config, args.port_file, f"http://{host}:{sock.getsockname()[1]}").run(sockets=[sock])
+
+
+def _die_with_parent() -> None:
+    """SIGTERM when the parent ends; at once if it has ended already."""
+    parent = os.getppid()
+    if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGTERM) != 0:
+        sys.exit(f"--die-with-parent does not work here: {os.strerror(ctypes.get_errno())}. Leave it out.")
+    if os.getppid() != parent:
+        sys.exit("The process that started this server is gone.")
 
 
 def _bind(host: str, port: int) -> socket.socket:

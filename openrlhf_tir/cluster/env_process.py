@@ -43,7 +43,7 @@ class _Server:
     async def start(self, port: int) -> str:
         """Returns the URL once the server answers. Raises ConfigError with the log's end when it does not come up."""
         self.port_file.unlink(missing_ok=True)
-        args = ["--host", "127.0.0.1", "--port", str(port), "--port-file", str(self.port_file)]
+        args = ["--host", "127.0.0.1", "--port", str(port), "--port-file", str(self.port_file), "--die-with-parent"]
         if self.cfg.env.name == "python_tir":
             args += ["--workers", str(self.cfg.env.workers), "--code-timeout", str(self.cfg.env.code_timeout_s)]
         with self.log.open("ab") as log:

@@ -31,11 +31,15 @@ log = logging.getLogger(__name__)
 class Member:
     """One actor. What is in `RolloutPool.members` is healthy and was proved to hold the current weights."""
 
-    name: str
+    index: int
     actor: Any
     url: str = ""
     running: set[GroupKey] = field(default_factory=set)
     on_death: Callable[[Member], None] = lambda member: None
+
+    @property
+    def name(self) -> str:
+        return f"rollout-{self.index}"
 
     async def call(self, ref: Any) -> Any:
         """Await a result. Raises EngineGone when the process is no more, and has it replaced."""
@@ -64,10 +68,10 @@ class RolloutPool:
     @classmethod
     async def start(cls, cfg: Config, model: str, env_urls: Mapping[str, list[str]]) -> RolloutPool:
         self = cls(cfg, model, env_urls)
-        self.members = list(await asyncio.gather(*(self._spawn(f"rollout-{i}") for i in range(cfg.vllm.num_engines))))
+        self.members = list(await asyncio.gather(*(self._spawn(i) for i in range(cfg.vllm.num_engines))))
         return self
 
-    async def _spawn(self, name: str) -> Member:
+    async def _spawn(self, index: int) -> Member:
         tp = self.cfg.vllm.tensor_parallel_size
         gpu = has_gpus()
         placement = placement_group([{"CPU": 1} | ({"GPU": 1} if gpu else {})] * tp, strategy="STRICT_PACK")
@@ -80,10 +84,10 @@ class RolloutPool:
                 runtime_env={"env_vars": worker_env(self.cfg)},
                 scheduling_strategy=PlacementGroupSchedulingStrategy(placement, placement_group_capture_child_tasks=True),
             )
-            .remote(name)
+            .remote(index)
         )
         url = await actor.start.remote(self.cfg, self.model, self.env_urls, os.environ.get(self.cfg.env.token_env))
-        return Member(name, actor, url, on_death=self._replace)
+        return Member(index, actor, url, on_death=self._replace)
 
     async def run_group(self, key: GroupKey, task: Task, mode=None) -> tuple[GroupMeta, Any]:
         """Raises EngineGone when the actor's process died, and whatever kept a dead one from being replaced."""
@@ -103,7 +107,7 @@ class RolloutPool:
             return
         self.members.remove(member)
         log.warning("%s died; starting another in its place", member.name)
-        task = asyncio.create_task(self._revive(member.name), name=f"revive {member.name}")
+        task = asyncio.create_task(self._revive(member.index), name=f"revive {member.name}")
         self._reviving.add(task)
         task.add_done_callback(self._revived)
 
@@ -113,8 +117,8 @@ class RolloutPool:
             self._broken = task.exception()
         self.joined.notify()
 
-    async def _revive(self, name: str) -> None:
-        fresh = await self._spawn(name)
+    async def _revive(self, index: int) -> None:
+        fresh = await self._spawn(index)
         if self.on_join:
             await self.on_join(fresh)
         self.members.append(fresh)

@@ -25,6 +25,7 @@ def ray_session(cfg: Config) -> Iterator[None]:
     else:
         actors = cfg.vllm.num_engines + cfg.actor.world_size + 2
         ray.init(
+            address="local",  # never a cluster that someone else happens to run here
             num_cpus=max(actors, os.cpu_count() or 1),
             include_dashboard=False,
             log_to_driver=cfg.logger.worker_logs,

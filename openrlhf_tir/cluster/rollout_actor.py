@@ -18,8 +18,8 @@ from ..types import Completion, Group, GroupKey, GroupMeta, Task
 class RolloutActor:
     """Async Ray actor; heavy imports happen in `start`, in the worker."""
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    def __init__(self, index: int) -> None:
+        self.index, self.name = index, f"rollout-{index}"
 
     async def start(self, cfg: Config, model: str, env_urls: Mapping[str, list[str]], token: str | None) -> str:
         """Load the model and open the endpoint; returns its URL."""
@@ -35,7 +35,7 @@ class RolloutActor:
         from ..rollout.vllm_engine import VllmEngine
         from .service import RolloutService
 
-        self.engine = await VllmEngine.start(model, cfg)
+        self.engine = await VllmEngine.start(model, cfg, index=self.index)
         self.batcher = Batcher(self.engine, max_wait_ms=cfg.rollout.max_wait_ms, max_batch=cfg.rollout.max_batch)
         self.envs = EnvClient(
             env_urls, token=token, max_concurrency=cfg.env.max_concurrency, step_timeout_s=cfg.env.step_timeout_s, max_retries=cfg.env.max_retries
