@@ -166,6 +166,7 @@ class Train(Section):
     max_tokens_per_gpu: int = Field(16192, ge=1, description="padded tokens per forward; splits micro batches further")
     seed: int = 42
     resume: bool = Field(False, description="go on from ckpt.path's latest checkpoint")
+    overwrite: bool = Field(False, description="start anew in a run_dir that holds an earlier run's checkpoints; they are deleted")
     max_restarts: int = Field(0, ge=0, description="how often the launcher starts a died controller again with --train.resume")
     env_mask: bool = Field(True, description="False trains on tool output as well (the seed work's 'world model' phase)")
     max_reissues: int = Field(2, ge=0, description="how often a group is issued again after its actor or environment failed")

@@ -52,6 +52,7 @@ def check(cfg: Config, *, training: bool = True, model: bool = True, data: bool 
         facts += check_model(cfg, machine)
     if training:
         check_loggers(cfg, machine)
+        check_run_dir(cfg)
     envs = {cfg.env.name}
     if data:
         found, data_facts = check_data(cfg, training=training)
@@ -65,6 +66,15 @@ def check_names(cfg: Config) -> None:
     turns.load(cfg.env.protocol)
     rewards.load(cfg.reward.name)
     get_estimator(cfg.algo.advantage.estimator)
+
+
+def check_run_dir(cfg: Config) -> None:
+    """A new run does not start on top of an earlier one's checkpoints unless told to."""
+    latest = cfg.run_dir / cfg.ckpt.path / "latest"
+    if latest.exists() and not (cfg.train.resume or cfg.train.overwrite):
+        raise ConfigError(
+            f"{cfg.run_dir} holds a run with checkpoint {latest.read_text().strip()}. Go on with --resume, choose another --run-dir, or delete it with --train.overwrite."
+        )
 
 
 def check_model(cfg: Config, machine: Machine) -> list[str]:

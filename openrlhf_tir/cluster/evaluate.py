@@ -30,17 +30,14 @@ class Figures:
     by_kind: dict[str, tuple[float, float]] = field(default_factory=dict)
 
 
-async def evaluate(pool: RolloutPool, tasks: list[Task], *, n: int, temperature: float, tick: Callable[[int], None] = lambda done: None) -> Figures:
-    """n samples per task at `temperature` (0: greedy). Raises EngineError when more than 2 % of the samples failed."""
+async def evaluate(pool: RolloutPool, tasks: list[Task], *, n: int, temperature: float, tick: Callable[[], None] = lambda: None) -> Figures:
+    """n samples per task at `temperature` (0: greedy); `tick` after each. Raises EngineError when more than 2 % of the samples failed."""
     gate = asyncio.Semaphore(CONCURRENT_GROUPS)
-    done = 0
 
     async def one(i: int, task: Task) -> GroupMeta:
-        nonlocal done
         async with gate:
             meta, _ = await pool.run_group(GroupKey(EVAL_EPOCH, i), task, EvalMode(n, temperature))
-        done += 1
-        tick(done)
+        tick()
         return meta
 
     metas = await asyncio.gather(*(one(i, t) for i, t in enumerate(tasks)))

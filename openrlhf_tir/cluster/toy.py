@@ -8,6 +8,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 
@@ -15,7 +17,7 @@ from transformers import AutoTokenizer
 
 from ..config import Config
 from ..observability.progress import bar
-from ..toy.cold_start import Schedule, cold_start
+from ..toy.cold_start import Batch, Schedule, cold_start
 from ..toy.model import save_model
 from ..toy.task import write_data
 from ..weights.publisher import WeightPublisher, push_directory
@@ -70,16 +72,20 @@ async def make_base(session: Session, base: ToyBase) -> tuple[Figures, Figures]:
     measured: list[tuple[Figures, Figures]] = []
     schedule = Schedule()
 
-    with bar("cold start: supervised fine-tuning", schedule.steps, session.console) as advance:
+    with ExitStack() as shown:  # one display at a time: the bar of the fine-tuning ends before the evaluation's begins
+        advance = shown.enter_context(bar("cold start: supervised fine-tuning", schedule.steps, session.console))
 
         async def judge() -> Figures:
+            shown.close()
             await publisher.publish(0)
             measured.append(await measure(session, cfg, tasks, "the base model"))
             return measured[-1][0]
 
-        await cold_start(
-            session.learner.sft_step, judge, seed=base.seed, schedule=schedule, on_step=lambda batch, m: advance(note=f"loss {m['loss']:.3f}")
-        )
+        def on_step(batch: Batch, metrics: Mapping[str, float]) -> None:
+            if not measured:
+                advance(note=f"loss {metrics['loss']:.3f}")
+
+        await cold_start(session.learner.sft_step, judge, seed=base.seed, schedule=schedule, on_step=on_step)
     await publisher.close()
     await session.learner.export(base.directory)
     sampled, greedy = measured[-1]

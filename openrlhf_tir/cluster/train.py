@@ -58,9 +58,10 @@ def eval_tasks(cfg: Config, tokenizer) -> list[Task]:
 
 async def measure(session: Session, cfg: Config, tasks: list[Task], what: str) -> tuple[Figures, Figures]:
     """Sampled (eval.temperature, n samples) and greedy figures of the engines' current weights."""
-    with bar(f"evaluate {what}", 2 * len(tasks), session.console) as advance:
-        sampled = await evaluate(session.pool, tasks, n=cfg.eval.n_samples_per_prompt, temperature=cfg.eval.temperature, tick=lambda _: advance())
-        greedy = await evaluate(session.pool, tasks, n=1, temperature=0.0, tick=lambda _: advance())
+    n = cfg.eval.n_samples_per_prompt
+    with bar(f"evaluate {what}", (n + 1) * len(tasks), session.console) as advance:
+        sampled = await evaluate(session.pool, tasks, n=n, temperature=cfg.eval.temperature, tick=lambda: advance(n))
+        greedy = await evaluate(session.pool, tasks, n=1, temperature=0.0, tick=advance)
     return sampled, greedy
 
 
@@ -83,9 +84,12 @@ async def run_training(
         base = scores(*await measure(session, cfg, held_out, "the base model"))
     if base:
         (cfg.run_dir / "base.json").write_text(base.model_dump_json())
-    ledger = Ledger(cfg.run_dir / "ledger.jsonl")
+    checkpoints = Checkpoints(cfg.run_dir / cfg.ckpt.path, cfg.ckpt.max_num)
     if not cfg.train.resume:
-        ledger.rolled_back(0, [])
+        checkpoints.clear()
+        for name in ("ledger.jsonl", traces.FILE):
+            (cfg.run_dir / name).unlink(missing_ok=True)
+    ledger = Ledger(cfg.run_dir / "ledger.jsonl")
     canary = [tokenizer(t.prompt, add_special_tokens=False)["input_ids"] for t in prompts.tasks[:4]]
     directory = push_directory(cfg.run_dir, model_bytes(cfg.actor.model_name_or_path), one_node=len(ray.nodes()) == 1)
     publisher = WeightPublisher(session.learner, session.pool.members, directory, canary, tolerance=cfg.vllm.canary_tolerance, seed=cfg.train.seed)
@@ -108,7 +112,7 @@ async def run_training(
             learner=session.learner,
             publisher=publisher,
             ledger=ledger,
-            checkpoints=Checkpoints(cfg.run_dir / cfg.ckpt.path, cfg.ckpt.max_num),
+            checkpoints=checkpoints,
             observer=Observer(metrics, trace, progress),
             evaluate=evaluate_now,
         )

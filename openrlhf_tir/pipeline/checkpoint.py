@@ -44,6 +44,10 @@ class Checkpoints:
             shutil.rmtree(old)
         return final
 
+    def clear(self) -> None:
+        """Forget all checkpoints: a new run starts here."""
+        shutil.rmtree(self.directory, ignore_errors=True)
+
     def latest(self) -> Path | None:
         """The last whole checkpoint, or None. Raises ConfigError when `latest` names one that is gone."""
         pointer = self.directory / "latest"
