@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import sys
 
 from ..flags import add_config_flags
 from . import config_of
+from .restarts import run_with_restarts
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -21,6 +23,8 @@ def run(args: argparse.Namespace) -> int:
         print(f"check: {fact}", flush=True)
     if args.check_only:
         return 0
+    if cfg.train.max_restarts:
+        return run_with_restarts(sys.argv[1:], cfg.train.max_restarts)
     from ..cluster.main import train
 
     train(cfg)
