@@ -1,0 +1,181 @@
+"""The learner on real DeepSpeed ranks, against a plain PyTorch model on one process. Everything runs in tests/e2e/learner_runs.py."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import socket
+
+import numpy as np
+import pytest
+
+from .learner_runs import SEQUENCES, SFT_ROWS, batch, config, run
+from .tiny_model import save_tiny
+
+pytestmark = pytest.mark.slow
+WORLDS = (1, 2)
+
+
+def _free_port() -> int:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+@pytest.fixture(scope="module")
+def workdir(tmp_path_factory):
+    out = tmp_path_factory.mktemp("learner")
+    save_tiny(out / "model", scale=1.0)
+    (out / "other-world").mkdir()
+    (out / "other-world" / "learner.json").write_text(json.dumps({"version": 1, "world_size": 4}))
+    return out
+
+
+@pytest.fixture(scope="module")
+def results(workdir):
+    """results[world][rank]; both sizes run at the same time."""
+    import torch.multiprocessing as mp
+
+    runs = [mp.spawn(run, (world, _free_port(), workdir / "model", workdir), nprocs=world, join=False) for world in WORLDS]
+    for context in runs:
+        while not context.join(timeout=180):
+            pass
+    return {w: [pickle.loads((workdir / f"results-{w}-{r}.pkl").read_bytes()) for r in range(w)] for w in WORLDS}
+
+
+@pytest.fixture(scope="module")
+def model(workdir):
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    return AutoModelForCausalLM.from_pretrained(workdir / "model", dtype=torch.float32)
+
+
+def plain_gradient(model, loss) -> dict[str, np.ndarray]:
+    model.zero_grad()
+    loss.backward()
+    return {name: p.grad.numpy().copy() for name, p in model.named_parameters()}
+
+
+def plain_logprobs(model, ids):
+    import torch
+
+    ids = torch.as_tensor(np.asarray(ids), dtype=torch.long)[None]
+    return torch.log_softmax(model(ids).logits[0, :-1], -1).gather(-1, ids[0, 1:, None])[:, 0]
+
+
+def plain_policy_loss(model):
+    """Token mean of the clipped objective over the batch of seed 0, one sequence at a time, with nothing of the project's learner."""
+    import torch
+
+    (_, groups), clip = batch(1, seed=0), config("", 1).actor.clip
+    terms = []
+    for group in groups:
+        mean = np.mean([t.reward for t in group.trajectories])
+        for t in group.trajectories:
+            logp = plain_logprobs(model, np.concatenate([t.prompt_ids, t.token_ids]))[len(t.prompt_ids) - 1 :]
+            ratio = (logp - torch.tensor(t.logprobs)).exp()
+            terms.append((ratio[t.is_model], torch.full((t.model_tokens,), t.reward - mean)))
+    ratio, adv = (torch.cat(column) for column in zip(*terms, strict=True))
+    adv = (adv - adv.mean()) / adv.std(correction=0)
+    return -torch.minimum(ratio * adv, ratio.clamp(1 - clip[0], 1 + clip[1]) * adv).mean()
+
+
+def assert_same_gradient(got: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> None:
+    assert got.keys() == expected.keys()
+    for name in expected:
+        scale = np.abs(expected[name]).max()
+        assert np.allclose(got[name], expected[name], rtol=1e-3, atol=1e-4 * scale + 1e-8), name
+
+
+def test_every_load_gives_every_rank_the_weights_of_the_file(results, workdir):
+    from openrlhf_tir.weights.digest import digest_file
+
+    on_disk = digest_file(workdir / "model" / "model.safetensors")
+    assert [h for w in WORLDS for rank in results[w] for h in rank["loaded"]] == [on_disk] * 9
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_the_gradient_is_that_of_plain_pytorch_on_the_whole_batch(results, model, world):
+    loss = plain_policy_loss(model)
+    assert results[world][0]["metrics"]["loss"] == pytest.approx(loss.item(), rel=1e-4, abs=1e-6)
+    assert_same_gradient(results[world][0]["grads"], plain_gradient(model, loss))
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_packing_without_padding_gives_the_same_gradient_and_scores(results, model, world):
+    first = results[world][0]
+    assert_same_gradient(first["packed_grads"], first["grads"])
+    for got, expected in zip(first["packed_scores"], first["scores"], strict=True):
+        assert np.allclose(got, expected, atol=1e-5)
+
+
+def test_metrics_are_global_and_the_same_on_one_rank_and_two(results):
+    one, two = results[1][0]["metrics"], results[2][0]["metrics"]
+    assert results[2][1]["metrics"] == two
+    assert one == pytest.approx(two, rel=1e-4, abs=1e-6)
+    assert one["trained_tokens"] == sum(t.model_tokens for g in batch(1, seed=0)[1] for t in g.trajectories)
+    assert one["lr"] == 1e-3
+    assert one["clip_high"] > 0  # the batch exercises the clip
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_scores_are_those_of_plain_transformers_on_every_rank(results, model, world):
+    for rank in results[world]:
+        for ids, got in zip(SEQUENCES, rank["scores"], strict=True):
+            assert got.dtype == np.float32
+            assert np.allclose(got, plain_logprobs(model, ids).detach().numpy(), atol=1e-5)
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_a_resumed_run_goes_on_bit_for_bit(results, world):
+    for rank in results[world]:
+        assert rank["resumed"] == rank["continued"] != rank["weights"]
+        assert rank["redrawn"] == rank["drawn"]
+        assert (rank["resumed_version"], rank["version"]) == (1, 2)
+
+
+def test_a_checkpoint_that_does_not_fit_is_refused_with_the_remedy(results):
+    absent, other = results[1][0]["refused"]
+    assert "holds no learner checkpoint" in absent
+    assert "saved by 4 learner ranks, this run has 1. Set actor.num_nodes" in other
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_the_published_file_has_hf_names_once_and_the_digest_that_was_returned(results, workdir, world):
+    from safetensors import safe_open
+
+    from openrlhf_tir.weights.digest import digest_file
+
+    path = workdir / f"published-{world}.safetensors"
+    digests = [rank["published"] for rank in results[world]]
+    assert digests == [digest_file(path), None][:world]
+    with safe_open(path, "np") as f:
+        names = set(f.keys())
+    assert "model.embed_tokens.weight" in names
+    assert "lm_head.weight" not in names  # tied
+    assert not list(workdir.glob("*.partial"))
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_plain_transformers_loads_the_export(results, workdir, world):
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    from openrlhf_tir.weights.digest import digest_file
+
+    directory = workdir / f"export-{world}"
+    loaded, info = AutoModelForCausalLM.from_pretrained(directory, output_loading_info=True)
+    assert not any(info[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+    assert loaded.config.use_cache
+    assert digest_file(directory / "model.safetensors") == results[world][0]["continued"]
+    assert AutoTokenizer.from_pretrained(directory).decode([5]) == AutoTokenizer.from_pretrained(workdir / "model").decode([5])
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_fine_tuning_is_the_weighted_token_mean_over_the_global_batch(results, model, world):
+    import torch
+
+    weights = [torch.tensor(w[1:]) for _, w in SFT_ROWS]
+    loss = -sum((w * plain_logprobs(model, ids)).sum() for w, (ids, _) in zip(weights, SFT_ROWS, strict=True)) / sum(w.sum() for w in weights)
+    assert results[world][0]["sft_metrics"]["loss"] == pytest.approx(loss.item(), rel=1e-5)
+    assert_same_gradient(results[world][0]["sft_grads"], plain_gradient(model, loss))
