@@ -86,7 +86,9 @@ class Rollout(Section):
     group_deadline_s: float = Field(3600.0, gt=0, description="a group not finished by then is failed(deadline)")
     max_wait_ms: float = Field(0.0, ge=0, description="how long a ready trajectory waits for others before it goes to the engine")
     max_batch: int = Field(256, ge=1, description="flush the queue at this many waiting trajectories")
-    per_request_seeds: bool = Field(False, description="seed every request from (train.seed, prompt, sample, turn): same responses whatever the batching; slower")
+    per_request_seeds: bool = Field(
+        False, description="seed every request from (train.seed, prompt, sample, turn): same responses whatever the batching; slower"
+    )
 
 
 class Vllm(Section):
@@ -126,8 +128,12 @@ class Reward(Section):
     name: str = Field("math", description="a registered reward: 'math' is 1.0 iff the boxed answer equals the label, in the required format")
     verify_timeout_s: float = Field(5.0, gt=0, description="hard deadline of one symbolic check")
     workers: int = Field(1, ge=1, description="processes that check answers, per rollout actor")
-    format: Literal["think_answer", "answer", "boxed"] = Field("answer", description="tags the response must have; 'think_answer' is ZeroTIR's, 'answer' its loose form")
-    options: dict[str, bool | float | str] = Field(default_factory=dict, description="what the named reward can be told besides, e.g. zerotir's bonuses; unknown keys are refused")
+    format: Literal["think_answer", "answer", "boxed"] = Field(
+        "answer", description="tags the response must have; 'think_answer' is ZeroTIR's, 'answer' its loose form"
+    )
+    options: dict[str, bool | float | str] = Field(
+        default_factory=dict, description="what the named reward can be told besides, e.g. zerotir's bonuses; unknown keys are refused"
+    )
 
 
 class Filter(Section):
@@ -192,9 +198,15 @@ class Pipeline(Section):
     def _modes_are_presets(self) -> Pipeline:
         fixed = {"sync": 0, "one_step": 1}.get(self.mode)
         if fixed is not None and fixed != self.S:
-            raise ValueError(f"pipeline.max_staleness = {self.S} does not go with pipeline.mode = '{self.mode}', which means {fixed}. Leave it unset, or use mode = 'pipeline'.")
+            raise ValueError(
+                f"pipeline.max_staleness = {self.S} does not go with pipeline.mode = '{self.mode}', which means {fixed}. "
+                "Leave it unset, or use mode = 'pipeline'."
+            )
         if fixed is None and self.S < 1:
-            raise ValueError(f"pipeline.mode = '{self.mode}' overlaps rollout and training, which needs max_staleness >= 1 (it is {self.S}). Use mode = 'sync' for staleness 0.")
+            raise ValueError(
+                f"pipeline.mode = '{self.mode}' overlaps rollout and training, which needs max_staleness >= 1 (it is {self.S}). "
+                "Use mode = 'sync' for staleness 0."
+            )
         return self
 
 
@@ -271,14 +283,23 @@ class Config(Section):
                 "Every recipe makes one update per batch; leave train.batch_size unset."
             )
         if samples % ranks:
-            raise ValueError(f"{b} prompts * {n} samples = {samples} trajectories do not divide over {ranks} learner ranks. Change rollout.batch_size or actor.num_gpus_per_node.")
+            raise ValueError(
+                f"{b} prompts * {n} samples = {samples} trajectories do not divide over {ranks} learner ranks. "
+                "Change rollout.batch_size or actor.num_gpus_per_node."
+            )
         if n < self.rollout.min_valid:
-            raise ValueError(f"rollout.min_valid = {self.rollout.min_valid} exceeds rollout.n_samples_per_prompt = {n}: every group would fail. Lower min_valid.")
+            raise ValueError(
+                f"rollout.min_valid = {self.rollout.min_valid} exceeds rollout.n_samples_per_prompt = {n}: every group would fail. "
+                "Lower min_valid."
+            )
         lo, hi = self.filter.accuracy_range
         if not 0 <= lo < hi <= 1:
             raise ValueError(f"filter.accuracy_range = ({lo}, {hi}) is no range within 0..1. Use lo < hi, e.g. [0.0, 1.0].")
         if self.pipeline.depth is not None and self.pipeline.depth < b:
             raise ValueError(f"pipeline.depth = {self.pipeline.depth} groups can never fill a batch of rollout.batch_size = {b}. Use at least {b}.")
         if self.rollout.max_new_tokens >= self.data.max_len:
-            raise ValueError(f"rollout.max_new_tokens = {self.rollout.max_new_tokens} leaves no room for a prompt in data.max_len = {self.data.max_len}. Raise data.max_len.")
+            raise ValueError(
+                f"rollout.max_new_tokens = {self.rollout.max_new_tokens} leaves no room for a prompt in data.max_len = {self.data.max_len}. "
+                "Raise data.max_len."
+            )
         return self

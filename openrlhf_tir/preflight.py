@@ -73,7 +73,8 @@ def check_run_dir(cfg: Config) -> None:
     latest = cfg.run_dir / cfg.ckpt.path / "latest"
     if latest.exists() and not (cfg.train.resume or cfg.train.overwrite):
         raise ConfigError(
-            f"{cfg.run_dir} holds a run with checkpoint {latest.read_text().strip()}. Go on with --resume, choose another --run-dir, or delete it with --train.overwrite."
+            f"{cfg.run_dir} holds a run with checkpoint {latest.read_text().strip()}. "
+            "Go on with --resume, choose another --run-dir, or delete it with --train.overwrite."
         )
 
 

@@ -40,7 +40,7 @@ def prompt_of(question: str) -> str:
 def _trace(parts: list[tuple[str, float]]) -> Trace:
     ids = [encode(text) for text, _ in parts]
     weights = [np.full(len(i), weight, np.float32) for i, (_, weight) in zip(ids, parts, strict=True)]
-    return Trace(np.array(sum(ids, []), np.int32), np.concatenate(weights))
+    return Trace(np.concatenate([np.array(i, np.int32) for i in ids]), np.concatenate(weights))
 
 
 def _answer(answer: int, digit_weight: float) -> list[tuple[str, float]]:

@@ -44,7 +44,8 @@ def group_of(key: GroupKey, version: int, verdict: Verdict = KEEP, failed: str |
     ids = np.arange(2, dtype=np.int32)
     seg = Segment("model", ids, np.zeros(2, np.float32), np.full(2, version, np.int32), "ab")
     trajectories = [Trajectory(i, ids, [seg], finish_reason="stop", reward=float(i), parts={"correct": float(i)}) for i in range(2)]
-    meta = GroupMeta(key, verdict, [0, 1], [0.0, 1.0], [False, True], [False, True], [2, 2], [2, 2], 2, version, failed=failed, stats={"calls": 0.0, "truncated": 0.0})
+    stats = {"calls": 0.0, "truncated": 0.0}
+    meta = GroupMeta(key, verdict, [0, 1], [0.0, 1.0], [False, True], [False, True], [2, 2], [2, 2], 2, version, failed=failed, stats=stats)
     return meta, Group(key, Task("p", "0"), trajectories)
 
 

@@ -132,11 +132,15 @@ def test_a_stall_names_who_waits_for_what(tmp_path):
 
 @pytest.mark.parametrize("crash_at", [0, 3, 5])
 def test_after_a_crash_a_resume_trains_every_prompt_exactly_once(tmp_path, crash_at):
-    latency, prompts = (lambda r: r.choice([0.2, 1.0, 4.0])), 30
-    first = pipeline(tmp_path, B=2, S=2, save_steps=2, prompts=FakePrompts(prompts), learner=FakeLearner(crash_at=crash_at), rollout=FakeRollout(1, latency), max_steps=100)
+    prompts, flags = 30, {"B": 2, "S": 2, "save_steps": 2, "max_steps": 100}
+
+    def latency(r):
+        return r.choice([0.2, 1.0, 4.0])
+
+    first = pipeline(tmp_path, prompts=FakePrompts(prompts), learner=FakeLearner(crash_at=crash_at), rollout=FakeRollout(1, latency), **flags)
     with pytest.raises(ExceptionGroup):
         run(first.run())
-    second = pipeline(tmp_path, B=2, S=2, save_steps=2, prompts=FakePrompts(prompts), rollout=FakeRollout(2, latency), max_steps=100)
+    second = pipeline(tmp_path, prompts=FakePrompts(prompts), rollout=FakeRollout(2, latency), **flags)
     run(second.run(resume=True))
     report = audit(second.ledger.path)
     assert report.errors == [] and report.open == []

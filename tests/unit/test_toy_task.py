@@ -32,7 +32,11 @@ def test_the_code_of_every_problem_prints_its_answer():
 
 @pytest.mark.parametrize(
     ("kind", "question", "answer"),
-    [("mul", "What is {}*{}?", lambda a, b: a * b), ("powmod", "Find {}^{} mod {}.", lambda a, b, m: a**b % m), ("digsum", "What is the sum of the digits of {}?", lambda a: sum(map(int, str(a))))],
+    [
+        ("mul", "What is {}*{}?", lambda a, b: a * b),
+        ("powmod", "Find {}^{} mod {}.", lambda a, b, m: a**b % m),
+        ("digsum", "What is the sum of the digits of {}?", lambda a: sum(map(int, str(a)))),
+    ],
 )
 def test_the_question_states_the_operands_of_the_answer(kind, question, answer):
     problems = [p for p in draws(300, "train") if p.kind == kind]
