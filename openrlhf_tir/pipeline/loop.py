@@ -136,7 +136,6 @@ class Pipeline:
 
     async def next_batch(self) -> list[BatchItem]:
         """The B oldest dispatched groups, once the gate is open; fewer when the prompts are through; none at the end."""
-        self.budget.still_needed = (self.cfg.train.max_steps - self.version) * self.B
         with self.observer.phase("wait for replay", self.version):
             await self.signal.until(lambda: len(self.replay) >= self.B or self.exhausted)
         with self.observer.phase("wait for gate", self.version):
@@ -160,6 +159,7 @@ class Pipeline:
         with self.observer.phase("push", self.learner.version):
             self.observer.pushed(await self.publisher.publish(self.learner.version))
         self.version = self.learner.version
+        self.budget.still_needed = (self.cfg.train.max_steps - self.version) * self.B
         self.budget.resume()
 
     @property

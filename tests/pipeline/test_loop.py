@@ -116,9 +116,10 @@ def test_depth_below_the_bound_keeps_the_queue_short(tmp_path):
 
 
 def test_the_last_steps_start_no_group_that_cannot_be_used(tmp_path):
-    p = pipeline(tmp_path, S=2, B=2, max_steps=3)
+    p = pipeline(tmp_path, S=2, B=2, max_steps=3, save_steps=1)
     run(p.run())
     assert p.budget.acquired == 6
+    assert audit(p.ledger.path).open == []
 
 
 def test_a_stall_names_who_waits_for_what(tmp_path):
