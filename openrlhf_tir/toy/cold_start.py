@@ -55,7 +55,7 @@ class Batch(NamedTuple):
 class Schedule:
     """Learning rate: linear warm-up, then linear to `final_lr_ratio` of the peak over all stages; repairs run at `repair_lr_ratio`."""
 
-    stages: tuple[Stage, ...] = (Stage(400, 0.85), Stage(100, 0.28))
+    stages: tuple[Stage, ...] = (Stage(370, 0.85), Stage(80, 0.36))
     batch_size: int = 32
     lr: float = 2e-3
     warmup_steps: int = 50
