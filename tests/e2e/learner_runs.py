@@ -54,6 +54,7 @@ def run(rank: int, world: int, port: int, model: Path, out: Path) -> None:
     results["metrics"] = learner.step(*batch(world, seed=0))
     results["weights"] = _weight_hash(learner)
 
+    _draw()  # so that the states saved are not those that every start seeds
     learner.save(out / f"ckpt-{world}")
     results["drawn"] = _draw()
     learner.step(*batch(world, seed=1))
