@@ -6,11 +6,11 @@ What a snippet can do here: read and write what the server can, use the network,
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Mapping, Sequence
 
-from .bwrap import ENVIRONMENT, interpreter_command, program
+from .bwrap import ENVIRONMENT, interpreter_command, run_job
 from .limits import Limits
-from .sandbox import Execution
-from .supervise import supervise
+from .sandbox import NO_FILES, Execution
 
 
 class BareSandbox:
@@ -19,10 +19,25 @@ class BareSandbox:
     def __init__(self, limits: Limits = Limits()) -> None:
         self.limits = limits
 
-    async def run(self, code: str) -> Execution:
+    async def run(
+        self,
+        code: str,
+        *,
+        stdin: bytes = b"",
+        files: Mapping[str, bytes] = NO_FILES,
+        fetch: Sequence[str] = (),
+        timeout_s: float | None = None,
+        memory_bytes: int | None = None,
+        keep_bytes: int | None = None,
+    ) -> Execution:
+        limits = self.limits.for_call(timeout_s, memory_bytes, keep_bytes)
         with tempfile.TemporaryDirectory(prefix="tir-", ignore_cleanup_errors=True) as workdir:
             env = {**ENVIRONMENT, "HOME": workdir, "PATH": "/usr/bin:/bin"}
-            return await supervise(lambda status_fd, _: interpreter_command(status_fd, workdir, self.limits), program(code), self.limits, env=env)
+
+            def argv(status_fd: int, _: int) -> Sequence[str]:
+                return interpreter_command(status_fd, workdir, limits)
+
+            return await run_job(argv, limits, code, stdin, files, fetch, env=env)
 
     async def close(self) -> None:
         pass

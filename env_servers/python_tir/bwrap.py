@@ -27,11 +27,13 @@ import os
 import shutil
 import sys
 import sysconfig
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
+from . import job
 from .limits import Limits
-from .sandbox import Execution, SandboxError
+from .sandbox import NO_FILES, Execution, SandboxError
 from .stage import Stage
 from .supervise import memory_file, supervise
 
@@ -63,9 +65,27 @@ def interpreter_command(status_fd: int, workdir: str, limits: Limits) -> list[st
     return [os.path.realpath(sys.executable), "-s", "-S", "-P", "-X", "utf8", "-c", BOOT, str(status_fd), workdir, limits.rlimits(), *site_packages()]
 
 
-def program(code: str) -> bytes:
-    """What the interpreter reads from stdin: the runner, then the snippet."""
-    return RUNNER + code.encode("utf-8", "surrogatepass")
+async def run_job(
+    argv: Callable[[int, int], Sequence[str]],
+    limits: Limits,
+    code: str,
+    stdin: bytes,
+    files: Mapping[str, bytes],
+    fetch: Sequence[str],
+    *,
+    pass_fds: Sequence[int] = (),
+    env: dict[str, str],
+) -> Execution:
+    """`supervise` an interpreter that reads the runner and a job from its stdin. Raises SandboxError."""
+    if not fetch:
+        return await supervise(argv, RUNNER + job.pack(code, stdin, files), limits, pass_fds=pass_fds, env=env)
+    fetch_fd = memory_file(b"")
+    try:
+        program = RUNNER + job.pack(code, stdin, files, fetch, fetch_fd)
+        execution = await supervise(argv, program, limits, pass_fds=(*pass_fds, fetch_fd), env=env)
+        return replace(execution, files=job.unpack(fetch_fd, fetch))
+    finally:
+        os.close(fetch_fd)
 
 
 class BwrapSandbox:
@@ -81,7 +101,18 @@ class BwrapSandbox:
         _become_subreaper()
         self._free_uids = list(range(UNPRIVILEGED_UID, UNPRIVILEGED_UID + 100))
 
-    async def run(self, code: str) -> Execution:
+    async def run(
+        self,
+        code: str,
+        *,
+        stdin: bytes = b"",
+        files: Mapping[str, bytes] = NO_FILES,
+        fetch: Sequence[str] = (),
+        timeout_s: float | None = None,
+        memory_bytes: int | None = None,
+        keep_bytes: int | None = None,
+    ) -> Execution:
+        limits = self.limits.for_call(timeout_s, memory_bytes, keep_bytes)
         drop: list[str] = []
         uid = None
         if os.geteuid() == 0:
@@ -91,10 +122,10 @@ class BwrapSandbox:
 
         def argv(status_fd: int, info_fd: int) -> Sequence[str]:
             options = ["--json-status-fd", str(info_fd), *(["--seccomp", str(fds[0])] if fds else [])]
-            return [*drop, *self._fixed, *options, "--", *interpreter_command(status_fd, "/tmp", self.limits)]
+            return [*drop, *self._fixed, *options, "--", *interpreter_command(status_fd, "/tmp", limits)]
 
         try:
-            return await supervise(argv, program(code), self.limits, pass_fds=fds, env={})
+            return await run_job(argv, limits, code, stdin, files, fetch, pass_fds=fds, env={})
         finally:
             for fd in fds:
                 os.close(fd)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +24,17 @@ class Limits:
     """Of stdout and of stderr each; more is read and thrown away: signals["stdout_truncated"]."""
     flood_bytes: int = 8 << 20
     """Of stdout and stderr together; more kills the snippet: error_type output_flood."""
+
+    def for_call(self, timeout_s: float | None, memory_bytes: int | None, keep_bytes: int | None) -> Limits:
+        """What one call may ask for: another wall clock and output cap, and less memory."""
+        if timeout_s is memory_bytes is keep_bytes is None:
+            return self
+        return replace(
+            self,
+            code_timeout_s=self.code_timeout_s if timeout_s is None else timeout_s,
+            memory_bytes=min(self.memory_bytes, memory_bytes or self.memory_bytes),
+            keep_bytes=keep_bytes or self.keep_bytes,
+        )
 
     def rlimits(self) -> str:
         """For the runner. CPU seconds are a second line of defence behind the wall clock."""

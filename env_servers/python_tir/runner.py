@@ -3,12 +3,15 @@
 Compiled by the server and never imported; it uses only modules that an interpreter without `site` has at hand. Every import,
 every line of source and every object to free shows here: a trivial call is a few milliseconds.
 
-    stdin (a memory file: this program, then the snippet) -> <workdir>/main.py, kept for tracebacks -> rlimits -> the snippet as `__main__`
+    stdin (a memory file: this program, then what `job.pack` made) -> <workdir>/main.py, kept for tracebacks, and the files of the
+    call -> rlimits -> the snippet as `__main__`, with its own stdin
     status pipe: "R" limits are set, the snippet is next; "S" it does not compile. Closed before the first line of it runs.
 
-Argv: status fd, workdir, rlimits "NAME=value,...", then entries for sys.path.
+Argv: status fd, workdir, rlimits "NAME=value,...", then entries for sys.path. When files are to be handed back, the snippet runs in a
+child and this process stays behind to read them.
 """
 
+import marshal
 import os
 import resource
 import sys
@@ -17,19 +20,75 @@ import sys
 def main() -> None:
     status, workdir, limits, *paths = sys.argv[1:]
     path = workdir + "/main.py"
-    source = _take_stdin()
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT, 0o644)
-    os.write(fd, source)
-    os.close(fd)
+    source, stdin, files, fetch, fetch_fd = marshal.loads(_take_stdin())
+    _write(path, source)
     os.chdir(workdir)
+    for name, content in files:
+        if "/" in name:
+            os.makedirs(os.path.dirname(name), exist_ok=True)
+        _write(name, content)
+    if stdin:
+        _give_stdin(workdir, stdin)
     for item in limits.split(","):
         name, value = item.split("=")
         soft = int(value)
         resource.setrlimit(getattr(resource, "RLIMIT_" + name), (soft, soft + (name == "CPU")))  # soft CPU limit: SIGXCPU, told from other kills
+    if fetch:
+        _stay_behind(fetch, fetch_fd, int(status))
     sys.argv[:] = [path]
     sys.path[:0] = [workdir]
     sys.path += paths
     _run(source, path, int(status))
+
+
+def _write(path: str, content: bytes) -> None:
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+    while content:
+        content = content[os.write(fd, content) :]
+    os.close(fd)
+
+
+def _give_stdin(workdir: str, content: bytes) -> None:
+    """As a file without a name: a pipe would take no more than its buffer."""
+    path = workdir + "/.stdin"
+    _write(path, content)
+    fd = os.open(path, os.O_RDONLY)
+    os.unlink(path)
+    os.dup2(fd, 0)
+    os.close(fd)
+
+
+def _stay_behind(names: list, fd: int, status: int) -> None:
+    """Fork and return in the child. The parent waits for it, writes the files to `fd` as `job.unpack` reads them, and ends as the child did."""
+    child = os.fork()
+    if child == 0:
+        os.close(fd)
+        return
+    os.close(status)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    for name in names:
+        content = None
+        try:
+            source = os.open(name, os.O_RDONLY | os.O_NONBLOCK)  # opening a fifo must not wait for a writer
+            if os.fstat(source).st_mode & 0o170000 == 0o100000:  # a regular file; /dev/zero has no end
+                content = b"".join(iter(lambda source=source: os.read(source, 1 << 20), b""))
+            os.close(source)
+        except OSError:
+            pass
+        os.write(fd, (-1 if content is None else len(content)).to_bytes(8, "little", signed=True))
+        while content:
+            content = content[os.write(fd, content) :]
+    if code < 0:
+        _die_by(-code)
+    os._exit(code)
+
+
+def _die_by(number: int) -> None:
+    import _signal
+
+    if number != 9:
+        _signal.signal(number, _signal.SIG_DFL)
+    os.kill(os.getpid(), number)
 
 
 def _take_stdin() -> bytes:
@@ -66,7 +125,7 @@ def _run(source: bytes, path: str, status: int) -> None:
     except BaseException as e:
         trace = e.__traceback__.tb_next
         sys.excepthook(type(e), e.with_traceback(trace), trace)
-        _end(1, module.__dict__)
+        _end(1 if not isinstance(e, KeyboardInterrupt) else -2, module.__dict__)
     _end(0, module.__dict__)
 
 
@@ -90,6 +149,8 @@ def _end(code: int, namespace: dict) -> None:
             if stream is not None and not stream.closed:
                 stream.flush()
     finally:
+        if code < 0:
+            _die_by(-code)  # the interpreter's own end on Ctrl-C
         os._exit(code)
 
 

@@ -5,10 +5,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Literal, Protocol
 
 Killed = Literal["time_limit", "output_flood", "memory"]
+NO_FILES: Mapping[str, bytes] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +28,8 @@ class Execution:
     killed: Killed | None = None
     stdout_truncated: bool = False
     stderr_truncated: bool = False
+    files: Mapping[str, bytes] = field(default_factory=dict)
+    """Of the paths asked for, those that exist."""
 
 
 class SandboxError(Exception):
@@ -35,7 +40,21 @@ class Sandbox(Protocol):
     isolation: str
     """Level that /health reports: "bwrap+seccomp", "bwrap", "none"."""
 
-    async def run(self, code: str) -> Execution:
-        """Raises SandboxError. Cancellation kills the execution; when this returns or raises, none of its processes is left."""
+    async def run(
+        self,
+        code: str,
+        *,
+        stdin: bytes = b"",
+        files: Mapping[str, bytes] = NO_FILES,
+        fetch: Sequence[str] = (),
+        timeout_s: float | None = None,
+        memory_bytes: int | None = None,
+        keep_bytes: int | None = None,
+    ) -> Execution:
+        """`files` and `fetch` are paths below the working directory: put there before, read from there after (also when the code failed,
+        not when it was killed). The last three replace the sandbox's limits for this call; memory can only be lowered.
+
+        Raises SandboxError. Cancellation kills the execution; when this returns or raises, none of its processes is left.
+        """
 
     async def close(self) -> None: ...
