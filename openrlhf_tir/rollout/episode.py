@@ -101,4 +101,10 @@ async def _run(env: EnvSession, action: str, step_id: int) -> ToolCall:
 
 def _block(protocol: TurnProtocol, codec: Codec, observation: str, max_tokens: int) -> str:
     block = protocol.insertion(observation)
-    return block if len(codec.encode(block)) <= max_tokens else protocol.insertion(protocol.too_long())
+    if len(codec.encode(block)) <= max_tokens:
+        return block
+    message = protocol.too_long()
+    if message is None:
+        room = max(0, max_tokens - len(codec.encode(protocol.insertion(""))))
+        message = codec.decode(codec.encode(observation)[:room])
+    return protocol.insertion(message)

@@ -46,14 +46,14 @@ class TurnProtocol(Protocol):
     def insertion(self, observation: str) -> str:
         """The block that shows an observation to the model."""
 
-    def too_long(self) -> str:
-        """What replaces an observation whose block exceeds the token limit."""
+    def too_long(self) -> str | None:
+        """What replaces an observation whose block exceeds the token limit; None: the observation's end is cut off."""
 
     def after_insertion(self) -> str:
         """Text of the environment to add behind the block just inserted, e.g. that the calls are used up."""
 
 
-PROTOCOLS = {"zerotir": "zerotir:ZeroTir"}
+PROTOCOLS = {"retool": "retool:ReTool", "searchr1": "searchr1:SearchR1", "torl": "torl:ToRL", "zerotir": "zerotir:ZeroTir"}
 
 
 def load(name: str) -> type:

@@ -1,0 +1,76 @@
+"""python -m env_servers.search: serve a retriever over a JSONL corpus, as an environment and by Search-R1's API.
+
+The BM25 index is built at the first start (a progress bar tells how far) and kept beside the corpus; later starts map it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from fastapi import FastAPI
+
+from env_servers.launch import add_serving_flags, serve, serving_config
+from env_servers.serving import create_env_app
+from openrlhf_tir.errors import TirError
+
+from .bm25 import Bm25, Retriever, ensure_index
+from .env import SearchEnv
+from .progress import Progress
+from .retrieve import add_retrieve
+
+EXAMPLE = """
+example:
+  python -m env_servers.search --corpus wiki.jsonl --port 8200 &
+  curl -s localhost:8200/retrieve -H 'content-type: application/json' \\
+       -d '{"queries": ["who wrote Faust?"], "topk": 3, "return_scores": true}'
+  -> {"result": [[{"document": {"id": "0", "contents": "\\"Faust\\"\\nFaust is ..."}, "score": 7.1}, ...]]}
+
+corpus: one JSON object a line, {"id": "0", "contents": "\\"Title\\"\\nText"}.
+"""
+
+
+def parser() -> argparse.ArgumentParser:
+    raw = argparse.RawDescriptionHelpFormatter
+    p = argparse.ArgumentParser(prog="python -m env_servers.search", description=__doc__, epilog=EXAMPLE, formatter_class=raw)
+    add_serving_flags(p, workers=2)
+    p.add_argument("--corpus", type=Path, required=True, metavar="FILE.jsonl", help="the passages")
+    p.add_argument("--index", type=Path, metavar="DIR", help="where the index is kept (default: FILE.jsonl.bm25, or .dense)")
+    p.add_argument("--topk", type=int, default=3, metavar="K", help="passages per query where the caller does not say (default: %(default)s)")
+    p.add_argument("--dense", metavar="MODEL", help="retrieve by this sentence-transformers model (e.g. intfloat/e5-base-v2) instead of BM25")
+    return p
+
+
+def make_retriever(corpus: Path, index: Path | None, dense: str | None) -> Retriever:
+    """Raises ConfigError, DataError."""
+    directory = index or corpus.with_name(f"{corpus.name}.{'dense' if dense else 'bm25'}")
+    if dense:
+        from .dense import Dense
+
+        return Dense(corpus, directory, dense, Progress(f"embedding {corpus}").update)
+    ensure_index(corpus, directory, Progress(f"indexing {corpus}").update)
+    return Bm25(corpus, directory)
+
+
+def create_search_app(retriever: Retriever, args: argparse.Namespace) -> FastAPI:
+    config = serving_config(args, env="search", action="a search query in plain words")
+    app = create_env_app(lambda: SearchEnv(retriever, args.topk), config)
+    add_retrieve(app, retriever, args.topk)
+    return app
+
+
+def main() -> None:
+    args = parser().parse_args()
+    if args.topk < 1:
+        sys.exit(f"search does not start: --topk {args.topk} retrieves nothing. Use 1 or more.")
+    try:
+        retriever = make_retriever(args.corpus, args.index, args.dense)
+    except TirError as e:
+        sys.exit(f"search does not start: {e}")
+    print(f"search: {len(retriever)} passages of {args.corpus}", file=sys.stderr)
+    serve(create_search_app(retriever, args), args)
+
+
+if __name__ == "__main__":
+    main()

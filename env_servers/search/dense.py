@@ -1,0 +1,83 @@
+"""Dense retrieval by sentence-transformers (E5 by default): (query, k) -> passages by inner product of normalised embeddings.
+
+Optional: the library is imported when `--dense` asks for it. Embeddings are computed once and kept beside the corpus, mapped; the
+search is exact, one matrix-vector product. For some million passages on a CPU use BM25.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.lib.format import open_memmap
+
+from openrlhf_tir.errors import ConfigError
+
+from .bm25 import Hit
+from .corpus import Corpus, passages
+
+BATCH = 256
+QUERY, PASSAGE = "query: ", "passage: "
+"""What E5 models were trained to see in front; empty for other models."""
+
+
+class Dense:
+    def __init__(self, corpus: Path, directory: Path, model: str, progress: Callable[[float], None] = lambda share: None) -> None:
+        """Raises ConfigError without the library, DataError for a bad corpus."""
+        self._model = _load(model)
+        self._prefixes = (QUERY, PASSAGE) if "e5" in model.lower() else ("", "")
+        directory.mkdir(parents=True, exist_ok=True)
+        ready = directory / "dense.json"
+        stat = corpus.stat()
+        facts = {"model": model, "corpus_bytes": stat.st_size, "corpus_mtime_ns": stat.st_mtime_ns}
+        if not ready.exists() or json.loads(ready.read_text()) != facts:
+            ready.unlink(missing_ok=True)
+            self._embed(corpus, directory, progress)
+            ready.write_text(json.dumps(facts))
+        self._vectors_ND = np.load(directory / "dense.npy", mmap_mode="r")
+        self._corpus = Corpus(corpus, np.load(directory / "dense_offsets.npy"))
+
+    def __len__(self) -> int:
+        return len(self._corpus)
+
+    def search(self, query: str, k: int) -> list[Hit]:
+        vector_D = self._encode([self._prefixes[0] + query])[0]
+        scores_N = self._vectors_ND @ vector_D
+        k = min(k, len(scores_N))
+        best = np.argpartition(scores_N, len(scores_N) - k)[len(scores_N) - k :]
+        return [Hit(self._corpus[i], float(scores_N[i])) for i in best[np.lexsort((best, -scores_N[best]))].tolist()]
+
+    def _encode(self, texts: list[str]) -> np.ndarray:
+        return np.asarray(self._model.encode(texts, normalize_embeddings=True, show_progress_bar=False), np.float32)
+
+    def _embed(self, corpus: Path, directory: Path, progress: Callable[[float], None]) -> None:
+        offsets = np.array([start for start, _, _ in passages(corpus)], np.int64)
+        vectors_ND, done, batch = None, 0, []
+        partial = directory / "dense.npy.partial"
+        for _, _, contents in passages(corpus):
+            batch.append(self._prefixes[1] + contents)
+            if len(batch) < BATCH and done + len(batch) < len(offsets):
+                continue
+            encoded = self._encode(batch)
+            if vectors_ND is None:
+                vectors_ND = open_memmap(partial, "w+", np.float32, (len(offsets), encoded.shape[1]))
+            vectors_ND[done : done + len(batch)] = encoded
+            done, batch = done + len(batch), []
+            progress(done / len(offsets))
+        if vectors_ND is None:
+            raise ConfigError(f"Corpus {corpus} has no passages. Give a JSONL file with passages to --corpus.")
+        vectors_ND.flush()
+        os.replace(partial, directory / "dense.npy")
+        np.save(directory / "dense_offsets.npy", offsets)
+
+
+def _load(model: str) -> Any:
+    try:
+        from sentence_transformers import SentenceTransformer
+    except ImportError as e:
+        raise ConfigError(f"--dense {model} needs sentence-transformers ({e}). `pip install sentence-transformers`, or leave --dense out for BM25.") from e
+    return SentenceTransformer(model)

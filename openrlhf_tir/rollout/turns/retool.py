@@ -1,0 +1,39 @@
+"""ReTool turns: text -> <code> ... </code> -> run -> <interpreter> block -> text ..., until a segment ends by itself.
+
+Source: arXiv 2504.11536; the official evaluation/eval.py, which has no limit of calls: after `max_calls` here, </code> is plain text.
+Code that prints nothing is told so (the reference inserts a TypeError of its own there), and without a python fence the code begins
+at <code> (there with the whole segment).
+"""
+
+from __future__ import annotations
+
+from ...rewards.retool import eval_code, interpreter_block
+from . import Call, End, GoOn
+
+STOP = "</code>"
+SILENT = "(no output: print what you want to see)"
+
+
+class ReTool:
+    def __init__(self, *, max_calls: int, budget_message: bool = False) -> None:
+        """The method tells nothing about a used-up budget: `budget_message` changes nothing."""
+        self.calls_left = max_calls
+
+    @property
+    def stops(self) -> tuple[str, ...]:
+        return (STOP,) if self.calls_left else ()
+
+    def advance(self, completion) -> Call | GoOn | End:
+        if completion.finish_reason != "stop" or completion.stop_reason != STOP:
+            return End()
+        self.calls_left -= 1
+        return Call(eval_code(completion.text.removesuffix(STOP).rpartition("<code>")[2]))
+
+    def insertion(self, observation: str) -> str:
+        return interpreter_block(observation.strip() or SILENT).removeprefix(STOP)  # the model wrote the stop string itself
+
+    def too_long(self) -> None:
+        return None
+
+    def after_insertion(self) -> str:
+        return ""

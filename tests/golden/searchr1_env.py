@@ -1,0 +1,66 @@
+"""Rows of searchr1_env: one scripted turn in our own `run_episode`, passages formatted by our search environment.
+
+The engine stops at the first of the protocol's stop strings, as a real one does; the reference cuts a whole turn afterwards.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from env_servers.search.env import format_passages
+from openrlhf_tir.protocol import StepReply
+from openrlhf_tir.rollout.episode import Limits, run_episode
+from openrlhf_tir.rollout.turns.searchr1 import STOPS, SearchR1
+
+from ._compare import mismatches
+from .zerotir_rollout import CharCodec, ScriptedEngine
+
+DEFAULT = [
+    {"contents": '"Paris"\nParis is the capital of France.'},
+    {"contents": '"France"\nFrance is a country.\nSecond line.'},
+    {"contents": "NoBody"},
+]
+"""What the stubbed retriever answers to a query that the row does not list."""
+
+
+class ScriptedRetriever:
+    def __init__(self, results):
+        self.results, self.queries = results, []
+
+    async def reset(self):
+        return ""
+
+    async def step(self, action, *, step_id):
+        self.queries.append(action)
+        found = self.results.get(action)
+        documents = DEFAULT if found is None else [hit["document"] for hit in found]
+        return StepReply(session_id="s", step_id=step_id, observation=format_passages(documents))
+
+
+def stopped(text: str) -> dict:
+    ends = {text.find(stop) + len(stop): stop for stop in STOPS if stop in text}
+    end = min(ends, default=len(text))
+    return {"text": text[:end], "finish_reason": "stop", "stop_reason": ends.get(end)}
+
+
+def check(row: dict, compat: bool) -> list[str] | None:
+    if not row["active"]:
+        return None  # a sample that ended is not asked again here
+    last = {"text": "", "finish_reason": "stop", "stop_reason": None}
+    engine, env = ScriptedEngine([stopped(row["generated"]), last]), ScriptedRetriever(row.get("retriever_result_for_query", {}))
+    protocol = SearchR1(max_calls=1 if row["do_search"] else 0)
+    limits = Limits(max_new_tokens=4096, output_max_tokens=500)
+    traj = asyncio.run(run_episode([], index=0, engine=engine, env=env, codec=CharCodec(), protocol=protocol, limits=limits, request_id="r"))
+    observation = "".join(s.text for s in traj.segments if s.source == "env")
+    searched, done = bool(traj.calls), len(engine.segments) == 1
+    got = {
+        "kept_text": traj.segments[0].text,
+        "action": "search" if searched else "answer" if done else None,
+        "queries_sent": [env.queries],
+        "observation": observation,
+        "done": int(done),
+        "valid_action": int(searched or done),
+        "is_search": int(searched),
+    }
+    content = {"content": env.queries[0]} if searched else {}
+    return mismatches({**got, **content}, row["expected"], skip=() if searched else ("content",))
