@@ -21,9 +21,11 @@ RewardFn = Callable[[Trajectory, Task, Reward], RewardParts]
 Ask = Callable[..., Any]
 
 REGISTRY: dict[str, str] = {
+    "artist": "openrlhf_tir.rewards.artist:artist",
     "math": "openrlhf_tir.rewards.math_outcome:math_outcome",
     "otc": "openrlhf_tir.rewards.otc:otc",
     "retool": "openrlhf_tir.rewards.retool:retool",
+    "searchr1": "openrlhf_tir.rewards.searchr1:searchr1",
     "tooln1": "openrlhf_tir.rewards.tooln1:tooln1",
     "toolrl": "openrlhf_tir.rewards.toolrl:toolrl",
     "torl": "openrlhf_tir.rewards.torl:torl",

@@ -1,0 +1,81 @@
+"""ARTIST's composite reward. Source: arXiv 2505.01441, sections 3.1 and 3.2; no official code exists, edge cases are our reading.
+
+    maths      2 (right) + 0.125 per tag pair present + 0.5 (strict format) + successful / all calls      in [0, 4]
+    functions  0.5 matched state + 0.5 matched calls + 0.025 per tag present + 0.1 (strict format)        in [0, 1.2]
+
+Strict format: every pair is there, pairs neither nest nor overlap, and their first occurrences come in the method's order. An answer is
+right if it is the label, character by character. Nothing to call or to match counts 0.
+options: `functions` scores function calling by what the environment told of the last call: state_match, state_total, functions_matched,
+functions_total.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from ..config import Reward
+from ..errors import unknown
+from ..types import RewardParts, Task, Trajectory
+from .math_outcome import call_facts
+
+MATH_TAGS = ("think", "python", "output", "answer")
+FUNCTION_TAGS = ("reasoning", "tool")
+FACTS = ("state_match", "state_total", "functions_matched", "functions_total")
+_ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
+
+
+def share(part: float, whole: float) -> float:
+    return part / whole if whole else 0.0
+
+
+def pairs_present(text: str, tags: tuple[str, ...]) -> int:
+    return sum(f"<{t}>" in text and f"</{t}>" in text for t in tags)
+
+
+def tags_present(text: str, tags: tuple[str, ...]) -> int:
+    return sum((f"<{t}>" in text) + (f"</{t}>" in text) for t in tags)
+
+
+def is_strict(text: str, tags: tuple[str, ...]) -> bool:
+    found = re.findall(rf"<(/?)({'|'.join(tags)})>", text)
+    opening, closing = found[::2], found[1::2]
+    paired = len(opening) == len(closing) and all(not a[0] and b[0] and a[1] == b[1] for a, b in zip(opening, closing, strict=True))
+    return paired and tuple(dict.fromkeys(tag for _, tag in opening)) == tags
+
+
+def math_parts(text: str, gold: str, succeeded: int, calls: int) -> dict[str, float]:
+    answers = _ANSWER.findall(text)
+    return {
+        "answer": 2.0 * (bool(answers) and answers[-1].strip() == gold),
+        "format_relaxed": 0.125 * pairs_present(text, MATH_TAGS),
+        "format_strict": 0.5 * is_strict(text, MATH_TAGS),
+        "tool": share(succeeded, calls),
+    }
+
+
+def function_parts(text: str, facts: Mapping[str, Any]) -> dict[str, float]:
+    """`facts`: numbers by the names of FACTS; a missing one is 0."""
+    state, states, matched, expected = (float(facts.get(name, 0)) for name in FACTS)
+    return {
+        "state": 0.5 * share(state, states),
+        "function": 0.5 * share(matched, expected),
+        "format_relaxed": 0.025 * tags_present(text, FUNCTION_TAGS),
+        "format_strict": 0.1 * is_strict(text, FUNCTION_TAGS),
+    }
+
+
+def artist(trajectory: Trajectory, task: Task, cfg: Reward) -> RewardParts:
+    """parts: correct, format_ok (strict), the summands, and those of `call_facts`."""
+    if strange := set(cfg.options) - {"functions"}:
+        raise unknown("reward.options key", min(strange), ["functions"], "This is the option of reward.name = 'artist'.")
+    calls = trajectory.calls
+    if cfg.options.get("functions"):
+        parts = function_parts(trajectory.text, calls[-1].signals if calls else {})
+        correct = parts["state"] + parts["function"] == 1.0
+    else:
+        parts = math_parts(trajectory.text, task.label, sum(c.outcome == "ok" for c in calls), len(calls))
+        correct = parts["answer"] > 0
+    facts = {"correct": float(correct), "format_ok": float(parts["format_strict"] > 0), **parts, **call_facts(trajectory)}
+    return RewardParts(sum(parts.values()), correct, facts)

@@ -1,0 +1,147 @@
+"""Search-R1's reward: 1 iff the last <answer> is one of the gold answers after normalisation. Source: verl/utils/reward_score/qa_em*.py.
+
+The label is a JSON list of gold answers, {"target": [...]}, or one answer as it is. options (reward.options):
+    substring         a gold answer inside of the answer is enough (qa_subem)
+    format_score      of a wrong answer (0)
+    structure_score, final_score, retrieval_score    qa_em_format's; any of them switches its rule on:
+
+                      valid sequence                                     else
+        right         1                                                  1 - structure
+        wrong         structure (+ retrieval if a gold answer was found) final (0 without an answer)
+
+    official          grades the prompt as well, whose example answer "Beijing" then stands for a missing one; and text of the tool
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import string
+from collections.abc import Sequence
+
+from ..config import Reward
+from ..errors import unknown
+from ..types import RewardParts, Task, Trajectory
+from .answer_text import model_text
+from .math_outcome import call_facts
+
+OPTIONS = ("substring", "format_score", "structure_score", "final_score", "retrieval_score", "official")
+STRUCTURE = ("structure_score", "final_score", "retrieval_score")
+MAX_TAGS = 10
+"""verl's port divides the score of a response with more answer tags by 4."""
+
+_ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
+_INFORMATION = re.compile(r"<information>(.*?)</information>", re.DOTALL)
+_ARTICLE = re.compile(r"\b(?:a|an|the)\b")
+_PUNCTUATION = str.maketrans("", "", string.punctuation)
+_ASSISTANT = re.compile(r"<\|im_start\|>assistant\s*")
+_TAG = re.compile(r"(</?(?:think|search|information|answer)>)")
+_NEXT = {
+    ("start", "<think>"): "in_think",
+    ("information", "<think>"): "in_think",
+    ("in_think", "</think>"): "after_think",
+    ("after_think", "<search>"): "in_search",
+    ("in_search", "</search>"): "after_search",
+    ("after_search", "<information>"): "in_information",
+    ("in_information", "</information>"): "information",
+    ("after_think", "<answer>"): "in_answer",
+    ("in_answer", "</answer>"): "end",
+}
+
+
+def normalise(text: str) -> str:
+    """Lower case, without ASCII punctuation, articles and extra white space."""
+    return " ".join(_ARTICLE.sub(" ", text.lower().translate(_PUNCTUATION)).split())
+
+
+def last_answer(text: str, at_least: int = 1) -> str | None:
+    """Content of the last answer tag; None with fewer than `at_least` of them. The reference wants 2: one is its prompt's."""
+    answers = _ANSWER.findall(text)
+    return answers[-1].strip() if len(answers) >= at_least else None
+
+
+def matches(answer: str, golds: Sequence[str], substring: bool = False) -> bool:
+    said = normalise(answer)
+    return any(normalise(g) in said if substring else normalise(g) == said for g in golds)
+
+
+def score(answer: str | None, golds: Sequence[str], *, substring: bool = False, format_score: float = 0.0) -> float:
+    """qa_em and qa_subem."""
+    if answer is None:
+        return 0.0
+    return 1.0 if matches(answer, golds, substring) else format_score
+
+
+def verl_score(response: str, golds: Sequence[str]) -> float:
+    """qa_em as verl ported it: the response alone, and many answers are worth a quarter."""
+    many = max(response.count("<answer>"), response.count("</answer>")) > MAX_TAGS
+    return score(last_answer(response), golds) / (4 if many else 1)
+
+
+def sequence_fault(response: str) -> str:
+    """What is wrong with think (search information think)* answer and white space between; "" where nothing is."""
+    for tag in ("think", "search", "information", "answer"):
+        opening, closing = response.count(f"<{tag}>"), response.count(f"</{tag}>")
+        if opening != closing:
+            return f"Mismatch in {tag} tags: {opening} opening vs {closing} closing tags"
+    state = "start"
+    for part in _TAG.split(response):
+        if _TAG.fullmatch(part):
+            if (state, part) not in _NEXT:
+                return f"Unexpected tag {part} in state {state}"
+            state = _NEXT[state, part]
+        elif part.strip() and state == "end":
+            return "Unexpected content in state end"
+        elif part.strip() and not state.startswith("in_"):
+            return f"Unexpected content '{part.strip()}' between tags (state: {state})"
+    return "" if state == "end" else f"Incomplete sequence, ended in state {state}"
+
+
+def transcript_fault(text: str) -> str:
+    """`sequence_fault` of what follows the first assistant marker."""
+    marker = _ASSISTANT.search(text)
+    return sequence_fault(text[marker.end() :]) if marker else "Missing assistant marker"
+
+
+def found(text: str, golds: Sequence[str]) -> bool:
+    """Whether a retrieved block holds a gold answer."""
+    return any(matches(block, golds, substring=True) for block in _INFORMATION.findall(text))
+
+
+def structured_score(answer: str | None, right: bool, valid: bool, retrieved: bool, structure: float, final: float, retrieval: float) -> float:
+    """qa_em_format's table, see above."""
+    if right:
+        return 1.0 if valid else 1.0 - structure
+    if valid:
+        return structure + (retrieval if retrieved else 0.0)
+    return 0.0 if answer is None else final
+
+
+def golds_of(label: str) -> list[str]:
+    try:
+        value = json.loads(label)
+    except (ValueError, RecursionError):
+        return [label]
+    value = value.get("target") if isinstance(value, dict) else value
+    return [str(v) for v in value] if isinstance(value, list) else [label]
+
+
+def searchr1(trajectory: Trajectory, task: Task, cfg: Reward) -> RewardParts:
+    """parts: correct, format_ok (the sequence is valid), retrieved (a gold answer was found) and those of `call_facts`."""
+    options = dict(cfg.options)
+    if strange := set(options) - set(OPTIONS):
+        raise unknown("reward.options key", min(strange), OPTIONS, "These are the options of reward.name = 'searchr1'.")
+    golds, text = golds_of(task.label), trajectory.text
+    if options.get("official"):
+        text = task.prompt + text
+        answer, fault = last_answer(text, at_least=2), transcript_fault(text)
+    else:  # an answer in what was retrieved, or in what the model made up as retrieved, is none
+        answer, fault = last_answer(_INFORMATION.sub("", model_text(trajectory))), sequence_fault(text)
+    right = answer is not None and matches(answer, golds, bool(options.get("substring")))
+    retrieved = found(text, golds)
+    if any(k in options for k in STRUCTURE):
+        reward = structured_score(answer, right, not fault, retrieved, *(float(options.get(k, 0.0)) for k in STRUCTURE))
+    else:
+        reward = score(answer, golds, substring=bool(options.get("substring")), format_score=float(options.get("format_score", 0.0)))
+    parts = {"correct": float(right), "format_ok": float(not fault), "retrieved": float(retrieved), **call_facts(trajectory)}
+    return RewardParts(reward, right, parts)
