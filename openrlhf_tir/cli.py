@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from types import ModuleType
 
-from .errors import TirError
+from .errors import ColdStartError, ConfigError, DataError, TirError
 from .flags import Parser, check_unknown
 
 COMMANDS = {
@@ -42,7 +42,7 @@ def build_parser(only: str | None = None) -> Parser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; returns the exit code: 0 done, 1 the command says no, 2 a mistake that the message explains."""
+    """Run one command; returns the exit code: 0 done, 1 the command says no, 2 a mistake that the message explains, 3 a fault of the machinery."""
     argv = list(sys.argv[1:] if argv is None else argv)
     try:
         args, extra = build_parser(argv[0] if argv and argv[0] in COMMANDS else "").parse_known_args(argv)
@@ -50,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _module(args.command).run(args)
     except TirError as e:
         print(f"{type(e).__name__}: {e}", file=sys.stderr)
-        return 2
+        return 2 if isinstance(e, (ConfigError, DataError, ColdStartError)) else 3
     except KeyboardInterrupt:
         print("Interrupted.", file=sys.stderr)
         return 130

@@ -80,8 +80,8 @@ class Rollout(Section):
     batch_size: int = Field(128, ge=1, description="B: prompt groups per learner step")
     n_samples_per_prompt: int = Field(16, ge=1, description="n: responses per prompt")
     max_new_tokens: int = Field(8192, ge=1, description="response budget, model and environment tokens together")
-    temperature: float = Field(1.0, gt=0, description="1.0 is the only value for which rollout and learner log-probs agree")
-    top_p: float = Field(1.0, gt=0, le=1)
+    temperature: float = Field(1.0, gt=0, description="must be 1: the loss compares log-probs at temperature 1")
+    top_p: float = Field(1.0, gt=0, le=1, description="must be 1: see temperature")
     min_valid: int = Field(2, ge=1, description="a group with fewer trajectories that survived infrastructure faults is failed, not trained")
     group_deadline_s: float = Field(3600.0, gt=0, description="a group not finished by then is failed(deadline)")
     max_wait_ms: float = Field(0.0, ge=0, description="how long a ready trajectory waits for others before it goes to the engine")
@@ -103,8 +103,15 @@ class Vllm(Section):
     max_model_len: int | None = Field(None, description="default: data.max_len")
     kv_cache_mib: int | None = Field(None, ge=16, description="CPU only: memory of the KV cache")
     dtype: Literal["auto", "bfloat16", "float16", "float32"] = Field("auto", description="auto: the learner's ds.param_dtype")
-    sync_backend: Literal["file", "nccl", "ipc"] = Field("nccl", description="transport of weight pushes; 'file' works everywhere")
-    canary_tolerance: float = Field(1e-4, gt=0, description="largest |log-prob difference| engine vs learner accepted after a push (fp32)")
+    sync_backend: Literal["file", "nccl", "ipc"] = Field(
+        "file", description="transport of weight pushes; 'file' works everywhere (shared memory on one node); the others are not wired in yet"
+    )
+    canary_tolerance: float | None = Field(
+        None,
+        gt=0,
+        description="largest |log-prob difference| of engine and learner accepted after a push; default: 1e-4 in fp32, "
+        "else 4 times what they differ by on the weights that both loaded from disk",
+    )
 
 
 class Env(Section):
@@ -175,14 +182,16 @@ class Train(Section):
     overwrite: bool = Field(False, description="start anew in a run_dir that holds an earlier run's checkpoints; they are deleted")
     max_restarts: int = Field(0, ge=0, description="how often the launcher starts a died controller again with --train.resume")
     env_mask: bool = Field(True, description="False trains on tool output as well (the seed work's 'world model' phase)")
-    max_reissues: int = Field(2, ge=0, description="how often a group is issued again after its actor or environment failed")
+    max_reissues: int = Field(5, ge=0, description="how often a group is issued again after its actor or environment failed")
 
 
 class Pipeline(Section):
     mode: Literal["sync", "one_step", "pipeline", "pipeline_drain"] = "pipeline"
     max_staleness: int | None = Field(None, ge=0, description="S: learner version - token version <= S, always; default by mode: 0, 1, 2, 1")
     depth: int | None = Field(None, ge=1, description="groups rolling + buffered at most; default: what S allows, (S+1)*B")
-    stall_timeout_s: float = Field(600.0, gt=0, description="no group and no step for so long: say which edge is blocked, and abort")
+    stall_timeout_s: float | None = Field(
+        None, gt=0, description="no group and no step for so long: say which edge is blocked, and abort; default: rollout.group_deadline_s + 600"
+    )
 
     @property
     def S(self) -> int:
@@ -269,9 +278,15 @@ class Config(Section):
         return v.expanduser().absolute()
 
     @property
-    def max_pending(self) -> int:
-        """Groups rolling + buffered + in training, at most: (S+1)·B keeps every group trainable within S."""
-        return (self.pipeline.S + 1) * self.rollout.batch_size
+    def canary_tolerance(self) -> float | None:
+        """Of the canary after each push; None: to be calibrated."""
+        fp32 = self.ds.param_dtype == "fp32" and self.vllm.dtype in ("auto", "float32")
+        return self.vllm.canary_tolerance or (1e-4 if fp32 else None)
+
+    @property
+    def stall_timeout_s(self) -> float:
+        """The watchdog's patience: longer than a group may take."""
+        return self.pipeline.stall_timeout_s or self.rollout.group_deadline_s + 600
 
     @model_validator(mode="after")
     def _sizes_fit(self) -> Config:
@@ -295,6 +310,20 @@ class Config(Section):
         lo, hi = self.filter.accuracy_range
         if not 0 <= lo < hi <= 1:
             raise ValueError(f"filter.accuracy_range = ({lo}, {hi}) is no range within 0..1. Use lo < hi, e.g. [0.0, 1.0].")
+        if self.pipeline.depth is not None and self.pipeline.mode in ("sync", "one_step"):
+            raise ValueError(f"pipeline.depth does not go with pipeline.mode = '{self.pipeline.mode}', which rolls exactly one batch. Leave it unset.")
+        if self.rollout.temperature != 1 or self.rollout.top_p != 1:
+            raise ValueError(
+                f"rollout.temperature = {self.rollout.temperature}, rollout.top_p = {self.rollout.top_p}: the loss compares log-probs at temperature 1 "
+                "without truncation, so it would be of another policy than the one that sampled. Use 1 and 1; eval.temperature is free."
+            )
+        if self.stall_timeout_s <= self.rollout.group_deadline_s:
+            raise ValueError(
+                f"pipeline.stall_timeout_s = {self.stall_timeout_s} would abort while a group may still run (rollout.group_deadline_s = "
+                f"{self.rollout.group_deadline_s}). Make it longer than that, or leave it unset."
+            )
+        if self.eval.steps > 0 and not self.eval.dataset:
+            raise ValueError("eval.steps is set, but eval.dataset is not. Give the held-out problems, or leave eval.steps unset.")
         if self.pipeline.depth is not None and self.pipeline.depth < b:
             raise ValueError(f"pipeline.depth = {self.pipeline.depth} groups can never fill a batch of rollout.batch_size = {b}. Use at least {b}.")
         if self.rollout.max_new_tokens >= self.data.max_len:

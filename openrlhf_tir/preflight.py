@@ -23,6 +23,8 @@ from .data import templates
 from .data.prompts import problems
 from .env_probe import probe_env
 from .errors import ConfigError, unknown
+from .machine import gpu_count
+from .pipeline.checkpoint import Checkpoints
 from .rollout import turns
 
 CPU_HEAD_DIMS = (32, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256)
@@ -33,7 +35,7 @@ CPU_HEAD_DIMS = (32, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256)
 class Machine:
     """What the checks need to know of this machine; tests pass their own."""
 
-    gpus: int = field(default_factory=lambda: sum(p.name[6:].isdigit() for p in Path("/dev").glob("nvidia*")))
+    gpus: int = field(default_factory=gpu_count)
     cpus: int = field(default_factory=lambda: len(os.sched_getaffinity(0)))
     shm_free: int = field(default_factory=lambda: shutil.disk_usage("/dev/shm").free if Path("/dev/shm").is_dir() else 0)
     has_module: Callable[[str], bool] = lambda name: find_spec(name) is not None
@@ -71,11 +73,26 @@ def check_names(cfg: Config) -> None:
 def check_run_dir(cfg: Config) -> None:
     """A new run does not start on top of an earlier one's checkpoints unless told to."""
     latest = cfg.run_dir / cfg.ckpt.path / "latest"
-    if latest.exists() and not (cfg.train.resume or cfg.train.overwrite):
+    if latest.exists() and cfg.train.resume:
+        _check_resume(cfg, latest)
+    elif latest.exists() and not cfg.train.overwrite:
         raise ConfigError(
             f"{cfg.run_dir} holds a run with checkpoint {latest.read_text().strip()}. "
             "Go on with --resume, choose another --run-dir, or delete it with --train.overwrite."
         )
+
+
+def _check_resume(cfg: Config, latest: Path) -> None:
+    """A run goes on with what its accounting was made for."""
+    saved = json.loads((Checkpoints(latest.parent, 1).latest() / "controller.json").read_text())
+    now = {"max_staleness": cfg.pipeline.S, "batch_size": cfg.rollout.batch_size, "world_size": cfg.actor.world_size}
+    names = {"max_staleness": "pipeline.max_staleness", "batch_size": "rollout.batch_size", "world_size": "learner ranks (actor.num_gpus_per_node)"}
+    for name, value in now.items():
+        if saved[name] != value:
+            raise ConfigError(
+                f"The checkpoint was made with {names[name]} = {saved[name]}, this run has {value}. "
+                "Resume with the same; change it in a new run from the exported model."
+            )
 
 
 def check_model(cfg: Config, machine: Machine) -> list[str]:
@@ -85,7 +102,7 @@ def check_model(cfg: Config, machine: Machine) -> list[str]:
         raise ConfigError("actor.model_name_or_path is not set. Give a HF directory or name, or make a small model with `openrlhf-tir toy-model`.")
     path = Path(name).expanduser()
     if not path.is_dir():
-        if name.startswith(("/", ".", "~")) or name.count("/") > 1 or path.exists():
+        if name.startswith(("/", ".", "~")) or name.count("/") > 1 or path.exists() or ("/" in name and path.parent.is_dir()):
             raise ConfigError(
                 f"Model directory {name!r} does not exist. Correct actor.model_name_or_path, or make a small model with `openrlhf-tir toy-model`."
             )
@@ -173,11 +190,8 @@ def _check_server(cfg: Config, url: str) -> str:
 def check_machine(cfg: Config, machine: Machine) -> list[str]:
     """Attention kernel, GPU count, transports, and room for weight pushes."""
     flash = "flash_attention" in cfg.ds.attn_implementation
-    if machine.gpus == 0 and cfg.actor.num_nodes == 1:
-        if flash:
-            raise ConfigError(f"ds.attn_implementation = {cfg.ds.attn_implementation!r} needs a GPU, and this machine has none. Set it to 'sdpa' or 'eager'.")
-        if cfg.vllm.sync_backend != "file":
-            raise ConfigError(f"vllm.sync_backend = {cfg.vllm.sync_backend!r} needs GPUs, and this machine has none. Set it to 'file'.")
+    if flash and machine.gpus == 0 and cfg.actor.num_nodes == 1:
+        raise ConfigError(f"ds.attn_implementation = {cfg.ds.attn_implementation!r} needs a GPU, and this machine has none. Set it to 'sdpa' or 'eager'.")
     if machine.gpus and cfg.ds.attn_implementation == "flash_attention_2" and not machine.has_module("flash_attn"):
         raise ConfigError(
             "ds.attn_implementation = 'flash_attention_2' needs the package flash-attn, which is not installed. Install it (requirements.txt), or set 'sdpa'."
@@ -193,23 +207,22 @@ def check_machine(cfg: Config, machine: Machine) -> list[str]:
             f"need {need} GPUs, this machine has {machine.gpus}. "
             "Lower actor.num_gpus_per_node, vllm.num_engines or vllm.tensor_parallel_size."
         )
+    if cfg.vllm.sync_backend != "file":
+        raise ConfigError(f"vllm.sync_backend = {cfg.vllm.sync_backend!r} is not wired to the learner yet. Set it to 'file', which works on GPUs too.")
     facts = [f"{machine.gpus} GPUs, {machine.cpus} CPUs"]
-    return [*facts, *_check_shm(cfg, machine)]
+    return [*facts, *_push_room(cfg, machine)]
 
 
-def _check_shm(cfg: Config, machine: Machine) -> list[str]:
+def _push_room(cfg: Config, machine: Machine) -> list[str]:
     """A file push holds the weights that are served and the ones that arrive."""
     path = Path(cfg.actor.model_name_or_path).expanduser()
-    files = list(path.glob("*.safetensors")) if path.is_dir() else []
-    if cfg.vllm.sync_backend != "file" or not files:
+    need = 2 * sum(f.stat().st_size for f in path.glob("*.safetensors")) if path.is_dir() else 0
+    if need <= machine.shm_free:
         return []
-    need = 2 * sum(f.stat().st_size for f in files)
-    if need > machine.shm_free:
-        raise ConfigError(
-            f"Weight pushes by file need {need / 2**20:.0f} MiB in /dev/shm, {machine.shm_free / 2**20:.0f} MiB are free. "
-            "Enlarge it (docker run --shm-size), or use another vllm.sync_backend."
-        )
-    return []
+    return [
+        f"weight pushes go through {cfg.run_dir}: they need {need / 2**20:.0f} MiB, /dev/shm has {machine.shm_free / 2**20:.0f} MiB free "
+        "(docker run --shm-size makes it bigger, and pushes faster)"
+    ]
 
 
 def check_loggers(cfg: Config, machine: Machine) -> None:

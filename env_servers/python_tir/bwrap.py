@@ -97,8 +97,8 @@ class BwrapSandbox:
         self.limits, self._seccomp = limits, seccomp
         self.isolation = "bwrap+seccomp" if seccomp else "bwrap"
         self._stage = Stage([sys.base_prefix, *site_packages()], uid=UNPRIVILEGED_UID)
-        self._fixed = [*_root_file_system(bwrap, self._stage, limits)]
-        _become_subreaper()
+        self._fixed = [*root_file_system(bwrap, self._stage, limits)]
+        become_subreaper()
         self._free_uids = list(range(UNPRIVILEGED_UID, UNPRIVILEGED_UID + 100))
 
     async def run(
@@ -136,13 +136,13 @@ class BwrapSandbox:
         await asyncio.to_thread(self._stage.close)
 
 
-def _become_subreaper() -> None:
+def become_subreaper() -> None:
     """The init of a container whose bubblewrap ended first becomes our child: we can wait for it, and no zombie stays where the host has no reaping init."""
     if ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
         raise SandboxError("prctl(PR_SET_CHILD_SUBREAPER) failed: the kernel is older than 3.4.")
 
 
-def _root_file_system(bwrap: str, stage: Stage, limits: Limits) -> list[str]:
+def root_file_system(bwrap: str, stage: Stage, limits: Limits) -> list[str]:
     size = str(limits.file_bytes)
     args = [bwrap, "--unshare-user", "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]
     args += ["--die-with-parent", "--new-session", "--clearenv", "--cap-drop", "ALL", "--hostname", "sandbox"]

@@ -21,7 +21,19 @@ def main() -> None:
     status, workdir, limits, *paths = sys.argv[1:]
     path = workdir + "/main.py"
     source, stdin, files, fetch, fetch_fd = marshal.loads(_take_stdin())
+    arrange(path, source, stdin, files, limits)
+    if fetch:
+        stay_behind(fetch, fetch_fd, int(status))
+    sys.argv[:] = [path]
+    sys.path[:0] = [workdir]
+    sys.path += paths
+    run(source, path, int(status))
+
+
+def arrange(path: str, source: bytes, stdin: bytes, files: list, limits: str, more: dict | None = None) -> None:
+    """Put everything in its place, then set the limits; `more` is added to some of them."""
     _write(path, source)
+    workdir = os.path.dirname(path)
     os.chdir(workdir)
     for name, content in files:
         if "/" in name:
@@ -31,14 +43,8 @@ def main() -> None:
         _give_stdin(workdir, stdin)
     for item in limits.split(","):
         name, value = item.split("=")
-        soft = int(value)
+        soft = int(value) + (more.get(name, 0) if more else 0)
         resource.setrlimit(getattr(resource, "RLIMIT_" + name), (soft, soft + (name == "CPU")))  # soft CPU limit: SIGXCPU, told from other kills
-    if fetch:
-        _stay_behind(fetch, fetch_fd, int(status))
-    sys.argv[:] = [path]
-    sys.path[:0] = [workdir]
-    sys.path += paths
-    _run(source, path, int(status))
 
 
 def _write(path: str, content: bytes) -> None:
@@ -58,7 +64,7 @@ def _give_stdin(workdir: str, content: bytes) -> None:
     os.close(fd)
 
 
-def _stay_behind(names: list, fd: int, status: int) -> None:
+def stay_behind(names: list, fd: int, status: int) -> None:
     """Fork and return in the child. The parent waits for it, writes the files to `fd` as `job.unpack` reads them, and ends as the child did."""
     child = os.fork()
     if child == 0:
@@ -102,7 +108,7 @@ def _take_stdin() -> bytes:
     return b"".join(parts)
 
 
-def _run(source: bytes, path: str, status: int) -> None:
+def run(source: bytes, path: str, status: int) -> None:
     """Run the snippet as the interpreter runs a script, with no frame of ours in its tracebacks."""
     module = sys.modules["__main__"] = type(sys)("__main__")
     os.write(status, b"R\n")

@@ -19,7 +19,7 @@ DENIED = """
     acct add_key bpf chroot delete_module fanotify_init finit_module fsconfig fsmount fsopen fspick init_module ioperm iopl kcmp kexec_file_load
     kexec_load keyctl lookup_dcookie mount mount_setattr move_mount name_to_handle_at open_by_handle_at open_tree perf_event_open personality
     pidfd_getfd pivot_root process_madvise process_vm_readv process_vm_writev ptrace quotactl reboot request_key setns settimeofday swapoff swapon
-    syslog umount2 unshare uselib userfaultfd vhangup msgget semget shmget
+    syslog umount2 unshare uselib userfaultfd vhangup mq_open mq_unlink msgget semget shmget
 """
 ABSENT = ["clone3", "memfd_create", "memfd_secret", "io_uring_setup", "io_uring_enter", "io_uring_register"]
 NEW_NAMESPACES = 0x00020000, 0x02000000, 0x04000000, 0x08000000, 0x10000000, 0x20000000, 0x40000000

@@ -35,7 +35,7 @@ _INIT_PID = re.compile(rb'"child-pid": (\d+)')
 Stop = Literal["start", "time_limit", "output_flood", "memory"]
 
 
-class _Stream:
+class Stream:
     """One output pipe: keeps the first `keep` bytes, counts all."""
 
     def __init__(self, keep: int) -> None:
@@ -77,7 +77,7 @@ async def supervise(
     env: dict[str, str] | None = None,
 ) -> Execution:
     """Run `argv(status_fd, info_fd)` with `stdin` as a memory file; both descriptors lead to the status pipe. Raises SandboxError."""
-    streams = _Stream(limits.keep_bytes), _Stream(limits.keep_bytes), _Stream(_STATUS_BYTES)
+    streams = Stream(limits.keep_bytes), Stream(limits.keep_bytes), Stream(_STATUS_BYTES)
     out, err, status = streams
     stdin_fd, info_fd = memory_file(stdin), os.dup(status.write_fd)
     try:
@@ -101,7 +101,7 @@ async def supervise(
 
 
 class _Run:
-    def __init__(self, process: subprocess.Popen, streams: tuple[_Stream, _Stream, _Stream], limits: Limits) -> None:
+    def __init__(self, process: subprocess.Popen, streams: tuple[Stream, Stream, Stream], limits: Limits) -> None:
         self.process, self.streams, self.limits = process, streams, limits
         self.out, self.err, self.status = streams
         self.start = time.monotonic()
@@ -124,7 +124,7 @@ class _Run:
             await asyncio.shield(asyncio.create_task(self.tear_down(), name=f"end sandbox {self.process.pid}"))
         return self.describe()
 
-    def on_output(self, stream: _Stream) -> None:
+    def on_output(self, stream: Stream) -> None:
         if not stream.pull():
             self.loop.remove_reader(stream.read_fd)
         elif self.out.total + self.err.total > self.limits.flood_bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -13,6 +14,8 @@ from ..errors import ConfigError, unknown
 
 SERVERS = {"python_tir": "env_servers.python_tir", "echo": "env_servers.echo"}
 START_TIMEOUT_S = 60
+RESTART_PAUSE_S = 2.0
+log = logging.getLogger(__name__)
 
 
 @asynccontextmanager
@@ -58,10 +61,18 @@ class _Server:
         return f"http://127.0.0.1:{self.port}"
 
     async def keep_alive(self) -> None:
-        """Start it again on the same port whenever it dies; the env client retries meanwhile."""
+        """Start it again on the same port whenever it dies; the env client retries meanwhile.
+
+        One that does not come up is tried again: the pipeline stops the run when too many groups fail.
+        """
         while True:
             await self.process.wait()
-            await self.start(self.port)
+            log.warning("the %s environment server ended with code %s; starting it again", self.cfg.env.name, self.process.returncode)
+            try:
+                await self.start(self.port)
+            except ConfigError as e:
+                log.error("%s", e)
+                await asyncio.sleep(RESTART_PAUSE_S)
 
     async def stop(self) -> None:
         if self.process.returncode is None:

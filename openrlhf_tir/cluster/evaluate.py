@@ -8,13 +8,16 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ..errors import EngineError
+from ..errors import EngineError, EngineGone
 from ..rollout.group import EvalMode
 from ..types import GroupKey, GroupMeta, Task
 from .pool import RolloutPool
 
 CONCURRENT_GROUPS = 32
 EVAL_EPOCH = -1
+ACTOR_RETRIES = 120
+MAX_FAILED = 0.02
+"""Share of samples that may be lost to infrastructure before the figures are refused: they would be of other problems."""
 
 
 @dataclass(slots=True)
@@ -36,17 +39,25 @@ async def evaluate(pool: RolloutPool, tasks: list[Task], *, n: int, temperature:
 
     async def one(i: int, task: Task) -> GroupMeta:
         async with gate:
-            meta, _ = await pool.run_group(GroupKey(EVAL_EPOCH, i), task, EvalMode(n, temperature))
+            for _ in range(ACTOR_RETRIES):
+                try:
+                    meta, _ = await pool.run_group(GroupKey(EVAL_EPOCH, i), task, EvalMode(n, temperature))
+                    break
+                except EngineGone:
+                    await asyncio.sleep(1)
+            else:
+                raise EngineError(f"No rollout actor could evaluate for {ACTOR_RETRIES} s. See the actors' logs.")
         tick()
         return meta
 
-    metas = await asyncio.gather(*(one(i, t) for i, t in enumerate(tasks)))
-    return summarise(tasks, metas, n)
+    async with asyncio.TaskGroup() as tg:
+        running = [tg.create_task(one(i, t), name=f"evaluate {i}") for i, t in enumerate(tasks)]
+    return summarise(tasks, [t.result() for t in running], n)
 
 
 def summarise(tasks: list[Task], metas: list[GroupMeta], n: int) -> Figures:
     failed = sum(sum(m.failures.values()) for m in metas)
-    if failed > 0.02 * n * len(tasks):
+    if failed > max(1, MAX_FAILED * n * len(tasks)):
         reasons = {k for m in metas for k in m.failures}
         raise EngineError(
             f"{failed} of {n * len(tasks)} evaluation samples failed by infrastructure ({', '.join(sorted(reasons))}). "

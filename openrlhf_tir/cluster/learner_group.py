@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import ray
-from ray.util.placement_group import placement_group, remove_placement_group
+from ray.util.placement_group import remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from ..config import Config
 from ..errors import InfraError
+from ..machine import gpu_count
 from ..types import StepReport, TrainBatch
-from .ray_session import has_gpus, worker_env
+from .ray_session import place, worker_env
 
 
 class LearnerDied(InfraError):
@@ -58,9 +59,8 @@ class LearnerGroup:
     @classmethod
     async def start(cls, cfg: Config) -> LearnerGroup:
         n = cfg.actor.world_size
-        gpus = 1 if has_gpus() else 0
-        placement = placement_group([{"CPU": 1, "GPU": gpus} if gpus else {"CPU": 1}] * n, strategy="PACK")
-        await placement.ready()
+        gpus = min(1, gpu_count())
+        placement = await place([{"CPU": 1, "GPU": gpus} if gpus else {"CPU": 1}] * n, "PACK", f"{n} learner ranks")
         actor = ray.remote(LearnerRank).options(
             num_cpus=1, num_gpus=gpus, runtime_env={"env_vars": worker_env(cfg)}, scheduling_strategy=PlacementGroupSchedulingStrategy(placement)
         )

@@ -9,25 +9,26 @@ from dataclasses import asdict
 from pathlib import Path
 
 from rich.console import Console
-from transformers import AutoTokenizer
 
 from ..config import Config
 from ..errors import ConfigError, TirError
 from ..observability.summary import Summary
 from .evaluate import Figures
+from .inputs import load_inputs
 from .play import pick_task
 from .play import play as _play
 from .session import open_session
 from .toy import ToyBase, make_base
-from .train import eval_tasks, measure, run_training, scores
+from .train import measure, run_training, scores
 
 
 def train(cfg: Config) -> Summary:
     """The `train` command."""
 
     async def go() -> Summary:
+        inputs = load_inputs(cfg)
         async with open_session(cfg, model=cfg.actor.model_name_or_path) as session:
-            return await run_training(session, cfg)
+            return await run_training(session, cfg, inputs)
 
     return _run(go())
 
@@ -38,7 +39,7 @@ def evaluate(cfg: Config, out: Path | None = None) -> tuple[Figures, Figures]:
         raise ConfigError("eval.dataset is not set. Give the held-out problems, e.g. --eval.dataset data/test.jsonl.")
 
     async def go() -> tuple[Figures, Figures]:
-        tasks = eval_tasks(cfg, AutoTokenizer.from_pretrained(cfg.actor.model_name_or_path))
+        tasks = load_inputs(cfg, training=False).held_out
         async with open_session(cfg, model=cfg.actor.model_name_or_path, learner=False) as session:
             return await measure(session, cfg, tasks, cfg.actor.model_name_or_path)
 
@@ -67,8 +68,10 @@ def toy_model(cfg: Config) -> Path:
     async def go() -> Path:
         base = ToyBase(cfg)
         base.prepare()
-        async with open_session(base.config(base.init), model=str(base.init)) as session:
-            await make_base(session, base)
+        cold = base.config(base.init)
+        inputs = load_inputs(cold)
+        async with open_session(cold, model=str(base.init)) as session:
+            await make_base(session, base, inputs)
             session.console.print(f"base model: {base.directory}", soft_wrap=True)
         return base.directory
 
@@ -82,14 +85,17 @@ def quickstart(cfg: Config, setup_s: float = 0.0) -> Summary:
         base = ToyBase(cfg)
         rl = base.config(base.directory)
         if base.ready:
+            inputs = load_inputs(rl)
             async with open_session(rl, model=str(base.directory)) as session:
-                return await run_training(session, rl, setup_s=setup_s)
+                return await run_training(session, rl, inputs, setup_s=setup_s)
         started = time.monotonic()
         base.prepare()
-        async with open_session(base.config(base.init), model=str(base.init)) as session:
-            figures = scores(*await make_base(session, base))
+        cold = base.config(base.init)
+        inputs = load_inputs(cold)
+        async with open_session(cold, model=str(base.init)) as session:
+            figures = scores(*await make_base(session, base, inputs))
             await session.restart_learner(rl)
-            return await run_training(session, rl, base=figures, setup_s=setup_s, cold_start_s=time.monotonic() - started)
+            return await run_training(session, rl, inputs, base=figures, setup_s=setup_s, cold_start_s=time.monotonic() - started)
 
     return _run(go())
 

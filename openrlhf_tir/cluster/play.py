@@ -8,6 +8,7 @@ from rich.text import Text
 from ..config import Config
 from ..data import load_prompts
 from ..data.templates import render, resolve
+from ..errors import ConfigError
 from ..rollout.group import EvalMode
 from ..types import GroupKey, Task, Trajectory
 from .evaluate import EVAL_EPOCH
@@ -21,7 +22,10 @@ def pick_task(cfg: Config, question: str | None, row: int, tokenizer=None) -> Ta
     data = cfg.data
     if cfg.eval.dataset:
         data = data.model_copy(update={"prompt_dataset": cfg.eval.dataset, "prompt_split": cfg.eval.split})
-    return load_prompts(data, tokenizer, env=cfg.env.name)[row]
+    prompts = load_prompts(data, tokenizer, env=cfg.env.name)
+    if not 0 <= row < len(prompts):
+        raise ConfigError(f"--row {row}: {data.prompt_dataset} has the rows 0 to {len(prompts) - 1}.")
+    return prompts[row]
 
 
 async def play(session: Session, cfg: Config, task: Task) -> Trajectory:

@@ -14,17 +14,18 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import ray
-from ray.util.placement_group import placement_group
+from ray.util.placement_group import PlacementGroup, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from ..config import Config
-from ..errors import EngineGone
-from ..pipeline.signal import Signal
+from ..errors import EngineError, EngineGone, PipelineError
+from ..machine import gpu_count
 from ..types import Group, GroupKey, GroupMeta, Task
-from .ray_session import has_gpus, worker_env
+from .ray_session import place, worker_env
 from .rollout_actor import RolloutActor
 
 log = logging.getLogger(__name__)
+STOP_TIMEOUT_S = 20
 
 
 @dataclass(eq=False)
@@ -33,6 +34,7 @@ class Member:
 
     index: int
     actor: Any
+    placement: PlacementGroup
     url: str = ""
     running: set[GroupKey] = field(default_factory=set)
     on_death: Callable[[Member], None] = lambda member: None
@@ -61,7 +63,6 @@ class RolloutPool:
         self.cfg, self.model, self.env_urls = cfg, model, env_urls
         self.members: list[Member] = []
         self.on_join: Callable[[Member], Awaitable[None]] | None = None
-        self.joined = Signal()
         self._reviving: set[asyncio.Task] = set()
         self._broken: BaseException | None = None
 
@@ -72,56 +73,63 @@ class RolloutPool:
         return self
 
     async def _spawn(self, index: int) -> Member:
-        tp = self.cfg.vllm.tensor_parallel_size
-        gpu = has_gpus()
-        placement = placement_group([{"CPU": 1} | ({"GPU": 1} if gpu else {})] * tp, strategy="STRICT_PACK")
-        await placement.ready()
+        tp, gpu = self.cfg.vllm.tensor_parallel_size, gpu_count() > 0
+        placement = await place([{"CPU": 1} | ({"GPU": 1} if gpu else {})] * tp, "STRICT_PACK", f"rollout engine {index}")
         actor = (
             ray.remote(RolloutActor)
             .options(
                 num_cpus=1,
+                # With one GPU the engine runs here; with more, vLLM's own workers take the bundles.
+                num_gpus=1 if gpu and tp == 1 else 0,
                 max_concurrency=10_000,
                 runtime_env={"env_vars": worker_env(self.cfg)},
                 scheduling_strategy=PlacementGroupSchedulingStrategy(placement, placement_group_capture_child_tasks=True),
             )
             .remote(index)
         )
-        url = await actor.start.remote(self.cfg, self.model, self.env_urls, os.environ.get(self.cfg.env.token_env))
-        return Member(index, actor, url, on_death=self._replace)
+        member = Member(index, actor, placement, on_death=self._replace)
+        member.url = await member.call(actor.start.remote(self.cfg, self.model, self.env_urls, os.environ.get(self.cfg.env.token_env)))
+        return member
 
     async def run_group(self, key: GroupKey, task: Task, mode=None) -> tuple[GroupMeta, Any]:
-        """Raises EngineGone when the actor's process died, and whatever kept a dead one from being replaced."""
-        await self.joined.until(lambda: self._broken or self.members)
-        if self._broken:
-            raise self._broken
+        """Raises EngineGone when the actor died or none is up yet, PipelineError when a dead one could not be replaced."""
+        if not self.members:
+            if self._broken and not self._reviving:
+                raise PipelineError(f"No rollout actor is left, and a new one did not start: {self._broken}") from self._broken
+            raise EngineGone("No rollout actor is up; one is being started.")
         member = min(self.members, key=lambda m: len(m.running))
         member.running.add(key)
         try:
-            meta, payload = member.actor.run_group.options(num_returns=2).remote(key, task, mode)
-            return await member.call(meta), payload
+            ref, payload = member.actor.run_group.options(num_returns=2).remote(key, task, mode)
+            meta = await member.call(ref)
         finally:
             member.running.discard(key)
+        if meta.failed == EngineError.reason:  # the process lives, its engine does not
+            self._replace(member)
+            raise EngineGone(f"The engine of {member.name} is broken.")
+        return meta, payload
 
     def _replace(self, member: Member) -> None:
         if member not in self.members:
             return
         self.members.remove(member)
         log.warning("%s died; starting another in its place", member.name)
+        _remove(member)
         task = asyncio.create_task(self._revive(member.index), name=f"revive {member.name}")
         self._reviving.add(task)
         task.add_done_callback(self._revived)
-
-    def _revived(self, task: asyncio.Task) -> None:
-        self._reviving.discard(task)
-        if not task.cancelled():
-            self._broken = task.exception()
-        self.joined.notify()
 
     async def _revive(self, index: int) -> None:
         fresh = await self._spawn(index)
         if self.on_join:
             await self.on_join(fresh)
         self.members.append(fresh)
+
+    def _revived(self, task: asyncio.Task) -> None:
+        self._reviving.discard(task)
+        if not task.cancelled() and task.exception():
+            self._broken = task.exception()
+            log.error("a rollout actor could not be replaced: %s", self._broken)
 
     async def fetch(self, payloads: Sequence[Any]) -> list[Group]:
         return list(await asyncio.gather(*payloads))
@@ -139,11 +147,19 @@ class RolloutPool:
         """Per actor: when at least one of its requests was decoding, since the last call; epoch seconds."""
         members = list(self.members)
         found = await asyncio.gather(*(m.call(m.actor.busy_intervals.remote()) for m in members), return_exceptions=True)
-        return {m.name: spans for m, spans in zip(members, found, strict=True) if not isinstance(spans, EngineGone)}
+        return {m.name: spans for m, spans in zip(members, found, strict=True) if not isinstance(spans, BaseException)}
 
     async def stop(self) -> None:
+        """Ends the actors; one that does not answer within STOP_TIMEOUT_S is killed."""
         for task in self._reviving:
             task.cancel()
-        await asyncio.gather(*(m.actor.stop.remote() for m in self.members), return_exceptions=True)
+        stopping = [asyncio.ensure_future(m.actor.stop.remote()) for m in self.members]
+        if stopping:
+            await asyncio.wait(stopping, timeout=STOP_TIMEOUT_S)
         for m in self.members:
-            ray.kill(m.actor)
+            _remove(m)
+
+
+def _remove(member: Member) -> None:
+    ray.kill(member.actor)
+    remove_placement_group(member.placement)

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import ray
+from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 
 from ..config import Config
+from ..errors import ConfigError
+from ..machine import gpu_count
 
 LOCAL_OBJECT_STORE = 512 << 20
+PLACEMENT_TIMEOUT_S = 60
 
 
 @contextmanager
@@ -29,7 +33,7 @@ def ray_session(cfg: Config) -> Iterator[None]:
             num_cpus=max(actors, os.cpu_count() or 1),
             include_dashboard=False,
             log_to_driver=cfg.logger.worker_logs,
-            object_store_memory=LOCAL_OBJECT_STORE if not has_gpus() else None,
+            object_store_memory=LOCAL_OBJECT_STORE if not gpu_count() else None,
             logging_level="warning",
         )
     try:
@@ -38,9 +42,19 @@ def ray_session(cfg: Config) -> Iterator[None]:
         ray.shutdown()
 
 
-def has_gpus() -> bool:
-    """Whether this node has GPUs; read from the driver's device files, so that torch is not imported for it."""
-    return any(Path("/dev").glob("nvidia[0-9]*"))
+async def place(bundles: list[dict[str, float]], strategy: str, what: str) -> PlacementGroup:
+    """Reserve resources. Raises ConfigError when the cluster does not have them free within PLACEMENT_TIMEOUT_S."""
+    group = placement_group(bundles, strategy=strategy)
+    try:
+        await asyncio.wait_for(group.ready(), PLACEMENT_TIMEOUT_S)
+    except TimeoutError:
+        remove_placement_group(group)
+        free = {k: v for k, v in ray.available_resources().items() if k in ("CPU", "GPU")}
+        raise ConfigError(
+            f"The Ray cluster has no room for {what}: {bundles} ({strategy}) is wanted, {free} is free. "
+            "Start Ray with more (ray start --num-cpus), or ask for fewer engines or ranks (vllm.num_engines, actor.num_gpus_per_node)."
+        ) from None
+    return group
 
 
 def worker_env(cfg: Config) -> dict[str, str]:
@@ -54,6 +68,6 @@ def worker_env(cfg: Config) -> dict[str, str]:
     for secret in (cfg.env.token_env, "WANDB_API_KEY"):
         if secret in os.environ:
             env[secret] = os.environ[secret]
-    if not has_gpus():
+    if not gpu_count():
         env |= {"DS_ACCELERATOR": "cpu", "CUDA_VISIBLE_DEVICES": ""}
     return env

@@ -55,6 +55,8 @@ async def open_session(cfg: Config, *, model: str, learner: bool = True, console
             try:
                 yield session
             finally:
-                await pool.stop()
-                if session.learner:
-                    await session.learner.stop()
+                try:
+                    await pool.stop()
+                finally:
+                    if session.learner:
+                        await session.learner.stop()

@@ -13,17 +13,16 @@ from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 
-from transformers import AutoTokenizer
-
 from ..config import Config
 from ..observability.progress import bar
-from ..toy.cold_start import Batch, Schedule, cold_start
+from ..toy.cold_start import Batch, Schedule, check_gates, cold_start
 from ..toy.model import save_model
 from ..toy.task import write_data
 from ..weights.publisher import WeightPublisher, push_directory
 from .evaluate import Figures
+from .inputs import Inputs
 from .session import Session
-from .train import eval_tasks, measure
+from .train import measure
 
 
 class ToyBase:
@@ -57,17 +56,14 @@ class ToyBase:
         )
 
 
-async def make_base(session: Session, base: ToyBase) -> tuple[Figures, Figures]:
+async def make_base(session: Session, base: ToyBase, inputs: Inputs) -> tuple[Figures, Figures]:
     """Fine-tune the session's learner, prove it on the session's engines, export. Returns (sampled, greedy) figures of the base.
 
     Raises ColdStartError when the gates are still missed after the schedule's repairs.
     """
     cfg = base.config(base.init)
-    tokenizer = AutoTokenizer.from_pretrained(base.init)
-    tasks = eval_tasks(cfg, tokenizer)
-    canary = [tokenizer(t.prompt, add_special_tokens=False)["input_ids"] for t in tasks[:4]]
     publisher = WeightPublisher(
-        session.learner, session.pool.members, push_directory(cfg.run_dir, 0), canary, tolerance=cfg.vllm.canary_tolerance, seed=base.seed
+        session.learner, session.pool.members, push_directory(cfg.run_dir, 0), inputs.canary, tolerance=cfg.canary_tolerance, seed=base.seed
     )
     measured: list[tuple[Figures, Figures]] = []
     schedule = Schedule()
@@ -78,7 +74,9 @@ async def make_base(session: Session, base: ToyBase) -> tuple[Figures, Figures]:
         async def judge() -> Figures:
             shown.close()
             await publisher.publish(0)
-            measured.append(await measure(session, cfg, tasks, "the base model"))
+            if measured:
+                session.console.print(f"outside the gates: {'; '.join(check_gates(measured[-1][0]))}. Trained some more.", soft_wrap=True, highlight=False)
+            measured.append(await measure(session, cfg, inputs.held_out, "the base model"))
             return measured[-1][0]
 
         def on_step(batch: Batch, metrics: Mapping[str, float]) -> None:

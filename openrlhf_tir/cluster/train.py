@@ -10,10 +10,8 @@ from pathlib import Path
 
 import ray
 from rich.console import Console
-from transformers import AutoTokenizer
 
 from ..config import Config
-from ..data import PromptSet, PromptStream, load_prompts
 from ..observability import metrics as metrics_log
 from ..observability import summary as summaries
 from ..observability import trace as traces
@@ -27,33 +25,17 @@ from ..settings import to_toml
 from ..types import Task
 from ..weights.publisher import WeightPublisher, push_directory
 from .evaluate import Figures, evaluate
+from .inputs import Inputs, TaskPrompts
 from .session import Session
 
 BUSY_EVERY_S = 5.0
-
-
-class TaskPrompts:
-    """A PromptSet in the order of a PromptStream, as the pipeline's `Prompts`."""
-
-    def __init__(self, prompts: PromptSet, stream: PromptStream) -> None:
-        self.prompts, self.stream = prompts, stream
-        self.next, self.state, self.restore = stream.next, stream.state, stream.restore
-
-    def task(self, prompt: int) -> Task:
-        return self.prompts[prompt]
+LEDGER = "ledger.jsonl"
+BASE = "base.json"
 
 
 def model_bytes(model: str) -> int:
     """Size of a local model's weights; 0 for a hub name, whose size is not known before it is loaded."""
     return sum(f.stat().st_size for f in Path(model).glob("*.safetensors"))
-
-
-def eval_tasks(cfg: Config, tokenizer) -> list[Task]:
-    """The held-out problems of eval.dataset; empty when there is none."""
-    if not cfg.eval.dataset:
-        return []
-    data = cfg.data.model_copy(update={"prompt_dataset": cfg.eval.dataset, "prompt_split": cfg.eval.split, "max_samples": cfg.eval.max_samples})
-    return load_prompts(data, tokenizer, env=cfg.env.name).tasks
 
 
 async def measure(session: Session, cfg: Config, tasks: list[Task], what: str) -> tuple[Figures, Figures]:
@@ -70,74 +52,49 @@ def scores(sampled: Figures, greedy: Figures) -> summaries.Scores:
 
 
 async def run_training(
-    session: Session, cfg: Config, *, base: summaries.Scores | None = None, setup_s: float = 0.0, cold_start_s: float = 0.0
+    session: Session, cfg: Config, inputs: Inputs, *, base: summaries.Scores | None = None, setup_s: float = 0.0, cold_start_s: float = 0.0
 ) -> summaries.Summary:
     """RL from the session's engines and learner, both holding cfg.actor.model_name_or_path. `base`: its figures if already measured."""
     started = time.monotonic()
-    tokenizer = AutoTokenizer.from_pretrained(cfg.actor.model_name_or_path)
-    prompts = load_prompts(cfg.data, tokenizer, env=cfg.env.name)
-    held_out = eval_tasks(cfg, tokenizer)
-    public = cfg.model_copy(update={"logger": cfg.logger.model_copy(update={"wandb": cfg.logger.wandb.model_copy(update={"key": None})})})
-    (cfg.run_dir / "config.toml").write_text(to_toml(public))
-    base = base or _read_base(cfg)
-    if base is None and held_out:
-        base = scores(*await measure(session, cfg, held_out, "the base model"))
-    if base:
-        (cfg.run_dir / "base.json").write_text(base.model_dump_json())
     checkpoints = Checkpoints(cfg.run_dir / cfg.ckpt.path, cfg.ckpt.max_num)
     if not cfg.train.resume:
         checkpoints.clear()
-        for name in ("ledger.jsonl", traces.FILE):
+        for name in (LEDGER, traces.FILE, BASE):
             (cfg.run_dir / name).unlink(missing_ok=True)
-    ledger = Ledger(cfg.run_dir / "ledger.jsonl")
-    canary = [tokenizer(t.prompt, add_special_tokens=False)["input_ids"] for t in prompts.tasks[:4]]
-    directory = push_directory(cfg.run_dir, model_bytes(cfg.actor.model_name_or_path), one_node=len(ray.nodes()) == 1)
-    publisher = WeightPublisher(session.learner, session.pool.members, directory, canary, tolerance=cfg.vllm.canary_tolerance, seed=cfg.train.seed)
-    session.pool.on_join = publisher.join
+    public = cfg.model_copy(update={"logger": cfg.logger.model_copy(update={"wandb": cfg.logger.wandb.model_copy(update={"key": None})})})
+    (cfg.run_dir / "config.toml").write_text(to_toml(public))
+    base = base or _read_base(cfg)
+    if base is None and inputs.held_out:
+        base = scores(*await measure(session, cfg, inputs.held_out, "the base model"))
+    if base:
+        (cfg.run_dir / BASE).write_text(base.model_dump_json())
 
-    async def evaluate_now() -> dict[str, float]:
-        sampled = await evaluate(session.pool, held_out, n=cfg.eval.n_samples_per_prompt, temperature=cfg.eval.temperature)
-        return {"eval/accuracy": sampled.accuracy, "eval/code_ratio": sampled.code_ratio}
-
-    with metrics_log.MetricsLog(cfg.run_dir, cfg.logger, public.model_dump(mode="json")) as metrics, Progress(cfg.train.max_steps, session.console) as progress:
-        trace = traces.Trace(cfg.run_dir / traces.FILE)
+    with metrics_log.MetricsLog(cfg.run_dir, cfg.logger, public.model_dump(mode="json")) as metrics:
         if not cfg.train.resume:
             metrics.truncate_after(-1)
             if base:
                 metrics.log(0, _eval_row(base))
-        pipeline = Pipeline(
-            cfg,
-            prompts=TaskPrompts(prompts, PromptStream(len(prompts), cfg.train.seed, cfg.data.shuffle, cfg.train.num_episodes)),
-            rollout=session.pool,
-            learner=session.learner,
-            publisher=publisher,
-            ledger=ledger,
-            checkpoints=checkpoints,
-            observer=Observer(metrics, trace, progress),
-            evaluate=evaluate_now,
-        )
+        ledger = Ledger(cfg.run_dir / LEDGER)
         rl_started = time.monotonic()
-        async with _busy_spans(session, trace):
-            await pipeline.run(resume=cfg.train.resume)
+        version = await _pipeline(session, cfg, inputs, ledger, checkpoints, metrics)
         training_s = time.monotonic() - rl_started
         trained = None
-        if held_out:
-            trained = scores(*await measure(session, cfg, held_out, "the trained model"))
-            metrics.log(pipeline.version, _eval_row(trained))
+        if inputs.held_out:
+            trained = scores(*await measure(session, cfg, inputs.held_out, "the trained model"))
+            metrics.log(version, _eval_row(trained))
     ledger.close()
     _say_audit(session.console, ledger)
     model = cfg.run_dir / cfg.ckpt.output_dir
     await session.learner.export(model)
     columns = metrics_log.read(cfg.run_dir)
-    spans = traces.read(cfg.run_dir)
     summary = summaries.Summary(
         base=base,
         trained=trained,
-        steps=pipeline.version,
+        steps=version,
         seconds=summaries.Durations(setup=setup_s, cold_start=cold_start_s, training=training_s, total=setup_s + cold_start_s + time.monotonic() - started),
         peak_pss_gib=session.pss.peak_gib,
-        overlap_ratio=traces.overlap_ratio(spans),
-        trained_tokens_per_s=sum(n or 0 for n in columns.get("trained_tokens", [])) / sum(n or 0 for n in columns.get("wall_s", [1.0])),
+        overlap_ratio=traces.overlap_ratio(traces.read(cfg.run_dir)),
+        trained_tokens_per_s=sum(n or 0 for n in columns["trained_tokens"]) / sum(n or 0 for n in columns["wall_s"]),
         seed=cfg.train.seed,
         model=str(model),
     )
@@ -147,13 +104,46 @@ async def run_training(
     return summary
 
 
+async def _pipeline(session: Session, cfg: Config, inputs: Inputs, ledger: Ledger, checkpoints: Checkpoints, metrics: metrics_log.MetricsLog) -> int:
+    """Wire the loop and run it to its end; returns the final version."""
+    directory = push_directory(cfg.run_dir, model_bytes(cfg.actor.model_name_or_path), one_node=len(ray.nodes()) == 1)
+    publisher = WeightPublisher(session.learner, session.pool.members, directory, inputs.canary, tolerance=cfg.canary_tolerance, seed=cfg.train.seed)
+    session.pool.on_join = publisher.join
+    if publisher.tolerance is None:
+        session.console.print(f"canary tolerance, calibrated: {await publisher.calibrate():.2g} nats", highlight=False)
+
+    async def evaluate_now() -> dict[str, float]:
+        sampled = await evaluate(session.pool, inputs.held_out, n=cfg.eval.n_samples_per_prompt, temperature=cfg.eval.temperature)
+        return {"eval/accuracy": sampled.accuracy, "eval/code_ratio": sampled.code_ratio}
+
+    trace = traces.Trace(cfg.run_dir / traces.FILE)
+    with Progress(cfg.train.max_steps, session.console) as progress:
+        pipeline = Pipeline(
+            cfg,
+            prompts=TaskPrompts(inputs.prompts, cfg),
+            rollout=session.pool,
+            learner=session.learner,
+            publisher=publisher,
+            ledger=ledger,
+            checkpoints=checkpoints,
+            observer=Observer(metrics, trace, progress),
+            evaluate=evaluate_now,
+        )
+        try:
+            async with _busy_spans(session, trace):
+                await pipeline.run(resume=cfg.train.resume)
+        finally:
+            await publisher.close()
+    return pipeline.version
+
+
 def _eval_row(s: summaries.Scores) -> dict[str, float]:
     return {f"eval/{name}": value for name, value in s.model_dump().items()}
 
 
 def _read_base(cfg: Config) -> summaries.Scores | None:
     """The base model's figures that an interrupted run left."""
-    path = cfg.run_dir / "base.json"
+    path = cfg.run_dir / BASE
     return summaries.Scores.model_validate_json(path.read_text()) if cfg.train.resume and path.exists() else None
 
 
@@ -170,14 +160,16 @@ async def _busy_spans(session: Session, trace: traces.Trace) -> AsyncIterator[No
     """Collect from the actors when they were decoding, for the timeline and the overlap ratio."""
 
     async def collect() -> None:
-        for name, intervals in (await session.pool.busy_intervals()).items():
-            for start, end in intervals:
-                trace.add(f"engine/{name}", "decode", start, end)
+        async with asyncio.timeout(BUSY_EVERY_S):
+            for name, intervals in (await session.pool.busy_intervals()).items():
+                for start, end in intervals:
+                    trace.add(f"engine/{name}", "decode", start, end)
 
     async def forever() -> None:
         while True:
             await asyncio.sleep(BUSY_EVERY_S)
-            await collect()
+            with suppress(TimeoutError):
+                await collect()
 
     task = asyncio.create_task(forever(), name="busy spans")
     try:
@@ -186,4 +178,5 @@ async def _busy_spans(session: Session, trace: traces.Trace) -> AsyncIterator[No
         task.cancel()
         with suppress(asyncio.CancelledError):
             await task
-    await collect()
+    with suppress(TimeoutError):
+        await collect()

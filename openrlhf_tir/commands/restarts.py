@@ -5,6 +5,7 @@ The controller runs in a child process, so that whatever takes it down (kill -9,
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -13,12 +14,22 @@ MISTAKE = 2
 """Exit code of an error that starting again cannot mend (cli.main)."""
 
 
-def run_with_restarts(argv: Sequence[str], max_restarts: int, launch=subprocess.call) -> int:
+def _launch(command: Sequence[str]) -> int:
+    """Run to the end; a SIGTERM to us ends the child too."""
+    child = subprocess.Popen(command)
+    before = signal.signal(signal.SIGTERM, lambda *_: child.terminate())
+    try:
+        return child.wait()
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def run_with_restarts(argv: Sequence[str], max_restarts: int, launch=_launch) -> int:
     """`argv` is the command line behind `openrlhf-tir`. Returns the last exit code."""
     command = [sys.executable, "-m", "openrlhf_tir.cli", *argv, "--train.max_restarts", "0"]
     code = launch(command)
     for attempt in range(1, max_restarts + 1):
-        if code in (0, MISTAKE, 130):
+        if code in (0, MISTAKE, 130, -signal.SIGTERM):
             break
         print(f"The run ended with exit code {code}. Resuming from its last checkpoint, restart {attempt} of {max_restarts}.", file=sys.stderr, flush=True)
         code = launch([*command, "--train.resume", "true"])

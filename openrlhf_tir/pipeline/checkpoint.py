@@ -9,6 +9,7 @@ Written to a temporary directory, flushed, renamed; `latest` is replaced last. A
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import pickle
@@ -32,6 +33,10 @@ class Checkpoints:
         shutil.rmtree(tmp, ignore_errors=True)
         (tmp / "learner").mkdir(parents=True)
         await learner.save(tmp / "learner")
+        await asyncio.to_thread(self._commit, tmp, final, state, buffered)
+        return final
+
+    def _commit(self, tmp: Path, final: Path, state: dict, buffered: list) -> None:
         (tmp / "controller.json").write_text(json.dumps(state))
         (tmp / "replay.pkl").write_bytes(pickle.dumps(buffered, protocol=pickle.HIGHEST_PROTOCOL))
         for path in tmp.rglob("*"):
@@ -40,9 +45,11 @@ class Checkpoints:
         shutil.rmtree(final, ignore_errors=True)
         tmp.rename(final)
         _replace(self.directory / "latest", final.name)
-        for old in sorted(self.directory.glob("step_*"))[: -self.max_num]:
-            shutil.rmtree(old)
-        return final
+        # Later ones belong to a lineage that a resume from an earlier one has left.
+        others = sorted(p for p in self.directory.glob("step_*") if p != final)
+        later = [p for p in others if p.name > final.name]
+        for path in later + [p for p in others if p not in later][: -(self.max_num - 1) or None]:
+            shutil.rmtree(path)
 
     def clear(self) -> None:
         """Forget all checkpoints: a new run starts here."""

@@ -20,7 +20,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from ..config import Config
-from ..errors import InfraError
+from ..errors import EngineGone, InfraError, PipelineError, StallError
 from ..learner.balance import assign_ranks
 from ..learner.learner import Learner
 from ..replay.buffer import ReplayBuffer
@@ -34,6 +34,9 @@ from .resume import restore, save
 from .signal import Signal
 from .source import Flight, Source
 from .watchdog import Watchdog
+
+BACKOFF_S = 1.0
+"""Pause before a failed group is issued again, doubled each time: with train.max_reissues = 5 an outage of half a minute costs no prompt."""
 
 
 class Pipeline:
@@ -61,18 +64,21 @@ class Pipeline:
         self.replay = ReplayBuffer()
         self.flights: dict[int, Flight] = {}
         self.version = 0
-        self.watchdog = Watchdog(cfg.pipeline.stall_timeout_s, self.describe)
+        self.failed_in_a_row = 0
+        self.watchdog = Watchdog(cfg.stall_timeout_s, self.describe)
+        observer.on_phase = self.watchdog.beat
 
     @property
     def depth(self) -> int | None:
         return self.B if self.cfg.pipeline.mode in ("sync", "one_step") else self.cfg.pipeline.depth
 
     async def run(self, resume: bool = False) -> None:
-        if resume:
-            await restore(self)
-        await self.push()
         async with asyncio.TaskGroup() as tg:
-            background = [tg.create_task(self.watchdog.run(), name="watchdog"), tg.create_task(self.produce(tg), name="produce")]
+            background = [tg.create_task(self.watchdog.run(), name="watchdog")]
+            if resume:
+                await restore(self)
+            await self.push()
+            background.append(tg.create_task(self.produce(tg), name="produce"))
             await self.train()
             for task in background:
                 task.cancel()
@@ -93,7 +99,10 @@ class Pipeline:
             failed = meta.failed
         except InfraError as e:
             meta, payload, failed = None, None, e.reason
-        self.watchdog.beat()
+        if failed is None:
+            self.watchdog.beat()
+        else:  # what is down needs time to come back; the slot is held meanwhile
+            await asyncio.sleep(BACKOFF_S * 2**flight.reissues)
         self.settle(flight, meta, payload, failed)
 
     def settle(self, flight: Flight, meta: GroupMeta | None, payload: Any, failed: str | None) -> None:
@@ -106,33 +115,40 @@ class Pipeline:
             if failed is None:
                 end, reason = "filtered", meta.verdict.reason
                 self.ledger.ended(end, flight.key, reason=reason)
-            elif flight.reissues < self.cfg.train.max_reissues:
-                end = "requeued"
-                self.source.requeue(flight, failed)
+            elif failed == EngineGone.reason or flight.reissues < self.cfg.train.max_reissues:
+                end = "requeued"  # an actor's death is not the group's: it does not count
+                self.source.requeue(flight, failed, counts=failed != EngineGone.reason)
             else:
                 end = "failed"
                 self.ledger.ended(end, flight.key, reason=failed)
         self.observer.group(end, meta, failed)
         self.budget.move("rolling", end)
+        self.failed_in_a_row = self.failed_in_a_row + 1 if end == "failed" else 0 if failed is None else self.failed_in_a_row
+        if self.failed_in_a_row > self.B:
+            raise StallError(
+                f"{self.failed_in_a_row} groups in a row failed for good, the last by {failed!r} after {flight.reissues + 1} tries. "
+                "The environment, an engine or the verifier is down: see its log, then go on with --resume."
+            )
 
     async def train(self) -> None:
-        while self.version < self.cfg.train.max_steps:
-            items = await self.next_batch()
-            if not items:
-                return
+        while self.version < self.cfg.train.max_steps and (items := await self.next_batch()):
             batch = TrainBatch(self.version, items, assign_ranks([i.meta for i in items], self.cfg.actor.world_size))
-            with self.observer.phase("step", self.version):
-                report = await self.learner.step(batch)
-            for item in items:
-                self.ledger.ended("trained", item.meta.key, step=self.version)
-            await self.push()
+            async with self.publisher.changing():
+                with self.observer.phase("step", self.version):
+                    report = await self.learner.step(batch)
+                for item in items:
+                    self.ledger.ended("trained", item.meta.key, step=self.version)
+                await self.push()
             self.budget.move("training", "trained", len(items))
             self.budget.check(rolling=len(self.flights) - len(self.replay), buffered=len(self.replay), training=0)
-            self.watchdog.beat()
-            evaluated = await self.evaluate() if self.due(self.cfg.eval.steps) else {}
-            self.observer.step(report, self.budget, self.rollout.engine_stats() | evaluated)
-            if self.due(self.cfg.ckpt.save_steps) or self.version == self.cfg.train.max_steps:
+            self.observer.step(report, self.budget, self.rollout.engine_stats())
+            if self.due(self.cfg.ckpt.save_steps):
                 await save(self)
+            if self.due(self.cfg.eval.steps):
+                with self.observer.phase("evaluate", self.version):
+                    self.observer.metrics.log(self.version, await self.evaluate())
+        if not self.due(self.cfg.ckpt.save_steps):
+            await save(self)
 
     async def next_batch(self) -> list[BatchItem]:
         """The B oldest dispatched groups, once the gate is open; fewer when the prompts are through; none at the end."""
@@ -144,6 +160,11 @@ class Pipeline:
         for dispatch, _ in taken:
             del self.flights[dispatch]
         self.budget.move("buffered", "training", len(taken))
+        for _, item in taken:
+            if self.version - item.meta.oldest_version > self.S:
+                raise PipelineError(
+                    f"Group {item.meta.key} has tokens of version {item.meta.oldest_version} at version {self.version}: beyond S = {self.S}. A bug in the gate."
+                )
         return [item for _, item in taken]
 
     def gate(self) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import numpy as np
@@ -13,10 +13,10 @@ from ..observability.metrics import MetricsLog
 from ..observability.progress import Progress
 from ..observability.trace import Trace
 from ..types import GroupMeta, StepReport
+from ..weights.publisher import PublishReport
 from .budget import Budget
-from .ports import PushReport
 
-TRACKS = {"step": "learner", "push": "weights", "drain": "weights", "checkpoint": "ckpt"}
+TRACKS = {"step": "learner", "push": "weights", "drain": "weights", "checkpoint": "ckpt", "evaluate": "eval"}
 METRICS = {
     "wait for replay": "replay_wait_s",
     "wait for gate": "gate_wait_s",
@@ -24,6 +24,7 @@ METRICS = {
     "step": "step_s",
     "push": "push_s",
     "checkpoint": "checkpoint_s",
+    "evaluate": "evaluate_s",
 }
 
 
@@ -33,6 +34,7 @@ class Observer:
     def __init__(self, metrics: MetricsLog, trace: Trace, progress: Progress) -> None:
         self.metrics, self.trace, self.progress = metrics, trace, progress
         self.now = "start"
+        self.on_phase: Callable[[], None] = lambda: None
         self._canary = 0.0
         self._last_step = time.monotonic()
         self._reset()
@@ -46,6 +48,7 @@ class Observer:
     def phase(self, name: str, version: int) -> Iterator[None]:
         """A stage of the trainer: named in the trace, timed in the metrics, told by the watchdog."""
         before, self.now = self.now, name
+        self.on_phase()
         start = time.time()
         try:
             yield
@@ -67,7 +70,7 @@ class Observer:
             if failed is None:
                 self._groups.append(meta)
 
-    def pushed(self, report: PushReport) -> None:
+    def pushed(self, report: PublishReport) -> None:
         self._canary = report.canary_max_diff
 
     def spans(self, track: str, intervals: list[tuple[float, float]], name: str) -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol
 
 from ..types import Group, GroupKey, GroupMeta, Task
+from ..weights.publisher import PublishReport
 
 
 class Rollout(Protocol):
@@ -28,16 +29,11 @@ class Rollout(Protocol):
         """Cheap figures for the metrics; may be empty."""
 
 
-@dataclass(frozen=True, slots=True)
-class PushReport:
-    """One verified weight push."""
-
-    seconds: float
-    canary_max_diff: float
-
-
 class Publisher(Protocol):
-    async def publish(self, version: int) -> PushReport:
+    def changing(self) -> AbstractAsyncContextManager[None]:
+        """Held from the learner's step to the end of its push, so that no engine joins in between."""
+
+    async def publish(self, version: int) -> PublishReport:
         """All engines have the learner's weights and it was proved. Raises WeightsUnverified otherwise."""
 
 

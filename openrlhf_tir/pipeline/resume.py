@@ -24,6 +24,9 @@ async def save(p: Pipeline) -> None:
         upto = p.ledger.lines
         state = {
             "version": p.version,
+            "max_staleness": p.S,
+            "batch_size": p.B,
+            "world_size": p.cfg.actor.world_size,
             "ledger_lines": upto,
             "source": p.source.state(),
             "rolling": [asdict(f) for d, f in p.flights.items() if d not in waiting],

@@ -24,6 +24,7 @@ import numpy as np
 
 from ..config import Config
 from ..errors import ConfigError, EngineError, WeightsUnverified
+from ..machine import gpu_count
 from ..types import Completion, Sampling
 from ..weights.digest import digest_file
 from .busy import BusyMeter
@@ -74,9 +75,7 @@ class VllmEngine:
 
         On a machine without a GPU vllm must not have been imported before in this process. `index` numbers the run's engines.
         """
-        import torch
-
-        gpu = torch.cuda.is_available()
+        gpu = gpu_count() > 0
         if cfg.vllm.sync_backend != "file" and not gpu:
             raise ConfigError(f"vllm.sync_backend = '{cfg.vllm.sync_backend}' needs GPUs, and there is none. Use vllm.sync_backend = 'file'.")
         prepare_environment(gpu=gpu)

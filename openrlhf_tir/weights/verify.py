@@ -7,22 +7,16 @@ a layer that the file did not contain or a stale prefix cache all pass the diges
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 
 from ..types import Completion
 
 
-class CanaryVerdict(NamedTuple):
-    """`max_abs_diff` in nats, over every canary token; inf when a log-prob is not finite."""
+def max_abs_diff(completions: Sequence[Completion], learner_logprobs: Sequence[np.ndarray]) -> float:
+    """Largest |engine - learner| log-prob over the sampled tokens, in nats. `learner_logprobs[i]` [T_i], aligned with `completions[i]`.
 
-    max_abs_diff: float
-    ok: bool
-
-
-def check_canary(completions: Sequence[Completion], learner_logprobs: Sequence[np.ndarray], tolerance: float) -> CanaryVerdict:
-    """Largest |engine - learner| log-prob over the sampled tokens. `learner_logprobs[i]` [T_i], aligned with `completions[i]`.
+    inf when a log-prob is not finite.
 
     Raises ValueError when there is nothing to compare or the lengths disagree: that is a bug, not a bad push.
     """
@@ -32,5 +26,4 @@ def check_canary(completions: Sequence[Completion], learner_logprobs: Sequence[n
     engine_T = np.concatenate([c.logprobs for c in completions]).astype(np.float64)
     learner_T = np.concatenate([np.asarray(lp, np.float64) for lp in learner_logprobs])
     diff = float(np.max(np.abs(engine_T - learner_T)))
-    diff = diff if np.isfinite(diff) else float("inf")
-    return CanaryVerdict(diff, diff <= tolerance)
+    return diff if np.isfinite(diff) else float("inf")

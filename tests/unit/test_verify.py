@@ -11,7 +11,7 @@ from openrlhf_tir.errors import ConfigError, WeightsUnverified
 from openrlhf_tir.types import Completion
 from openrlhf_tir.weights.digest import digest_file, tensors_digest
 from openrlhf_tir.weights.publisher import WeightPublisher, push_directory
-from openrlhf_tir.weights.verify import check_canary
+from openrlhf_tir.weights.verify import max_abs_diff
 
 
 def completion(logprobs, version=1, token_ids=None) -> Completion:
@@ -66,24 +66,22 @@ def test_a_damaged_file_is_named(tmp_path, damage):
 
 
 def test_the_canary_is_the_worst_token_of_all_completions():
-    verdict = check_canary([completion([-1.0, -2.0]), completion([-0.5])], [np.array([-1.0, -2.25]), np.array([-0.5])], tolerance=0.25)
-    assert verdict == (0.25, True)
-    assert check_canary([completion([-1.0])], [np.array([-1.5])], tolerance=0.25) == (0.5, False)
+    assert max_abs_diff([completion([-1.0, -2.0]), completion([-0.5])], [np.array([-1.0, -2.25]), np.array([-0.5])]) == 0.25
 
 
 def test_a_log_prob_that_is_not_finite_fails_the_canary():
-    assert check_canary([completion([float("nan")])], [np.array([-1.0])], tolerance=1.0) == (float("inf"), False)
+    assert max_abs_diff([completion([float("nan")])], [np.array([-1.0])]) == float("inf")
 
 
 @pytest.mark.parametrize("scores", [[np.zeros(2)], []])
 def test_scores_that_do_not_align_are_a_bug(scores):
     with pytest.raises(ValueError, match="cannot be compared"):
-        check_canary([completion([-1.0])], scores, tolerance=1.0)
+        max_abs_diff([completion([-1.0])], scores)
 
 
 def test_a_canary_without_tokens_proves_nothing():
     with pytest.raises(ValueError, match="cannot be compared"):
-        check_canary([], [], tolerance=1.0)
+        max_abs_diff([], [])
 
 
 # --- publisher

@@ -1,0 +1,56 @@
+"""Inputs: a configuration -> prompts, held-out problems and canary prompts. Read before Ray or a model is started, so that bad data is told at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from transformers import AutoTokenizer
+
+from ..config import Config
+from ..data import PromptSet, PromptStream, load_prompts
+from ..errors import ConfigError, DataError
+from ..types import Task
+
+CANARY_PROMPTS = 4
+
+
+@dataclass
+class Inputs:
+    """`held_out` is empty when there is no eval.dataset."""
+
+    prompts: PromptSet
+    held_out: list[Task]
+    canary: list[list[int]]
+
+
+class TaskPrompts:
+    """A PromptSet in the order of a PromptStream, as the pipeline's `Prompts`."""
+
+    def __init__(self, prompts: PromptSet, cfg: Config) -> None:
+        self.prompts = prompts
+        stream = PromptStream(len(prompts), cfg.train.seed, cfg.data.shuffle, cfg.train.num_episodes)
+        self.next, self.state, self.restore = stream.next, stream.state, stream.restore
+
+    def task(self, prompt: int) -> Task:
+        return self.prompts[prompt]
+
+
+def load_inputs(cfg: Config, *, training: bool = True) -> Inputs:
+    """Raises ConfigError or DataError for data that cannot be used, among them too few prompts that fit."""
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(cfg.actor.model_name_or_path)
+    except OSError as e:
+        raise ConfigError(f"There is no tokenizer in {cfg.actor.model_name_or_path}: {e}. Correct actor.model_name_or_path.") from e
+    longest = cfg.data.max_len - cfg.rollout.max_new_tokens
+    prompts = load_prompts(cfg.data, tokenizer, env=cfg.env.name, max_prompt_tokens=longest) if training else PromptSet([])
+    if training and len(prompts) < cfg.rollout.batch_size:
+        raise DataError(
+            f"{len(prompts)} prompts of {cfg.data.prompt_dataset} can be used ({prompts.dropped or 'none dropped'}; a prompt may have {longest} tokens), "
+            f"a batch needs rollout.batch_size = {cfg.rollout.batch_size}. Raise data.max_len, or give more data."
+        )
+    held_out: list[Task] = []
+    if cfg.eval.dataset:
+        data = cfg.data.model_copy(update={"prompt_dataset": cfg.eval.dataset, "prompt_split": cfg.eval.split, "max_samples": cfg.eval.max_samples})
+        held_out = load_prompts(data, tokenizer, env=cfg.env.name, max_prompt_tokens=longest).tasks
+    canary = [tokenizer(t.prompt, add_special_tokens=False)["input_ids"] for t in (prompts.tasks or held_out)[:CANARY_PROMPTS]]
+    return Inputs(prompts, held_out, canary)
