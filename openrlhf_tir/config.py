@@ -159,7 +159,24 @@ class Advantage(Section):
     is_correction_level: Literal["off", "token", "seq"] = "off"
     is_correction_mode: Literal["mask", "clip"] = "mask"
     is_correction_gating: Literal["ratio", "binary_kl", "tv"] = "ratio"
-    is_correction_threshold: tuple[float, ...] = (0.5, 5.0)
+    is_correction_threshold: tuple[float, ...] = Field((0.5, 5.0), min_length=1, max_length=2, description="low and high bound; one value: high only")
+
+    @model_validator(mode="after")
+    def _correction_fits(self) -> Advantage:
+        """OpenRLHF's PolicyLoss refuses the same, but in the first learner step."""
+        if self.is_correction_level == "off":
+            return self
+        if self.is_correction_mode == "clip" and (self.is_correction_level == "seq" or self.is_correction_gating != "ratio"):
+            raise ValueError(
+                "algo.advantage.is_correction_mode = 'clip' clamps a per-token ratio: it needs is_correction_level = 'token' and "
+                "is_correction_gating = 'ratio'. Use mode = 'mask' for the others."
+            )
+        if self.is_correction_gating != "ratio" and len(self.is_correction_threshold) == 2 and self.is_correction_threshold[0] > 0:
+            raise ValueError(
+                f"algo.advantage.is_correction_gating = '{self.is_correction_gating}' has an upper bound only, and the threshold is "
+                f"{self.is_correction_threshold}. Give one value, e.g. 0.02."
+            )
+        return self
 
 
 class Kl(Section):

@@ -44,7 +44,8 @@ class PolicyObjective:
         if coefficient:
             loss = loss - coefficient * aggregate_loss(entropy, mask, **scaling)
         log_ratio = (current - rollout) * mask
-        self.tally.add(log_ratio=log_ratio, ratio=self._ratio(current - old, mask), entropy=entropy.detach(), fields=fields, clip=self.cfg.actor.clip)
+        clipped = log_ratio if self.cfg.actor.policy_loss_type == "gspo" else current - old  # gspo's ratio is always to the rollout policy
+        self.tally.add(log_ratio=log_ratio, ratio=self._ratio(clipped, mask), entropy=entropy.detach(), fields=fields, clip=self.cfg.actor.clip)
         return loss
 
     def _ratio(self, log_ratio: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
