@@ -20,6 +20,7 @@ COMMANDS = {
     "play": "print one episode, the trained tokens coloured",
     "show-config": "print the configuration that a recipe and flags add up to",
     "check-env": "ask an environment server for its health and schema",
+    "audit": "what became of every prompt of a run: trained once, filtered, failed",
     "report": "write report.html and the curves of a run's directory again",
     "toy-model": "make the tiny base model of the quickstart",
 }

@@ -44,10 +44,10 @@ class Member:
         return f"rollout-{self.index}"
 
     async def call(self, ref: Any) -> Any:
-        """Await a result. Raises EngineGone when the process is no more, and has it replaced."""
+        """Await a result. Raises EngineGone when the process or its engine is no more, and has it replaced."""
         try:
             return await ref
-        except ray.exceptions.RayActorError as e:
+        except (ray.exceptions.RayActorError, EngineError) as e:
             self.on_death(self)
             raise EngineGone(f"{self.name} died with {len(self.running)} groups: {e}") from e
 

@@ -1,24 +1,86 @@
-"""check-env: URL of an environment server -> what it says of itself."""
+"""check-env: URL of an environment server -> a table of what it promises and keeps. Exit code 1 when something is not kept."""
 
 from __future__ import annotations
 
 import argparse
 import os
 
+VERDICT_STYLES = {"pass": "green", "fail": "bold red", "skip": "yellow"}
+ACTIONS = {
+    "valid": ("ACTION", "an action that works"),
+    "slow": ("ACTION", "an action that takes at least 3 s"),
+    "failing": ("ACTION", "an action that is wrong or breaks the environment"),
+    "write": ("ACTION", "an action that leaves the text tir-secret-5f1c where another session could find it"),
+    "read": ("ACTION", "an action that looks for it and shows it"),
+}
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("url", help="base URL, e.g. http://127.0.0.1:8000")
-    parser.add_argument("--timeout", type=float, default=5.0, metavar="SECONDS", help="per request [5]")
-    parser.add_argument("--token-env", default="TIR_ENV_TOKEN", metavar="NAME", help="environment variable that holds the bearer token [TIR_ENV_TOKEN]")
+    add = parser.add_argument
+    add("url", help="base URL, e.g. http://127.0.0.1:8000")
+    add("--timeout", type=float, default=5.0, metavar="SECONDS", help="to answer the first request [5]")
+    add("--token-env", default="TIR_ENV_TOKEN", metavar="NAME", help="environment variable that holds the bearer token [TIR_ENV_TOKEN]")
+    add("--quick", action="store_true", help="only ask what the server says of itself")
+    add("--steps", type=int, default=1000, metavar="N", help="steps of the leak check [1000]")
+    add("--concurrency", type=int, default=16, metavar="N", help="steps at once [16]")
+    add("--flood", type=int, default=400, metavar="N", help="slow steps at once; more than the server's queue takes [400]")
+    add("--max-growth-mib", type=float, default=32.0, metavar="N", help="memory the server may gain in the leak check [32]")
+    for name, (metavar, text) in ACTIONS.items():
+        add(f"--{name}-action", metavar=metavar, help=f"{text} [by the environment's name]")
+    add("--task", metavar="JSON", help="task of the sessions [by the environment's name]")
+    add("--slow-task", metavar="JSON", help="task of the sessions of the slow action [by the environment's name]")
 
 
 def run(args: argparse.Namespace) -> int:
     from ..env_probe import probe_env
 
-    health, schema = probe_env(args.url, token=os.environ.get(args.token_env), timeout_s=args.timeout)
+    token = os.environ.get(args.token_env) or None
+    health, schema = probe_env(args.url, token=token, timeout_s=args.timeout)
     print(
         f"{args.url}: env {health.env!r}, {health.status}, isolation {health.isolation}, "
         f"capacity {health.capacity}, running {health.running}, sessions {health.sessions}"
     )
     print(f"action: {schema.action}; {'stateful' if schema.stateful else 'stateless'}; prefers batches: {'yes' if schema.prefers_batches else 'no'}")
-    return 0 if health.status == "ok" else 1
+    if args.quick:
+        return 0 if health.status == "ok" else 1
+    return _check(args, schema.env, token)
+
+
+def _check(args: argparse.Namespace, env: str, token: str | None) -> int:
+    import asyncio
+    import dataclasses
+
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    from ..env_check import Options, actions_for, check_server
+
+    given = {name: value for name in ACTIONS if (value := getattr(args, f"{name}_action")) is not None}
+    tasks = {name: _task(f"--{name.replace('_', '-')}", text) for name in ("task", "slow_task") if (text := getattr(args, name)) is not None}
+    actions = dataclasses.replace(actions_for(env), **given, **tasks)
+    options = Options(steps=args.steps, concurrency=args.concurrency, flood=args.flood, max_growth_mib=args.max_growth_mib)
+    console = Console()
+    with console.status("checking") as status:
+        findings = asyncio.run(check_server(args.url, actions, options, token=token, on_finding=lambda f: status.update(f"{f.check}: {f.verdict}")))
+    table = Table("promise", "", "fact", "s")
+    for f in findings:
+        table.add_row(f.check, Text(f.verdict, VERDICT_STYLES[f.verdict]), Text(f.fact), f"{f.seconds:.1f}")
+    console.print(table)
+    tally = {verdict: sum(f.verdict == verdict for f in findings) for verdict in VERDICT_STYLES}
+    console.print(f"{tally['pass']} kept, {tally['fail']} broken, {tally['skip']} not checked")
+    return 1 if tally["fail"] else 0
+
+
+def _task(flag: str, text: str) -> dict:
+    import json
+
+    from ..errors import ConfigError
+
+    try:
+        task = json.loads(text)
+    except ValueError as e:
+        raise ConfigError(f"{flag} {text!r} is not JSON: {e}. Write an object, e.g. '{{\"delay_s\": 3}}'.") from None
+    if not isinstance(task, dict):
+        raise ConfigError(f"{flag} {text!r} is not a JSON object. Write one, e.g. '{{\"delay_s\": 3}}'.")
+    return task

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 CPU_KV_CACHE_MIB = 256
 """KV cache of a CPU engine when vllm.kv_cache_mib is unset; vLLM's own default is a share of the whole machine."""
+CPU_PREFILL_TOKENS = 4096
+"""Prefill of one engine step on CPU."""
 
 
 class LatestStats:
@@ -58,6 +60,9 @@ def engine_args(model: str, cfg: Config, *, gpu: bool, index: int) -> AsyncEngin
     memory: dict[str, Any] = {"gpu_memory_utilization": v.gpu_memory_utilization}
     if not gpu:
         memory = {"kv_cache_memory_bytes": (v.kv_cache_mib or CPU_KV_CACHE_MIB) << 20}
+        # vLLM 0.29 rewinds the generator of a seeded request whose prefill was cut in two, and a CPU generator cannot be rewound
+        # (RuntimeError: CPU Generator does not use offset): the engine dies. So no prefill is cut here.
+        memory |= {"enable_chunked_prefill": False, "max_num_batched_tokens": max(CPU_PREFILL_TOKENS, v.max_model_len or cfg.data.max_len)}
     return AsyncEngineArgs(
         model=model,
         dtype=DTYPES[cfg.ds.param_dtype] if v.dtype == "auto" else v.dtype,

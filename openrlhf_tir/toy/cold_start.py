@@ -55,8 +55,8 @@ class Batch(NamedTuple):
 class Schedule:
     """Learning rate: linear warm-up, then linear to `final_lr_ratio` of the peak over all stages; repairs run at `repair_lr_ratio`."""
 
-    stages: tuple[Stage, ...] = (Stage(370, 0.85), Stage(80, 0.36))
-    batch_size: int = 32
+    stages: tuple[Stage, ...] = (Stage(520, 0.85), Stage(120, 0.36))
+    batch_size: int = 16
     lr: float = 2e-3
     warmup_steps: int = 50
     final_lr_ratio: float = 0.05

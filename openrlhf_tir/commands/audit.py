@@ -1,0 +1,27 @@
+"""audit: a run's ledger -> what became of every prompt; exit code 1 when one was lost or trained twice."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run_dir", type=Path, help="directory of a run, finished or not")
+
+
+def run(args: argparse.Namespace) -> int:
+    from ..errors import ConfigError
+    from ..replay.ledger import audit
+
+    path = args.run_dir / "ledger.jsonl"
+    if not path.exists():
+        raise ConfigError(f"There is no ledger {path}. Give the directory that train wrote (--run-dir).")
+    report = audit(path)
+    for what, n in sorted(report.ended.items()):
+        print(f"{n:8d} {what}")
+    print(f"{len(report.open):8d} open (issued, not ended)")
+    print(f"{len(report.committed_trained):8d} trained and safe in a checkpoint; {report.rollbacks} roll-backs")
+    for error in report.errors:
+        print(f"ERROR: {error}")
+    return 1 if report.errors else 0
