@@ -19,7 +19,7 @@ COMMANDS = {
     "eval": "accuracy and tool use of a model on held-out problems",
     "play": "print one episode, the trained tokens coloured",
     "show-config": "print the configuration that a recipe and flags add up to",
-    "check-env": "ask an environment server for its health and schema",
+    "check-env": "check that an environment server keeps the protocol",
     "audit": "what became of every prompt of a run: trained once, filtered, failed",
     "report": "write report.html and the curves of a run's directory again",
     "toy-model": "make the tiny base model of the quickstart",

@@ -11,7 +11,7 @@ REPO = Path(__file__).resolve().parents[2]
 
 LAYERS = [
     {"types", "config", "protocol", "errors", "machine"},
-    {"algorithms", "rewards", "filters", "env_probe", "settings", "compat_flags"},
+    {"algorithms", "rewards", "filters", "env_probe", "env_check", "settings", "compat_flags"},
     {"rollout", "replay", "learner", "weights", "data", "observability", "toy"},
     {"pipeline"},
     {"cluster"},
@@ -37,6 +37,7 @@ TORCH_FREE = {
     "settings",
     "flags",
     "compat_flags",
+    "env_check",
     "env_probe",
     "preflight",
     "commands",

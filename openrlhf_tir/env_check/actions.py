@@ -1,0 +1,53 @@
+"""Actions: what to say to an environment so that it works, takes long, fails, or would give away another session's state."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+SECRET = "tir-secret-5f1c"
+"""What one session is told; another one must never show it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Actions:
+    """None: the environment is not known to have such an action, and what needs it is skipped."""
+
+    valid: str
+    task: dict[str, Any] = field(default_factory=dict)
+    slow: str | None = None
+    """Takes at least 3 s in a session of `slow_task`."""
+    slow_task: dict[str, Any] = field(default_factory=dict)
+    failing: str | None = None
+    """Outcome model_error or env_error."""
+    write: str | None = None
+    """Leaves SECRET wherever a session can leave something."""
+    read: str | None = None
+    """Shows SECRET if it can be found."""
+
+
+_WRITE = f"""
+import builtins, sys
+leak = {SECRET!r}
+builtins.leak = sys.leak = leak
+for place in ("/tmp/tir_leak", "tir_leak", "/dev/shm/tir_leak"):
+    try: open(place, "w").write(leak)
+    except OSError: pass
+"""
+_READ = """
+import builtins, sys
+print(globals().get("leak"), getattr(sys, "leak", None))
+for place in ("/tmp/tir_leak", "tir_leak", "/dev/shm/tir_leak"):
+    try: print(open(place).read())
+    except OSError: pass
+"""
+_KNOWN = {
+    "echo": Actions(valid="hello", slow="hello", slow_task={"delay_s": 3.0}, failing="fail", write=SECRET, read="what was said?"),
+    "python_tir": Actions(valid="print(6 * 7)", slow="import time; time.sleep(3)", failing="1/0", write=_WRITE, read=_READ),
+    "search": Actions(valid="<search>a test</search>"),
+}
+
+
+def actions_for(env: str) -> Actions:
+    """Known actions of `env`; for another environment a plain text as the valid one."""
+    return _KNOWN.get(env, Actions(valid="hello"))
