@@ -152,6 +152,8 @@ def root_file_system(bwrap: str, stage: Stage, limits: Limits) -> list[str]:
             args += ["--symlink", os.readlink(link), link]
         elif os.path.isdir(link):
             args += ["--ro-bind", link, link]
+    for parent in dict.fromkeys(str(p) for t in ("/dev/shm", *(t for _, t in stage.mounts)) for p in reversed(Path(t).parents[:-1])):
+        args += ["--perms", "0755", "--dir", parent]  # left to bubblewrap they are 0700, and warm children have another uid
     for source, target in stage.mounts:
         args += ["--ro-bind", source, target]
     args += ["--proc", "/proc"]

@@ -1,0 +1,9 @@
+"""Warm workers: one bubblewrap container in which each call is a fork of an interpreter that has already imported what maths needs.
+
+    server                     container
+    WarmSandbox.run(code) ->   master: imports and warms up; never sees a request
+                                 └ slot: PID 1 of its own namespaces; one call at a time; holds descriptors of a request, never its bytes
+                                     └ child: one fork per call; unprivileged, limited, filtered; runs the snippet as `__main__`
+
+Programs that run inside (kernel, master, slot, warmup) are compiled by the server, shipped as marshal and never imported by it.
+"""

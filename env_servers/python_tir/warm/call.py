@@ -1,0 +1,172 @@
+"""Call: one request on one slot, from the descriptors that go in to the proof that nothing of it is left. Events on the loop; no threads.
+
+    code -> read-only memory file + two pipes -> slot -> reply: every process of the call is dead, its files are gone -> Execution
+
+Output is read while the snippet runs and capped as it comes. The slot keeps the snippet's clock. The server asks it to end a call
+(flood, memory, cancellation) and kills the slot itself, with all its processes, when no answer comes: `ended by us` is then the
+result; a slot that ends by itself is a SandboxError.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Literal
+
+from ..limits import Limits
+from ..sandbox import Execution, SandboxError
+from ..supervise import MEMORY_CHECK_S, Stream, memory_file
+from .container import readable
+from .memory import used_bytes
+
+ANSWER_S = 3.0
+"""How long after its deadline, or after it was asked to end a call, a slot may take to answer."""
+
+Stop = Literal["time_limit", "output_flood", "memory", "cancelled"]
+
+
+@dataclass(eq=False, slots=True)
+class Slot:
+    """Our end of one slot."""
+
+    sock: socket.socket
+    pid: int
+    pidfd: int
+    usable: bool = True
+    calls: int = 0
+
+    def kill(self) -> None:
+        self.usable = False
+        with suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
+
+    async def end(self) -> None:
+        """Kill it and wait until no process of its namespace is left: the kernel reports a PID 1's end only then."""
+        self.kill()
+        await readable(self.pidfd)
+        self.close()
+
+    def close(self) -> None:
+        self.sock.close()
+        os.close(self.pidfd)
+
+
+class Call:
+    def __init__(self, slot: Slot, limits: Limits) -> None:
+        self.slot, self.limits = slot, limits
+        self.out, self.err = Stream(limits.keep_bytes), Stream(limits.keep_bytes)
+        self.stopped: Stop | None = None
+        self.reply: list[bytes] | None = None
+        self.start = time.monotonic()
+        self.loop = asyncio.get_running_loop()
+        self.done: asyncio.Future[None] = self.loop.create_future()
+        slot.calls += 1
+        self.id = b"%d" % slot.calls
+
+    async def run(self, job: bytes, *fds: int) -> Execution:
+        """`job` is for the snippet's process alone; `fds` go to it after its stdout and stderr."""
+        self._send(job, fds)
+        for stream in (self.out, self.err):
+            self.loop.add_reader(stream.read_fd, self._on_output, stream)
+        self.loop.add_reader(self.slot.sock.fileno(), self._on_reply)
+        clock = self.loop.call_later(self.limits.code_timeout_s + ANSWER_S, self._too_late, "time_limit")
+        self.memory_check = self.loop.call_later(MEMORY_CHECK_S, self._check_memory)
+        try:
+            await asyncio.shield(self.done)
+        finally:
+            if not self.done.done():
+                self.stop("cancelled")
+                await asyncio.shield(asyncio.create_task(self._finish(clock), name="end a cancelled call"))
+            else:
+                await self._finish(clock)
+        return self._describe()
+
+    def _send(self, job: bytes, more: Sequence[int]) -> None:
+        writable = memory_file(job)
+        fds = [os.open(f"/proc/self/fd/{writable}", os.O_RDONLY | os.O_CLOEXEC), self.out.write_fd, self.err.write_fd]
+        os.close(writable)
+        try:
+            socket.send_fds(self.slot.sock, [b"%s %f" % (self.id, self.limits.code_timeout_s)], [*fds, *more])
+        except OSError as e:
+            os.close(self.out.read_fd)
+            os.close(self.err.read_fd)
+            self.slot.kill()
+            raise SandboxError(f"the slot did not take a request: {e.strerror}") from e
+        finally:
+            for fd in fds:
+                os.close(fd)
+
+    def _on_output(self, stream: Stream) -> None:
+        if not stream.pull():
+            self.loop.remove_reader(stream.read_fd)
+        elif self.out.total + self.err.total > self.limits.flood_bytes:
+            self.stop("output_flood")
+
+    def _on_reply(self) -> None:
+        try:
+            message = self.slot.sock.recv(256)
+        except ConnectionError:
+            message = b""
+        if message:
+            self.reply = message.split()
+        else:
+            self.slot.usable = False
+        self.loop.remove_reader(self.slot.sock.fileno())
+        self.done.set_result(None)
+
+    def _check_memory(self) -> None:
+        if used_bytes(self.slot.pid, self.limits.memory_bytes) > self.limits.memory_bytes:
+            self.stop("memory")
+        else:
+            self.memory_check = self.loop.call_later(MEMORY_CHECK_S, self._check_memory)
+
+    def stop(self, reason: Stop) -> None:
+        if self.stopped is None and not self.done.done():
+            self.stopped = reason
+            with suppress(OSError):  # it is ending by itself: its socket will tell
+                self.slot.sock.send(b"K")
+            self.loop.call_later(ANSWER_S, self._too_late, reason)
+
+    def _too_late(self, reason: Stop) -> None:
+        if not self.done.done():
+            self.stopped = self.stopped or reason
+            self.slot.kill()  # its socket then ends the call
+
+    async def _finish(self, clock: asyncio.TimerHandle) -> None:
+        await self.done
+        clock.cancel()
+        self.memory_check.cancel()
+        if self.reply is None:
+            self.slot.kill()
+            await readable(self.slot.pidfd)
+        elif self.reply[4] != b"1":
+            self.slot.usable = False
+        for stream in (self.out, self.err):
+            while stream.pull():
+                pass
+            self.loop.remove_reader(stream.read_fd)
+            os.close(stream.read_fd)
+
+    def _describe(self) -> Execution:
+        status, reason, report = (int(self.reply[1]), self.reply[2], self.reply[3]) if self.reply else (0, b"cancel", b"R")
+        killed = self.stopped or ("time_limit" if reason == b"time" else None)
+        if self.reply is None and self.stopped is None:
+            raise SandboxError("the slot that ran the snippet ended: killed from outside, or out of memory on the host")
+        if not report.startswith(b"R"):
+            raise SandboxError("the snippet's process did not come up: see the server's log")
+        return Execution(
+            stdout=bytes(self.out.data),
+            stderr=bytes(self.err.data),
+            return_code=None if killed else os.waitstatus_to_exitcode(status),
+            seconds=time.monotonic() - self.start,
+            compiled=b"S" not in report,
+            killed=killed,
+            stdout_truncated=self.out.truncated,
+            stderr_truncated=self.err.truncated,
+        )

@@ -1,0 +1,167 @@
+"""Container: starts bubblewrap with the master in it, and asks the master for slots.
+
+A server that runs as root drops to an unprivileged uid first and maps a range of uids, so that each slot's snippets have one of
+their own. Any other user maps itself only; a snippet then counts its processes in a user namespace of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import marshal
+import os
+import re
+import select
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from ..bwrap import UNPRIVILEGED_UID, site_packages
+from ..limits import Limits
+from ..sandbox import SandboxError
+from ..supervise import memory_file
+
+START_TIMEOUT_S = 60.0
+"""bubblewrap, imports and warm-up: 1 s on a quiet machine."""
+SLOT_TIMEOUT_S = 10.0
+OOM_SCORE_ADJ = 500
+"""When the host runs out of memory, snippets go first. The kernel lets a process without privilege raise this, not lower it."""
+_HERE = Path(__file__).parent
+_CHILD_PID = re.compile(rb'"child-pid": (\d+)')
+_CREDENTIALS = struct.Struct("3i")
+
+
+def _programs(seccomp: bytes | None) -> bytes:
+    sources = {name: _HERE / f"{name}.py" for name in ("master", "slot", "kernel", "warmup")} | {"runner": _HERE.parent / "runner.py"}
+    compiled = {name: compile(path.read_text(), f"<{name}>", "exec", dont_inherit=True, optimize=2) for name, path in sources.items()}
+    return marshal.dumps({**compiled, "seccomp": seccomp})
+
+
+class Container:
+    """One master. `start` it once; when it is not `alive` any more, make another."""
+
+    def __init__(self, bwrap: Sequence[str], limits: Limits, slots: int, seccomp: bytes | None) -> None:
+        self._bwrap, self._limits, self._slots, self._programs = bwrap, limits, slots, _programs(seccomp)
+        self._control: socket.socket | None = None
+        self._process: subprocess.Popen | None = None
+        self._master = -1  # pidfd
+
+    async def start(self) -> None:
+        """Raises SandboxError with what bubblewrap or the master said."""
+        as_root = os.geteuid() == 0
+        self._control, inside = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._control.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+        info_r, info_w = os.pipe2(os.O_CLOEXEC)
+        mapped_r, mapped_w = os.pipe2(os.O_CLOEXEC)
+        programs, self._log = memory_file(self._programs), os.memfd_create("tir-log", os.MFD_CLOEXEC)
+        drop = ["/usr/bin/setpriv", f"--reuid={UNPRIVILEGED_UID}", f"--regid={UNPRIVILEGED_UID}", "--clear-groups", "--"] if as_root else []
+        user = ["--userns-block-fd", str(mapped_r)] if as_root else ["--uid", "0", "--gid", "0"]
+        caps = [arg for name in ("SYS_ADMIN", "SETUID", "SETGID", "SETPCAP", "KILL", "DAC_OVERRIDE") for arg in ("--cap-add", f"CAP_{name}")]
+        boot = f"import marshal, os; programs = marshal.loads(os.read(0, {len(self._programs)})); exec(programs['master'])"
+        python = [os.path.realpath(sys.executable), "-s", "-S", "-P", "-X", "utf8", "-c", boot, str(inside.fileno()), self._options(as_root)]
+        try:
+            self._process = subprocess.Popen(
+                [*drop, *self._bwrap, *user, *caps, "--as-pid-1", "--info-fd", str(info_w), "--", *python],
+                stdin=programs,
+                stdout=subprocess.DEVNULL,
+                stderr=self._log,
+                pass_fds=(inside.fileno(), info_w, mapped_r),
+                env={},
+                start_new_session=True,
+            )
+            os.close(info_w)
+            info_w = -1
+            async with asyncio.timeout(START_TIMEOUT_S):
+                await readable(info_r)
+                child = int(_CHILD_PID.search(os.read(info_r, 4096))[1])  # the rest of the JSON comes in later writes
+                self._master = os.pidfd_open(child)
+                if as_root:
+                    self._map_uids(child)
+                os.close(mapped_w)
+                mapped_w = -1
+                inside.close()
+                await hello(self._control)
+            with suppress(OSError):  # a container may forbid it; then the host's OOM killer chooses by size alone
+                Path(f"/proc/{child}/oom_score_adj").write_text(str(OOM_SCORE_ADJ))
+        except (OSError, TimeoutError, TypeError) as e:
+            self.kill()
+            raise SandboxError(f"the warm container did not start: {self.said() or e or f'no answer within {START_TIMEOUT_S:g} s'}") from e
+        finally:
+            inside.close()
+            for fd in (info_r, info_w, mapped_r, mapped_w, programs):
+                if fd >= 0:
+                    os.close(fd)
+
+    def _options(self, as_root: bool) -> str:
+        tmpfs = f"size={self._limits.file_bytes},nr_inodes={self._limits.file_bytes >> 12},mode=1777"
+        return json.dumps({"paths": site_packages(), "uid_range": as_root, "tmpfs": tmpfs})
+
+    def _map_uids(self, child: int) -> None:
+        for kind in ("uid", "gid"):
+            Path(f"/proc/{child}/{kind}_map").write_text(f"0 {UNPRIVILEGED_UID} {self._slots + 1}\n")
+
+    async def open_slot(self, index: int) -> tuple[socket.socket, int, int]:
+        """(socket, pid, pidfd) of a new slot. Raises SandboxError."""
+        ours, inside = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+        try:
+            with inside:
+                socket.send_fds(self._control, [b"slot %d" % index], [inside.fileno()])
+            async with asyncio.timeout(SLOT_TIMEOUT_S):
+                pid = await hello(ours)
+            return ours, pid, os.pidfd_open(pid)
+        except (OSError, TimeoutError) as e:
+            ours.close()
+            raise SandboxError(f"no new slot: {self.said() or e or f'no answer within {SLOT_TIMEOUT_S:g} s'}") from e
+
+    @property
+    def alive(self) -> bool:
+        return self._master >= 0 and not has_ended(self._master)
+
+    def said(self) -> str:
+        """The end of what bubblewrap, master and slots wrote to stderr."""
+        size = os.fstat(self._log).st_size
+        return os.pread(self._log, 2000, max(0, size - 2000)).decode("utf-8", "replace").strip()
+
+    def kill(self) -> None:
+        """With its PID 1 the kernel kills every process of the container; returns when they are gone."""
+        if self._process is None:
+            return
+        if self._master >= 0:
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._master, signal.SIGKILL)
+        else:
+            self._process.kill()
+        self._process.wait()
+        self._control.close()
+
+
+async def readable(fd: int) -> None:
+    loop = asyncio.get_running_loop()
+    ready = loop.create_future()
+    loop.add_reader(fd, lambda: ready.done() or ready.set_result(None))
+    try:
+        await ready
+    finally:
+        loop.remove_reader(fd)
+
+
+async def hello(sock: socket.socket) -> int:
+    """Wait for the first message; returns its sender's process id, as the kernel vouches for it. Raises OSError when the sender is gone."""
+    await readable(sock.fileno())
+    message, ancillary, _, _ = sock.recvmsg(64, socket.CMSG_SPACE(_CREDENTIALS.size))
+    if not message:
+        raise ConnectionError("")
+    return _CREDENTIALS.unpack(ancillary[0][2])[0]
+
+
+def has_ended(pidfd: int) -> bool:
+    poll = select.poll()
+    poll.register(pidfd, select.POLLIN)
+    return bool(poll.poll(0))

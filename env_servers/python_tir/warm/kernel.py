@@ -1,0 +1,65 @@
+"""Kernel: the system calls of the zygotes that Python 3.11 does not have. Every failure raises OSError with the call's name."""
+
+import ctypes
+import os
+
+NEWNS, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET = 0x00020000, 0x04000000, 0x08000000, 0x10000000, 0x20000000, 0x40000000
+MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC = 1, 2, 4, 8
+DAC_OVERRIDE, KILL, SETGID, SETUID = 1, 5, 6, 7
+_LAST_CAP = 63
+_PR_SET_DUMPABLE, _PR_SET_SECCOMP, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS = 4, 22, 24, 38
+_SECCOMP_MODE_FILTER = 2
+_CAPABILITY_VERSION_3 = 0x20080522
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def _call(name, *args):
+    if getattr(_libc, name)(*args) == -1:
+        error = ctypes.get_errno()
+        raise OSError(error, f"{name}{args}: {os.strerror(error)}")
+
+
+def unshare(flags):
+    _call("unshare", flags)
+
+
+def setns(fd, kind):
+    _call("setns", fd, kind)
+
+
+def mount(kind, target, flags, options=""):
+    _call("mount", kind.encode(), target.encode(), kind.encode(), ctypes.c_ulong(flags), options.encode())
+
+
+def undumpable():
+    """No process of another uid, and none of this one without ptrace rights, reads our memory through /proc."""
+    _call("prctl", _PR_SET_DUMPABLE, 0, 0, 0, 0)
+
+
+def no_new_privileges():
+    _call("prctl", _PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+
+
+def empty_bounding_set():
+    """Nothing executed from here on can gain a capability."""
+    for capability in range(_LAST_CAP + 1):
+        try:
+            _call("prctl", _PR_CAPBSET_DROP, capability, 0, 0, 0)
+        except OSError:  # beyond what this kernel knows
+            break
+
+
+def keep_capabilities(*kept):
+    mask = sum(1 << capability for capability in kept)
+    header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
+    sets = (ctypes.c_uint32 * 6)(mask, mask, 0, 0, 0, 0)  # low words: effective, permitted, inheritable; then the high words
+    _call("capset", header, sets)
+
+
+def seccomp(program):
+    """`program` is an array of struct sock_filter, 8 bytes each."""
+
+    class Filter(ctypes.Structure):
+        _fields_ = [("length", ctypes.c_ushort), ("filter", ctypes.c_char_p)]
+
+    _call("prctl", _PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.byref(Filter(len(program) // 8, program)), 0, 0)

@@ -1,0 +1,55 @@
+"""Master: the first process of the container. Imports, warms up, then forks a slot whenever the server asks for one.
+
+    control socket: "ready" goes out once; b"slot <index>" with the slot's socket comes in, any number of times; EOF ends everything
+
+It never sees a request. Frames matter: a request's child returns from `serve_slots` and calls the runner from `main`, so that a
+snippet finds as many frames above it as in a fresh interpreter, and recursion ends at the same depth.
+"""
+
+import gc
+import json
+import os
+import signal
+import socket
+import sys
+
+
+def main(programs: dict) -> None:
+    control_fd, options = int(sys.argv[1]), json.loads(sys.argv[2])
+    sys.path += options["paths"]
+    kernel, slot, warmup, runner = (_load(programs, name) for name in ("kernel", "slot", "warmup", "runner"))
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    warmup.warm_up()
+    gc.collect()
+    gc.freeze()  # a collection in a child would otherwise write to, hence copy, every page of this heap
+    job = serve_slots(socket.socket(fileno=control_fd), kernel, slot, options, programs["seccomp"])
+    source = job.prepare(runner)
+    runner.run(source, slot.PATH, slot.STATUS_FD)
+
+
+def _load(programs: dict, name: str):
+    module = type(sys)(name)
+    exec(programs[name], module.__dict__)
+    return module
+
+
+def serve_slots(control: socket.socket, kernel, slot, options: dict, filter_program: bytes):
+    """Returns in a request's child only, with its Job."""
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # slots that end need no waiting for
+    own_pid_namespace = os.open("/proc/self/ns/pid", os.O_RDONLY)
+    control.send(b"ready")
+    while True:
+        message, descriptors, _, _ = socket.recv_fds(control, 64, 1)
+        if not message:
+            os._exit(0)
+        kernel.setns(own_pid_namespace, kernel.NEWPID)  # without it the second unshare fails with EINVAL
+        kernel.unshare(kernel.NEWPID)
+        if os.fork() == 0:
+            os.close(own_pid_namespace)
+            os.close(control.detach())
+            return slot.Slot(descriptors[0], int(message.split()[1]), kernel, options, filter_program).serve()
+        os.close(descriptors[0])
+
+
+if __name__ == "__main__":
+    main(globals()["programs"])

@@ -1,0 +1,174 @@
+"""Slot: PID 1 of a namespace of its own. One request at a time: fork, supervise, kill what is left, prove it, wipe, answer.
+
+    request   "<id> <seconds>" with descriptors: the job (a read-only memory file), stdout, stderr, and where fetched files go, if any
+    "K"       end the running request now
+    reply     "<id> <wait status> <reason> <report> <clean>"; reason: end | time | cancel; report: what the child said, "R" and "S" of `runner`
+
+Code, input and files never pass through this process: it hands their descriptors to the child. The reply's socket is closed in the child
+before any line of the snippet runs. The child's own report ends when the snippet starts.
+"""
+
+import fcntl
+import marshal
+import os
+import resource
+import select
+import shutil
+import signal
+import socket
+import sys
+
+PATH = "/tmp/main.py"
+STATUS_FD, FETCH_FD = 3, 4
+SHARED = ("/tmp", "/dev/shm")
+
+
+class Slot:
+    def __init__(self, socket_fd, index, kernel, options, filter_program):
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        self.socket, self.kernel, self.options = socket.socket(fileno=socket_fd), kernel, options
+        self.null = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
+        self.uid = 1 + index if options["uid_range"] else 0
+        kernel.unshare(kernel.NEWNS | kernel.NEWIPC | kernel.NEWNET | kernel.NEWUTS)
+        kernel.mount("proc", "/proc", kernel.MS_RDONLY | kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC)  # read-only: no oom_score_adj
+        for directory in SHARED:
+            kernel.mount("tmpfs", directory, kernel.MS_NOSUID | kernel.MS_NODEV, options["tmpfs"])
+        with open("/proc/self/statm") as f:
+            self.own_size = int(f.read().split()[0]) * resource.getpagesize()
+        os.umask(0o022)
+        kernel.undumpable()
+        kernel.no_new_privileges()
+        kernel.empty_bounding_set()
+        if filter_program and self.uid:
+            kernel.seccomp(filter_program)
+        self.filter_program = None if self.uid else filter_program
+        kernel.keep_capabilities(kernel.KILL, kernel.SETUID, kernel.SETGID, kernel.DAC_OVERRIDE)
+
+    def serve(self):
+        """Returns in a request's child only, with its Job."""
+        self.socket.send(b"ready")
+        while True:
+            message, descriptors, _, _ = socket.recv_fds(self.socket, 64, 4)
+            if not message:
+                os._exit(0)
+            if message == b"K":  # came after the end of the request that it was for
+                continue
+            request, seconds = message.split()
+            report_fd, status_fd = os.pipe2(os.O_CLOEXEC)
+            pid = os.fork()
+            if pid == 0:
+                return Job(self, descriptors, status_fd)
+            for fd in (*descriptors, status_fd):
+                os.close(fd)
+            reason = self._watch(pid, float(seconds))
+            status = _end_all(pid)
+            report = os.read(report_fd, 16)
+            os.close(report_fd)
+            self.socket.send(b"%s %d %s %s %d" % (request, status, reason, b"".join(report.split()) or b"-", self._wipe()))
+
+    def _watch(self, pid, seconds):
+        pidfd = os.pidfd_open(pid)
+        try:
+            poll = select.poll()
+            poll.register(pidfd, select.POLLIN)
+            poll.register(self.socket.fileno(), select.POLLIN)
+            ready = poll.poll(seconds * 1000)
+        finally:
+            os.close(pidfd)
+        if not ready:
+            return b"time"
+        if ready[0][0] == pidfd:
+            return b"end"
+        if not self.socket.recv(64):
+            os._exit(0)  # the server is gone; with PID 1 its namespace dies
+        return b"cancel"
+
+    def _wipe(self):
+        """Whether nothing is left of the request in any file system. If not, the server replaces this slot."""
+        try:
+            for directory in SHARED:
+                for name in os.listdir(directory):
+                    path = f"{directory}/{name}"
+                    if os.path.isdir(path) and not os.path.islink(path):
+                        shutil.rmtree(path)
+                    else:
+                        os.unlink(path)
+            return not any(os.listdir(d) or os.listxattr(d) or os.stat(d).st_mode & 0o7777 != 0o1777 for d in SHARED)
+        except (OSError, RecursionError):
+            return False
+
+
+def _end_all(pid):
+    """Kill every other process of this namespace and wait until there is none. Returns the wait status of `pid`."""
+    status = 0
+    while True:
+        try:
+            os.kill(-1, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        try:
+            while True:
+                ended, how = os.waitpid(-1, 0)
+                if ended == pid:
+                    status = how
+        except ChildProcessError:  # none: a namespace's orphans are all children of its PID 1
+            return status
+
+
+class Job:
+    """What a request's child is and does before the snippet runs. A failure here is the sandbox's: no report is written."""
+
+    def __init__(self, slot, descriptors, status_fd):
+        self.slot, self.descriptors, self.status_fd = slot, descriptors, status_fd
+
+    def prepare(self, runner):
+        """Take the job, give up everything else. Returns the source."""
+        slot, kernel = self.slot, self.slot.kernel
+        os.setsid()
+        limits, source, stdin, files, fetch = marshal.loads(_read_all(self.descriptors[0]))
+        self._leave_descriptors()
+        if slot.uid:
+            os.setresgid(slot.uid, slot.uid, slot.uid)
+            os.setresuid(slot.uid, slot.uid, slot.uid)
+        else:  # only one uid is mapped: a user namespace of its own counts its processes apart
+            kernel.unshare(kernel.NEWUSER)
+            kernel.empty_bounding_set()
+        kernel.keep_capabilities()
+        if slot.filter_program:
+            kernel.seccomp(slot.filter_program)
+        self._reseed()
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        more = {"AS": slot.own_size}  # what is mapped already is not the snippet's
+        runner.arrange(PATH, source, stdin, files, limits, more)
+        if fetch:
+            runner.stay_behind(fetch, FETCH_FD, STATUS_FD)
+        sys.argv[:] = [PATH]
+        sys.path[:0] = [os.path.dirname(PATH)]
+        return source
+
+    def _leave_descriptors(self):
+        """Keep 0 to 2, the report, and the fetched files' end; close the rest."""
+        ours = {0: self.slot.null, 1: self.descriptors[1], 2: self.descriptors[2], STATUS_FD: self.status_fd}
+        if len(self.descriptors) > 3:
+            ours[FETCH_FD] = self.descriptors[3]
+        aside = {target: fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 64) for target, fd in ours.items()}
+        self.slot.socket.detach()
+        os.closerange(0, 64)
+        for target, fd in aside.items():
+            os.dup2(fd, target, inheritable=target <= 2)
+        os.closerange(64, 1 << 16)
+
+    def _reseed(self):
+        """`random` does so by itself in a fork."""
+        if "numpy" in sys.modules:
+            sys.modules["numpy"].random.seed()
+        if "sympy" in sys.modules:
+            sys.modules["sympy"].core.random.rng.seed()
+
+
+def _read_all(fd):
+    parts = []
+    while part := os.read(fd, 1 << 20):
+        parts.append(part)
+    return b"".join(parts)
+

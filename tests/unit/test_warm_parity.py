@@ -1,0 +1,120 @@
+"""WarmSandbox reads like the fresh one: the same stdout, stderr, exit code and verdict for every snippet that does not ask for pids or time."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from dataclasses import replace
+
+import pytest
+
+from env_servers.python_tir.bwrap import BwrapSandbox
+from env_servers.python_tir.limits import Limits
+from env_servers.python_tir.seccomp import filter_program
+from env_servers.python_tir.warm.sandbox import WarmSandbox
+
+pytestmark = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
+LIMITS = Limits(code_timeout_s=3.0)
+
+SNIPPETS = [
+    "",
+    "print('a\\n  b')\nimport sys; print('warn', file=sys.stderr)",
+    "π = 'äß漢🙂'\nprint(π)",
+    "print('\ud800')",
+    "import sys; sys.stdout.buffer.write(b'\\xff!')",
+    "def f():\n    return 1/0\nf()",
+    "x = (",
+    "def f(:\n    pass",
+    "\0",
+    "x = 1\n  y = 2",
+    "(" * 300,
+    "def f(): f()\nf()",
+    "def f(n): return 0 if n == 0 else 1 + f(n - 1)\nfor n in range(900, 1100):\n    try: f(n)\n    except RecursionError: print(n); break",
+    "import sys; sys.exit(3)",
+    "exit()",
+    "quit(7)",
+    "raise SystemExit('bye')",
+    "import sys; sys.exit(2**40 + 5)",
+    "import sys; sys.exit(-1)",
+    "import sys; sys.exit([1])",
+    "import os; os._exit(5)",
+    "import os; os.kill(os.getpid(), 9)",
+    "import os; os.abort()",
+    "raise KeyboardInterrupt",
+    "import os, signal; os.kill(os.getpid(), signal.SIGINT)",
+    "import signal; print([signal.getsignal(s) for s in (2, 13, 15, 17, 25)])",
+    "input()",
+    "import sys; print(repr(sys.stdin.read()), sys.stdin.encoding, sys.stdout.encoding, sys.stderr.errors, sys.stdin.errors)",
+    "import os, sys; print(sys.argv, os.getcwd(), sys.path, sys.flags, __name__, __file__, sorted(os.environ.items()), __builtins__)",
+    "import os; print(sorted(os.listdir('/proc/self/fd'))[:3], len(os.listdir('/proc/self/fd')))",
+    "import os, sys; print(os.listdir('/tmp'), os.listdir('/dev/shm'), os.listdir('/'), os.listdir('/dev'))",
+    "import resource as r; print([r.getrlimit(getattr(r, 'RLIMIT_' + n)) for n in ('CPU', 'NPROC', 'FSIZE', 'NOFILE', 'CORE', 'STACK')])",
+    "import sys, decimal; print(sys.getrecursionlimit(), sys.get_int_max_str_digits(), decimal.getcontext(), sys.getswitchinterval())",
+    "import gc; print(gc.get_threshold(), gc.isenabled())",
+    "import warnings; warnings.warn('careful'); 1/0",
+    "try: 1/0\nexcept ZeroDivisionError as e: raise ValueError('x') from e",
+    "try: {}['a']\nexcept KeyError: [][1]",
+    "raise ExceptionGroup('g', [ValueError(1), TypeError(2)])",
+    "class Loud:\n    def __del__(self): print('deleted')\nkept = Loud()\nimport atexit; atexit.register(print, 'atexit')",
+    "import threading, time\nthreading.Thread(target=lambda: (time.sleep(0.1), print('thread'))).start()\nprint('main', threading.current_thread().name)",
+    "import threading\nt = threading.Thread(target=lambda: 1/0, name='worker'); t.start(); t.join()\nraise SystemExit(4)",
+    "print({'a', 'b', 'c', 'd', 'e'})",
+    "import subprocess; print(subprocess.run(['echo', 'sub'], capture_output=True).stdout)",
+    "import multiprocessing as mp\ndef f(x): return x * x\nif __name__ == '__main__':\n    with mp.Pool(2) as p: print(p.map(f, [1, 2]))",
+    "import asyncio\nasync def main(): await asyncio.sleep(0); print('loop')\nasyncio.run(main())",
+    "import numpy as np; print(np.arange(6).reshape(2, 3) @ np.ones(3)); np.zeros(2) @ np.zeros(3)",
+    "import numpy as np; print(np.array([1.0]) / 0); raise ValueError",
+    "import sympy as sp; x = sp.Symbol('x'); print(sp.solve(x**3 - x), sp.integrate(sp.exp(-x**2), (x, -sp.oo, sp.oo)), sp.Dummy('d'))",
+    "from sympy import *; x, y = symbols('x y'); print(groebner([x*y - 1, x**2 + y**2 - 3], x, y)); print(Matrix(2, 2, [1, 2, 3, 'a'])); Symbol(3)",
+    "import nonexistent_module",
+    "from math import nonexistent",
+    "import inspect\ndef f(): pass\nprint(inspect.getsource(f), len(inspect.stack()))",
+    "import pickle\nclass A: pass\nprint(type(pickle.loads(pickle.dumps(A()))).__module__)",
+    "import os; print(os.getuid() != 0, os.geteuid() == os.getgid(), os.getgroups(), os.umask(0))",
+    "import logging; logging.warning('x'); assert False, 'why'",
+    "while True: pass",
+    "x = bytearray(1 << 33)",
+    "x = [0] * 10**10",
+    "print('x' * 1_000_000)\nprint('end')",
+    "import sys\nwhile True: sys.stderr.write('y' * 10_000)",
+    "import os; os.close(1); print('lost')",
+    "import os; os.closerange(0, 99)",
+    "import sys; sys.stdout = None; print('x')",
+    "for i in range(9): open('/tmp/%d' % i, 'wb').write(bytes(16 << 20))",
+    "open('/usr/x', 'w')",
+    "import faulthandler, ctypes; ctypes.string_at(0)",
+]
+
+
+@pytest.fixture(scope="module")
+def fresh():
+    sandbox = BwrapSandbox(replace(LIMITS, code_timeout_s=1.5), seccomp=filter_program())
+    yield sandbox
+    asyncio.run(sandbox.close())
+
+
+@pytest.fixture(scope="module")
+def warm():
+    sandbox = WarmSandbox(replace(LIMITS, code_timeout_s=1.5), slots=1, seccomp=filter_program())
+    yield sandbox
+    asyncio.run(sandbox.close())
+
+
+@pytest.mark.parametrize("code", SNIPPETS, ids=range(len(SNIPPETS)))
+async def test_a_warm_call_reads_like_a_fresh_one(fresh, warm, code):
+    a, b = await fresh.run(code), await warm.run(code)
+    if a.killed == "output_flood":  # how much was read when it was stopped is chance
+        a, b = replace(a, stderr=b"", stderr_truncated=True), replace(b, stderr=b"", stderr_truncated=True)
+    assert replace(b, seconds=0.0) == replace(a, seconds=0.0)
+
+
+async def test_input_and_files_go_in_and_come_back(warm):
+    code = "import sys, os\nos.makedirs('out')\nopen('out/b', 'w').write(open('d/a').read() + sys.stdin.read())\nopen('c', 'w').write('no')\nsys.exit(3)"
+    e = await warm.run(code, stdin=b"in" * 100_000, files={"d/a": b"file "}, fetch=["out/b", "missing", "c"])
+    assert (e.return_code, e.files) == (3, {"out/b": b"file " + b"in" * 100_000, "c": b"no"})
+
+
+async def test_limits_can_be_set_for_one_call(warm):
+    assert (await warm.run("import time; time.sleep(5)", timeout_s=0.2)).killed == "time_limit"
+    assert b"MemoryError" in (await warm.run("x = bytearray(300 << 20)", memory_bytes=256 << 20)).stderr
+    assert len((await warm.run("print('x' * 500)", keep_bytes=100)).stdout) == 100
