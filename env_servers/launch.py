@@ -30,6 +30,8 @@ def add_serving_flags(parser: argparse.ArgumentParser, *, workers: int) -> None:
     add("--port-file", type=Path, metavar="PATH", help="write the bound port to PATH once the server answers")
     add("--server-url", metavar="URL", help="this server's own base URL, told to clients by /reset; needed only behind a load balancer")
     add("--workers", type=int, default=workers, help="executions at once; about the number of cores (default: %(default)s)")
+    add("--processes", type=int, default=1, metavar="N", help="copies of this server behind one port; sessions stay in theirs (default: %(default)s)")
+    add("--listen-fds", help=argparse.SUPPRESS)  # sockets that `processes` has bound
     add("--max-queue", type=int, default=256, help="executions that may wait for a worker; more get 429 (default: %(default)s)")
     add("--max-sessions", type=int, default=4096, help="open sessions; more get 429 (default: %(default)s)")
     add("--session-ttl", type=float, default=3600.0, metavar="S", help="close a session unused for S seconds (default: %(default)s)")
@@ -71,15 +73,28 @@ def _is_loopback(host: str) -> bool:
 
 def serve(app: FastAPI, args: argparse.Namespace) -> None:
     """Blocks until SIGTERM or SIGINT."""
+    if args.processes > 1:
+        sys.exit(f"This server has no --processes {args.processes}. Start several, and give their URLs to --env.url.")
     if args.die_with_parent:
-        _die_with_parent()
-    sock = _bind(args.host, args.port)
-    host = f"[{args.host}]" if ":" in args.host else args.host
+        die_with_parent()
+    socks = [socket.socket(fileno=int(fd)) for fd in args.listen_fds.split(",")] if args.listen_fds else [bind(args.host, args.port)]
+    url = base_url(args.host, socks[-1].getsockname()[1])
     config = uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=max(1, round(args.drain)), timeout_keep_alive=75)
-    _Server(config, args.port_file, f"http://{host}:{sock.getsockname()[1]}").run(sockets=[sock])
+    _Server(config, None if args.listen_fds else args.port_file, url).run(sockets=socks)
 
 
-def _die_with_parent() -> None:
+def base_url(host: str, port: int) -> str:
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def write_port(path: Path, port: int) -> None:
+    """All of it or nothing: who waits for the file reads a number."""
+    partial = path.with_name(path.name + ".partial")
+    partial.write_text(str(port))
+    partial.replace(path)
+
+
+def die_with_parent() -> None:
     """SIGTERM when the parent ends; at once if it has ended already."""
     parent = os.getppid()
     if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGTERM) != 0:
@@ -88,7 +103,7 @@ def _die_with_parent() -> None:
         sys.exit("The process that started this server is gone.")
 
 
-def _bind(host: str, port: int) -> socket.socket:
+def bind(host: str, port: int) -> socket.socket:
     try:
         family, kind, proto, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         sock = socket.socket(family, kind, proto)
@@ -110,9 +125,7 @@ class _Server(uvicorn.Server):
             return
         print(f"{self.config.app.title} serves at {self._url}", file=sys.stderr, flush=True)
         if self._port_file is not None:
-            partial = self._port_file.with_name(self._port_file.name + ".partial")
-            partial.write_text(self._url.rsplit(":", 1)[1])
-            partial.replace(self._port_file)
+            write_port(self._port_file, int(self._url.rsplit(":", 1)[1]))
 
     def handle_exit(self, sig, frame) -> None:
         self.config.app.state.service.draining = True

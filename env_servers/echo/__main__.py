@@ -7,6 +7,7 @@ import asyncio
 
 from env_servers.env import Env, Step
 from env_servers.launch import add_serving_flags, serve, serving_config
+from env_servers.processes import run_copies
 from env_servers.serving import create_env_app
 
 
@@ -28,6 +29,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m env_servers.echo", description=__doc__)
     add_serving_flags(parser, workers=8)
     args = parser.parse_args()
+    run_copies(args)
     serve(create_env_app(EchoEnv, serving_config(args, env="echo", action="any text; it comes back")), args)
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from fastapi import FastAPI
 
 from env_servers.launch import add_serving_flags, serve, serving_config
+from env_servers.processes import run_copies
 from env_servers.serving import create_env_app
 from openrlhf_tir.errors import TirError
 
@@ -65,9 +66,10 @@ def main() -> None:
     if args.topk < 1:
         sys.exit(f"search does not start: --topk {args.topk} retrieves nothing. Use 1 or more.")
     try:
-        retriever = make_retriever(args.corpus, args.index, args.dense)
+        retriever = make_retriever(args.corpus, args.index, args.dense)  # before the copies: they only map what is built here
     except TirError as e:
         sys.exit(f"search does not start: {e}")
+    run_copies(args)
     print(f"search: {len(retriever)} passages of {args.corpus}", file=sys.stderr)
     serve(create_search_app(retriever, args), args)
 

@@ -1,0 +1,109 @@
+"""processes: `--processes N` -> N copies of a server behind one port. Sessions live in one process; /reset names it.
+
+    parent: binds the front port and one port per copy -> starts the copies with these sockets -> waits until all answer
+    copy:   accepts on both. Whoever is idle takes a new connection of the front port; /reset replies with the copy's own URL,
+            where the session's steps then go (EnvClient does so). Steps sent to the front port reach any copy, mostly a wrong one: 404.
+
+A copy that ends takes the others along, and the exit code is 1: whoever started the parent starts it again, with no session half lost.
+SIGTERM goes to every copy, which drains as a single server does. `--workers`, `--max-queue` and `--max-sessions` count per copy.
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import ipaddress
+import os
+import signal
+import socket
+import subprocess
+import sys
+from contextlib import suppress
+
+from . import launch
+
+START_TIMEOUT_S = 60.0
+
+
+def run_copies(args: argparse.Namespace) -> None:
+    """Does not return when `--processes` is above 1; else does nothing. Call it before the server acquires anything."""
+    if args.processes > 1:
+        if args.die_with_parent:
+            launch.die_with_parent()
+        sys.exit(_run(args))
+
+
+def _run(args: argparse.Namespace) -> int:
+    _refuse_wildcard(args.host)
+    signal.signal(signal.SIGTERM, _interrupt)
+    front = launch.bind(args.host, args.port)
+    front.listen(2048)  # connections that come before a copy is up wait here
+    copies: list[subprocess.Popen] = []
+    try:
+        urls = [_start(args, front, copies) for _ in range(args.processes)]
+        port = front.getsockname()[1]
+        front.close()  # from here on, only the copies hold their ports: no port outlives them
+        for url in urls:
+            _wait_until_up(url, copies)
+        print(f"{args.processes} processes serve at {launch.base_url(args.host, port)}: {', '.join(urls)}", file=sys.stderr, flush=True)
+        if args.port_file is not None:
+            launch.write_port(args.port_file, port)
+        pid, status = os.wait()
+        print(f"The server process {pid} ended with {os.waitstatus_to_exitcode(status)}; stopping the others.", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 0
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        _stop(copies, args.drain)
+
+
+def _start(args: argparse.Namespace, front: socket.socket, copies: list[subprocess.Popen]) -> str:
+    """Start one copy; its URL. Its port listens before it is up, so that waiting for it is one blocking request."""
+    own = launch.bind(args.host, 0)
+    own.listen(2048)
+    url = launch.base_url(args.host, own.getsockname()[1])
+    fds = (front.fileno(), own.fileno())
+    module = sys.modules["__main__"].__spec__.name.removesuffix(".__main__")
+    # Later flags win over the ones that were given.
+    own_flags = ["--processes", "1", "--listen-fds", ",".join(map(str, fds)), "--server-url", url, "--die-with-parent"]
+    with own:
+        copies.append(subprocess.Popen([sys.executable, "-m", module, *sys.argv[1:], *own_flags], pass_fds=fds))
+    return url
+
+
+def _wait_until_up(url: str, copies: list[subprocess.Popen]) -> None:
+    """Exits when the server at `url` ends, which closes its port, or does not answer in time."""
+    connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=START_TIMEOUT_S)
+    try:
+        connection.request("GET", "/health")
+        connection.getresponse().read()
+    except (OSError, http.client.HTTPException) as e:
+        sys.exit(f"The server process for {url} did not start ({type(e).__name__}); its message is above.")
+    finally:
+        connection.close()
+
+
+def _stop(copies: list[subprocess.Popen], drain_s: float) -> None:
+    for copy in copies:
+        with suppress(ProcessLookupError):
+            copy.terminate()
+    for copy in copies:
+        try:
+            copy.wait(drain_s + 5)
+        except subprocess.TimeoutExpired:
+            copy.kill()
+            copy.wait()
+
+
+def _interrupt(number: int, frame: object) -> None:
+    raise KeyboardInterrupt
+
+
+def _refuse_wildcard(host: str) -> None:
+    """/reset must name an address that clients can reach."""
+    with suppress(ValueError):
+        if ipaddress.ip_address(host).is_unspecified:
+            sys.exit(f"--host {host} with --processes: clients are told the address of the process that holds their session. Give the node's own address.")
+

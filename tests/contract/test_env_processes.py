@@ -1,0 +1,97 @@
+"""--processes: one port in front, sessions in the process that /reset names."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from openrlhf_tir.rollout.env_client import EnvClient
+
+from .env_process import Http, env_server
+
+ECHO = "env_servers.echo"
+
+
+@pytest.fixture(scope="module")
+def front(tmp_path_factory):
+    with env_server(ECHO, tmp_path_factory.mktemp("env"), "--processes", "2") as (url, _):
+        yield url
+
+
+async def open_anywhere(front: str) -> tuple[str, str]:
+    """(session, server that holds it), over a connection of its own, so that any process may take it."""
+    async with Http(front) as http:
+        _, body, _ = await http.send("POST", "/reset", json={})
+        return body["session_id"], body["server"]
+
+
+async def open_on_each(front: str) -> dict[str, str]:
+    """server -> session"""
+    held = {}
+    for _ in range(50):
+        opened = await asyncio.gather(*[open_anywhere(front) for _ in range(8)])
+        held.update({server: session for session, server in opened})
+        if len(held) == 2:
+            return held
+    raise AssertionError(f"400 sessions, all on {list(held)}")
+
+
+async def test_both_processes_take_sessions_and_only_the_holder_knows_one(front):
+    held = await open_on_each(front)
+    (server, session), (other, _) = held.items()
+    assert front not in held
+    async with Http(server) as holder, Http(other) as stranger:
+        assert (await holder.step(session, 0, "here"))[1]["observation"] == "here"
+        assert (await stranger.step(session, 0, "here"))[0] == 404
+
+
+async def test_a_clients_steps_and_retries_reach_the_process_that_holds_the_session(front):
+    async def episode(client: EnvClient, i: int) -> str:
+        async with client.session("echo", {"greeting": f"hi {i}"}) as session:
+            assert await session.reset() == f"hi {i}"
+            replies = [await session.step(f"{i} {k // 2}", step_id=k // 2) for k in range(6)]  # every step twice
+            assert [r.observation for r in replies] == [f"{i} {k // 2}" for k in range(6)]
+            return session._server
+
+    async with EnvClient({"echo": front}) as client:
+        servers = await asyncio.gather(*[episode(client, i) for i in range(24)])
+    assert front not in servers
+    for server in set(servers):
+        async with Http(server) as http:
+            assert await http.steps_counted() <= 24 * 3 + 1
+
+
+async def test_when_one_process_dies_all_end_and_the_exit_code_says_so(tmp_path):
+    with env_server(ECHO, tmp_path, "--processes", "2") as (front, parent):
+        servers = list(await open_on_each(front))
+        children = subprocess.run(["pgrep", "-P", str(parent.pid)], capture_output=True, text=True).stdout.split()
+        os.kill(int(children[0]), signal.SIGKILL)
+        assert await asyncio.to_thread(parent.wait, 20) == 1
+        for server in servers:
+            with pytest.raises(OSError):
+                await asyncio.open_connection("127.0.0.1", int(server.rsplit(":", 1)[1]))
+
+
+async def test_asked_to_stop_every_process_finishes_what_it_runs(tmp_path):
+    with env_server(ECHO, tmp_path, "--processes", "2") as (front, parent):
+        async with Http(front) as http:
+            _, body, _ = await http.send("POST", "/reset", json={"task": {"delay_s": 1.0}})
+        async with Http(body["server"]) as holder:
+            call = asyncio.create_task(holder.step(body["session_id"], 0, "last words"))
+            await holder.until_running(1)
+            parent.send_signal(signal.SIGTERM)
+            assert (await call)[1]["observation"] == "last words"
+        assert await asyncio.to_thread(parent.wait, 20) == 0
+
+
+@pytest.mark.parametrize(("flags", "why"), [(["--host", "0.0.0.0"], "Give the node's own address"), (["--workers", "0"], "did not start")])
+def test_what_cannot_work_is_refused_in_one_line(flags, why):
+    command = [sys.executable, "-m", ECHO, "--processes", "2", *flags]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=60, env={**os.environ, "TIR_ENV_TOKEN": "t"})
+    assert result.returncode == 1
+    assert why in result.stderr.splitlines()[-1]
