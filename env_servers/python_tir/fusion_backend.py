@@ -1,0 +1,112 @@
+"""FusionSandbox: runs snippets on a SandboxFusion server (`POST /run_code`), ours or the original, instead of here.
+
+    code -> RunCodeRequest -> the server -> RunCodeReply -> Execution
+
+What isolates the code is the server's business. 429 is CapacityFull; a server that is away, broken or says SandboxError is SandboxError.
+The API does not tell that code failed to compile: an uncaught SyntaxError that no traceback leads to is taken for it.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping, Sequence
+
+import aiohttp
+from pydantic import ValidationError
+
+from env_servers.admission import CapacityFull
+
+from .limits import Limits
+from .observation import MEMORY_LIMIT
+from .run_code import OUTPUT_LIMIT, CommandRunResult, RunCodeReply, RunCodeRequest
+from .sandbox import NO_FILES, Execution, Killed, SandboxError
+
+GRACE_S = 5.0
+"""How much longer than the snippet's time the server is waited for."""
+_KILLED: dict[str, Killed] = {MEMORY_LIMIT: "memory", OUTPUT_LIMIT: "output_flood"}
+
+
+class FusionSandbox:
+    isolation = "sandboxfusion"
+
+    def __init__(self, url: str, limits: Limits = Limits(), *, token: str | None = None) -> None:
+        """`url` is the server's base URL. Raises SandboxError when it is none."""
+        if not url.startswith(("http://", "https://")):
+            raise SandboxError(f"the backend URL {url!r} has no scheme. Write http://host:port.")
+        self.url, self.limits = url.rstrip("/") + "/run_code", limits
+        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self._http: aiohttp.ClientSession | None = None
+
+    async def run(
+        self,
+        code: str,
+        *,
+        stdin: bytes = b"",
+        files: Mapping[str, bytes] = NO_FILES,
+        fetch: Sequence[str] = (),
+        timeout_s: float | None = None,
+        memory_bytes: int | None = None,
+        keep_bytes: int | None = None,
+    ) -> Execution:
+        limits = self.limits.for_call(timeout_s, memory_bytes, keep_bytes)
+        request = RunCodeRequest(
+            code=code,
+            language="python",
+            run_timeout=limits.code_timeout_s,
+            memory_limit_MB=limits.memory_bytes >> 20,
+            stdin=stdin.decode("utf-8", "surrogatepass"),
+            files={path: base64.b64encode(content).decode() for path, content in files.items()},
+            fetch_files=list(fetch),
+        )
+        reply = await self._post(request, limits)
+        if reply.run_result is None or reply.status == "SandboxError":
+            raise SandboxError(f"{self.url} failed: {reply.message or 'no reason given'}")
+        return _execution(reply.run_result, {path: base64.b64decode(content) for path, content in reply.files.items()}, limits)
+
+    async def _post(self, request: RunCodeRequest, limits: Limits) -> RunCodeReply:
+        if self._http is None:
+            self._http = aiohttp.ClientSession(headers=self._headers, connector=aiohttp.TCPConnector(limit=0))
+        timeout = aiohttp.ClientTimeout(total=limits.code_timeout_s + limits.start_timeout_s + GRACE_S)
+        try:
+            async with self._http.post(self.url, json=request.model_dump(), timeout=timeout) as response:
+                body = await response.read()
+        except (aiohttp.ClientError, TimeoutError) as e:
+            raise SandboxError(f"{self.url} does not answer ({type(e).__name__}: {e}). Is the server up?") from e
+        if response.status == 429:
+            after = response.headers.get("Retry-After", "")
+            raise CapacityFull(f"{self.url} is full", int(after) if after.isdigit() else 1)
+        if response.status != 200:
+            raise SandboxError(f"{self.url} answered HTTP {response.status}: {body[:200]!r}")
+        try:
+            return RunCodeReply.model_validate_json(body)
+        except ValidationError as e:
+            first = e.errors(include_url=False, include_input=False)[0]
+            raise SandboxError(f"{self.url} sent no SandboxFusion reply: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+
+    async def close(self) -> None:
+        if self._http is not None:
+            await self._http.close()
+            self._http = None
+
+
+def _execution(result: CommandRunResult, files: Mapping[str, bytes], limits: Limits) -> Execution:
+    stdout, stderr = (result.stdout or "").encode("utf-8", "surrogatepass"), (result.stderr or "").encode("utf-8", "surrogatepass")
+    killed: Killed | None = "time_limit" if result.status == "TimeLimitExceeded" else None
+    last_line = (result.stderr or "").rstrip().rpartition("\n")[2]
+    if result.return_code == -9:
+        killed = _KILLED.get(last_line)
+    return Execution(
+        stdout=stdout[: limits.keep_bytes],
+        stderr=stderr[: limits.keep_bytes],
+        return_code=None if killed else result.return_code,
+        seconds=result.execution_time or 0.0,
+        compiled=not _is_syntax_error(result.stderr or "", last_line),
+        killed=killed,
+        stdout_truncated=len(stdout) > limits.keep_bytes,
+        stderr_truncated=len(stderr) > limits.keep_bytes,
+        files=files,
+    )
+
+
+def _is_syntax_error(stderr: str, last_line: str) -> bool:
+    return last_line.startswith(("SyntaxError:", "IndentationError:", "TabError:")) and "Traceback (most recent call last)" not in stderr
