@@ -35,6 +35,8 @@ def passages(path: Path) -> Iterator[tuple[int, int, str]]:
 def _contents(line: bytes, path: Path, number: int) -> str:
     try:
         row = json.loads(line)
+        if b"\\u" in line:
+            json.dumps(row, ensure_ascii=False).encode()  # half of a surrogate pair could not be sent
     except (ValueError, RecursionError) as e:
         raise DataError(f"{path}:{number}: no JSON ({e}). {FORMAT}") from None
     if not isinstance(row, dict):

@@ -9,13 +9,16 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 
 from openrlhf_tir.protocol import EnvSchema, Health, StepReply
 
 from .env_process import Http, env_server
+from .slow_search import write_corpus
 
 
 @dataclass(frozen=True)
@@ -24,11 +27,26 @@ class Subject:
     action: str = "print(1)"
     slow_action: str = "import time; time.sleep(1.5); print('slow')"
     slow_task: dict = field(default_factory=dict)
+    task: dict = field(default_factory=dict)
+    flags: Callable[[Path], list[str]] = lambda tmp: []
+    """Further flags of the server; `tmp` is a directory for its files."""
+    shows_action: bool = True
+    """Whether the observation of the action "print(7)" holds a 7."""
 
 
 SUBJECTS = {
     "python_tir": Subject("env_servers.python_tir"),
     "echo": Subject("env_servers.echo", action="hello", slow_action="slow", slow_task={"delay_s": 1.5}),
+    "search": Subject("tests.contract.slow_search", action="number 7", slow_action="slow", flags=lambda tmp: ["--corpus", write_corpus(tmp)]),
+    "math": Subject(
+        "env_servers.math",
+        action="5",
+        slow_action="9^{9^{9^{9}}}",
+        slow_task={"label": "7"},
+        task={"label": "5"},
+        flags=lambda tmp: ["--verify-timeout", "1.5"],
+        shows_action=False,
+    ),
 }
 if "ENV_URL" in os.environ:
     SUBJECTS = {"given": Subject("", os.environ.get("ENV_ACTION", "print(1)"), os.environ.get("ENV_SLOW_ACTION", Subject("").slow_action))}
@@ -40,7 +58,8 @@ def running(request, tmp_path_factory):
     if "ENV_URL" in os.environ:
         yield subject, os.environ["ENV_URL"].rstrip("/")
         return
-    with env_server(subject.module, tmp_path_factory.mktemp("env"), "--workers", "4") as (url, _):
+    tmp = tmp_path_factory.mktemp("env")
+    with env_server(subject.module, tmp, "--workers", "4", *subject.flags(tmp)) as (url, _):
         yield subject, url
 
 
@@ -62,7 +81,7 @@ async def test_health_and_schema_are_the_protocols(env):
 
 async def test_a_step_answers_its_own_session_and_id(env):
     subject, http = env
-    session = await http.open()
+    session = await http.open(subject.task)
     status, body, _ = await http.step(session, 5, subject.action)
     reply = StepReply.model_validate(body)
     assert (status, reply.session_id, reply.step_id, reply.outcome) == (200, session, 5, "ok")
@@ -71,7 +90,7 @@ async def test_a_step_answers_its_own_session_and_id(env):
 
 async def test_the_same_step_id_is_executed_once(env):
     subject, http = env
-    session = await http.open()
+    session = await http.open(subject.task)
     before = await http.steps_counted()
     replies = [await http.step(session, 0, subject.action) for _ in range(3)]
     assert replies[0][1] == replies[1][1] == replies[2][1]
@@ -102,7 +121,7 @@ async def test_a_caller_that_hangs_up_finds_its_reply_when_it_comes_again(env):
 
 async def test_an_old_id_with_another_action_is_a_conflict(env):
     subject, http = env
-    session = await http.open()
+    session = await http.open(subject.task)
     await http.step(session, 0, subject.action)
     status, body, _ = await http.step(session, 0, subject.action + " ")
     assert status == 409
@@ -110,8 +129,8 @@ async def test_an_old_id_with_another_action_is_a_conflict(env):
 
 
 async def test_a_reset_can_be_retried_but_not_changed(env):
-    _, http = env
-    request = {"task": {"k": 1}, "seed": 7, "session_id": f"chosen-{os.getpid()}-{id(http)}"}
+    subject, http = env
+    request = {"task": {**subject.task, "k": 1}, "seed": 7, "session_id": f"chosen-{os.getpid()}-{id(http)}"}
     first, again = [await http.send("POST", "/reset", json=request) for _ in range(2)]
     assert first[:2] == again[:2]
     assert first[1]["session_id"] == request["session_id"]
@@ -138,7 +157,7 @@ async def test_steps_without_a_session_are_not_found(env):
 
 async def test_a_closed_session_is_gone_and_closing_again_is_no_error(env):
     subject, http = env
-    session = await http.open()
+    session = await http.open(subject.task)
     assert (await http.send("DELETE", f"/session/{session}"))[1] == {"closed": True}
     assert (await http.send("DELETE", f"/session/{session}"))[1] == {"closed": False}
     assert (await http.step(session, 0, subject.action))[0] == 404
@@ -169,12 +188,12 @@ async def test_a_malformed_step_is_refused_and_harms_nobody(env, wrong):
     status, body, _ = await http.send("POST", "/step", data=wrong, headers={"Content-Type": "application/json"})
     assert status == 422
     assert body["detail"]
-    assert (await http.step(await http.open(), 0, subject.action))[1]["outcome"] == "ok"
+    assert (await http.step(await http.open(subject.task), 0, subject.action))[1]["outcome"] == "ok"
 
 
 async def test_a_batch_answers_each_item_as_it_finishes(env):
     subject, http = env
-    slow, quick = await http.open(subject.slow_task), await http.open()
+    slow, quick = await http.open(subject.slow_task), await http.open(subject.task)
     items = [
         http.step_body(slow, 0, subject.slow_action),
         http.step_body(quick, 0, subject.action),
@@ -192,19 +211,19 @@ async def test_a_batch_answers_each_item_as_it_finishes(env):
 
 
 async def test_sessions_at_the_same_time_get_their_own_replies(env):
-    _, http = env
+    subject, http = env
 
     async def one(i: int) -> bool:
-        session = await http.open()
+        session = await http.open(subject.task)
         _, body, _ = await http.step(session, i, f"print({i})")
-        return body["session_id"] == session and str(i) in body["observation"]
+        return body["session_id"] == session and (str(i) in body["observation"] or not subject.shows_action)
 
     assert all(await asyncio.gather(*[one(i) for i in range(24)]))
 
 
 async def test_metrics_are_prometheus_text(env):
     subject, http = env
-    await http.step(await http.open(), 0, subject.action)
+    await http.step(await http.open(subject.task), 0, subject.action)
     status, text, _ = await http.send("GET", "/metrics")
     assert status == 200
     assert 'outcome="ok"' in text

@@ -1,0 +1,57 @@
+"""python -m env_servers.math: serve answer checking, as an environment and by POST /verify.
+
+Equal strings and numbers are told at once. Everything else goes to math-verify in worker processes, each check with a deadline: an
+expression that hangs costs its deadline and nothing else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+
+from env_servers.launch import add_serving_flags, serve, serving_config
+from env_servers.serving import create_env_app
+from openrlhf_tir.rewards.workers import Workers
+
+from .env import MathEnv
+from .verifier import Verifier
+from .verify import add_verify
+
+EXAMPLE = r"""
+example:
+  python -m env_servers.math --port 8300 &
+  curl -s localhost:8300/verify -H 'content-type: application/json' -d '{"answer": "\\frac{2}{4}", "gold": "0.5"}'
+  -> {"equal": true, "how": "exact", "seconds": 0.00001}
+
+how: exact (strings and arithmetic), symbolic (math-verify), timeout (the check took too long, so: not equal).
+"""
+
+
+def parser() -> argparse.ArgumentParser:
+    raw = argparse.RawDescriptionHelpFormatter
+    p = argparse.ArgumentParser(prog="python -m env_servers.math", description=__doc__, epilog=EXAMPLE, formatter_class=raw)
+    add_serving_flags(p, workers=2)
+    p.add_argument("--verify-timeout", type=float, default=5.0, metavar="S", help="deadline of one check by math-verify (default: %(default)s)")
+    return p
+
+
+def main() -> None:
+    args = parser().parse_args()
+    if args.verify_timeout <= 0:
+        sys.exit(f"math does not start: --verify-timeout {args.verify_timeout:g} leaves no time to check. Use more than 0.")
+    workers = Workers(args.workers, args.verify_timeout, deadline_name="--verify-timeout", count_name="--workers")
+    asyncio.run(workers.warm())
+    verifier = Verifier(workers)
+
+    async def stop() -> None:
+        workers.close()
+
+    action = "the final answer in LaTeX or plain text, without \\boxed{}"
+    app = create_env_app(lambda: MathEnv(verifier), serving_config(args, env="math", action=action), on_stop=stop)
+    add_verify(app, verifier)
+    serve(app, args)
+
+
+if __name__ == "__main__":
+    main()

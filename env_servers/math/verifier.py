@@ -1,0 +1,35 @@
+"""Verifier: (answer, gold) -> Verdict. Strings and exact arithmetic here and now, computer algebra in worker processes.
+
+`openrlhf_tir.rewards` owns the check, so that a service and the trainer never disagree; its checking modules are torch-free.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import NamedTuple
+
+from openrlhf_tir.rewards import answer_check, symbolic
+from openrlhf_tir.rewards.workers import Late, Workers
+
+
+class Verdict(NamedTuple):
+    equal: bool
+    how: str
+    """exact (strings, arithmetic), symbolic (math-verify), or timeout: the check missed its deadline and says not equal."""
+    seconds: float
+
+
+class Verifier:
+    def __init__(self, workers: Workers) -> None:
+        self._workers = workers
+
+    async def check(self, answer: str, gold: str) -> Verdict:
+        """Raises VerifierError when the checker, not the answer, is at fault."""
+        start = time.monotonic()
+        equal, how = answer_check.quick_equal(answer, gold), "exact"
+        if equal is None:
+            try:
+                equal, how = await self._workers.run(symbolic.equal, answer_check.clean(answer), answer_check.clean(gold)), "symbolic"
+            except Late:
+                equal, how = False, "timeout"
+        return Verdict(equal, how, round(time.monotonic() - start, 6))

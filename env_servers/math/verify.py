@@ -1,0 +1,44 @@
+"""The checker for callers without a session: POST /verify {answer, gold} -> {equal, how, seconds}, or lists of both.
+
+A request holds one of the server's places, like a step; a full server answers 429.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from fastapi import FastAPI, HTTPException
+from pydantic import BaseModel
+
+from .verifier import Verdict, Verifier
+
+MAX_ITEMS = 4096
+
+
+class Question(BaseModel):
+    answer: str
+    gold: str
+
+
+class Reply(BaseModel):
+    equal: bool
+    how: str
+    seconds: float
+
+
+def add_verify(app: FastAPI, verifier: Verifier) -> None:
+    """`app` is an environment's app: its guard and admission hold here too."""
+
+    @app.post("/verify")
+    async def verify(body: Question | list[Question]) -> Reply | list[Reply]:
+        questions = body if isinstance(body, list) else [body]
+        if len(questions) > MAX_ITEMS:
+            raise HTTPException(413, f"{len(questions)} answers exceed the limit of {MAX_ITEMS}. Send several requests.")
+        async with app.state.service.admission.slot():
+            verdicts = await asyncio.gather(*[verifier.check(q.answer, q.gold) for q in questions])
+        replies = [_reply(v) for v in verdicts]
+        return replies if isinstance(body, list) else replies[0]
+
+
+def _reply(verdict: Verdict) -> Reply:
+    return Reply(**verdict._asdict())

@@ -1,0 +1,83 @@
+"""The maths server over HTTP: verdicts, a thousand a second, and an expression that hangs."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+
+from .env_process import Http, env_server
+
+HANGS = "9^{9^{9^{9}}}"
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory):
+    with env_server("env_servers.math", tmp_path_factory.mktemp("math"), "--verify-timeout", "1", "--workers", "2") as (url, _):
+        yield url
+
+
+@pytest.fixture
+async def http(url):
+    async with Http(url) as http:
+        yield http
+
+
+async def verify(http, answer, gold):
+    status, body, _ = await http.send("POST", "/verify", json={"answer": answer, "gold": gold})
+    assert status == 200, body
+    return body["equal"], body["how"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "gold", "verdict"),
+    [
+        ("42", "42", (True, "exact")),
+        ("0.5", r"\frac{1}{2}", (True, "exact")),
+        ("41", "42", (False, "exact")),
+        ("", "42", (False, "exact")),
+        (r"\sqrt{8}", r"2\sqrt2", (True, "symbolic")),
+        (r"\{1, 2\}", r"\{2, 1\}", (True, "symbolic")),
+        (r"x \in (-1, 2]", "(-1, 2]", (True, "symbolic")),
+        (r"\frac{", "3", (False, "symbolic")),
+    ],
+)
+async def test_verdicts_say_how_they_came_about(http, answer, gold, verdict):
+    assert await verify(http, answer, gold) == verdict
+
+
+async def test_a_thousand_numerals_take_less_than_a_second(http):
+    items = [{"answer": str(i), "gold": str(i - i % 2)} for i in range(2000)]
+    start = time.perf_counter()
+    _, body, _ = await http.send("POST", "/verify", json=items)
+    assert time.perf_counter() - start < 2.0
+    assert [r["equal"] for r in body] == [i % 2 == 0 for i in range(2000)]
+
+
+async def test_a_hanging_expression_costs_its_deadline_and_nobody_else(http):
+    start = time.perf_counter()
+    hanging = asyncio.create_task(verify(http, HANGS, "7"))
+    assert await verify(http, "7", "7.0") == (True, "exact")
+    assert await verify(http, r"\sqrt{8}", r"2\sqrt2") == (True, "symbolic")
+    assert not hanging.done()
+    assert await hanging == (False, "timeout")
+    assert 0.9 < time.perf_counter() - start < 4.0
+    assert await verify(http, r"\sqrt{8}", r"2\sqrt2") == (True, "symbolic")
+
+
+async def test_an_answer_is_one_step_with_a_reward(http):
+    right, wrong = [await http.step(await http.open({"label": "42"}), 0, a) for a in ("42.0", "41")]
+    assert (right[1]["reward"], right[1]["done"], right[1]["signals"]["how"]) == (1.0, True, "exact")
+    assert (wrong[1]["reward"], wrong[1]["done"], wrong[1]["outcome"]) == (0.0, True, "ok")
+
+
+async def test_a_task_without_a_label_is_a_fault_and_never_a_wrong_answer(http):
+    status, body, _ = await http.send("POST", "/reset", json={"task": {}, "seed": 0})
+    assert status == 500
+    assert 'task["label"]' in body["detail"]
+
+
+@pytest.mark.parametrize("wrong", [{}, {"answer": 1, "gold": "1"}, [{"answer": "1"}], "1"])
+async def test_a_malformed_question_is_refused(http, wrong):
+    assert (await http.send("POST", "/verify", json=wrong))[0] == 422
