@@ -4,6 +4,7 @@
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 cd "$here/.."
+if [[ ! -e /dev/nvidia0 ]]; then export DS_ACCELERATOR=cpu; fi # else DeepSpeed looks for one, and says so
 export OMP_NUM_THREADS=1 # more threads than cores is catastrophic for the small model
 
 bash "$here/setup_env.sh"

@@ -6,6 +6,6 @@ cd "$here/.."
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
 
 setup=()
-if [[ -e /dev/nvidia0 ]]; then setup=(--gpu); fi
+if [[ -e /dev/nvidia0 ]]; then setup=(--gpu); else export DS_ACCELERATOR=cpu; fi
 bash "$here/setup_env.sh" "${setup[@]}"
 exec "${TIR_VENV:-.venv}/bin/python" -m openrlhf_tir.cli train "$@"

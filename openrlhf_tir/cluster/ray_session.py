@@ -24,6 +24,7 @@ def ray_session(cfg: Config) -> Iterator[None]:
 
     Logical CPUs of a local cluster are as many as our actors need: on two cores they share them.
     """
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # Ray's coming default; it warns where neither is chosen
     if os.environ.get("RAY_ADDRESS"):
         ray.init(log_to_driver=cfg.logger.worker_logs, logging_level="warning")
     else:
