@@ -4,6 +4,7 @@
 #   srun/sbatch: inside an allocation, launch_multinode.sh -- --recipe ...         (SLURM; one task per node is started here)
 # Environment: RAY_PORT (6379), TIR_VENV (.venv).
 set -euo pipefail
+if [[ ${1:-} == --help ]]; then sed -n '2,/^set /{/^set /!s/^# \{0,1\}//p}' "$0"; exit 0; fi
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 repo=$PWD
 

@@ -3,6 +3,7 @@
 #   start_env_servers.sh [-n N] [-e ENV] [-h HOST] [-- flags of the server, e.g. --workers 8]
 # A HOST other than loopback needs the bearer token in $TIR_ENV_TOKEN.
 set -euo pipefail
+if [[ ${1:-} == --help ]]; then sed -n '2,/^set /{/^set /!s/^# \{0,1\}//p}' "$0"; exit 0; fi
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 count=1 env=python_tir host=127.0.0.1

@@ -4,6 +4,7 @@
 #   TIR_COMMAND (train, or another command).
 # The repository travels as the job's working directory, so the nodes need the requirements, not the code.
 set -euo pipefail
+if [[ ${1:-} == --help ]]; then sed -n '2,/^set /{/^set /!s/^# \{0,1\}//p}' "$0"; exit 0; fi
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 venv=${TIR_VENV:-.venv}
