@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import socket
 import tempfile
+from typing import TypeVar
 
 from .sandbox import Sandbox, SandboxError
 
+SandboxT = TypeVar("SandboxT", bound=Sandbox)
 OR_NONE = "or use --isolation none on a machine that may be harmed."
 PROBE = """
 import os, socket
@@ -27,8 +29,23 @@ except OSError:
     pass
 if any(pid.isdigit() and int(pid) > 100 for pid in os.listdir("/proc")):
     found.append("processes of the host are visible")
+status = dict(line.split(":\t", 1) for line in open("/proc/self/status"))
+if int(status["CapEff"], 16) or int(status["CapPrm"], 16) or int(status["CapBnd"], 16):
+    found.append("capabilities are left: " + status["CapEff"].strip())
+if status["NoNewPrivs"].strip() != "1":
+    found.append("privileges can be gained")
 print(found)
 """
+
+
+async def proved(sandbox: SandboxT) -> SandboxT:
+    """The same sandbox once it has passed; closed when it has not. Raises SandboxError."""
+    try:
+        await self_test(sandbox)
+    except BaseException:
+        await sandbox.close()
+        raise
+    return sandbox
 
 
 async def self_test(sandbox: Sandbox) -> None:
