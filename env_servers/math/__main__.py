@@ -11,6 +11,7 @@ import asyncio
 import sys
 
 from env_servers.launch import add_serving_flags, serve, serving_config
+from env_servers.processes import run_copies
 from env_servers.serving import create_env_app
 from openrlhf_tir.rewards.workers import Workers
 
@@ -40,6 +41,7 @@ def main() -> None:
     args = parser().parse_args()
     if args.verify_timeout <= 0:
         sys.exit(f"math does not start: --verify-timeout {args.verify_timeout:g} leaves no time to check. Use more than 0.")
+    run_copies(args)
     workers = Workers(args.workers, args.verify_timeout, deadline_name="--verify-timeout", count_name="--workers")
     asyncio.run(workers.warm())
     verifier = Verifier(workers)

@@ -21,7 +21,9 @@ RewardFn = Callable[[Trajectory, Task, Reward], RewardParts]
 Ask = Callable[..., Any]
 
 REGISTRY: dict[str, str] = {
+    "apibank": "openrlhf_tir.rewards.apibank:apibank",
     "artist": "openrlhf_tir.rewards.artist:artist",
+    "bfcl": "openrlhf_tir.rewards.bfcl:bfcl",
     "math": "openrlhf_tir.rewards.math_outcome:math_outcome",
     "otc": "openrlhf_tir.rewards.otc:otc",
     "retool": "openrlhf_tir.rewards.retool:retool",

@@ -1,0 +1,38 @@
+"""API-Bank's soft match as a reward: 1 iff some call is the gold call. Source: ToolRL, benchmarks/API-Bank/evaluate.py.
+
+The label is the gold call as JSON, {"name": ..., "parameters": {...}}. A call that lacks either key is taken for the parameters alone,
+as there; 3 equals 3.0.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from ..config import Reward
+from ..types import RewardParts, Task, Trajectory
+from .answer_text import model_text
+from .call_text import json_calls
+from .math_outcome import call_facts
+
+
+def matches(calls: list[Any], gold: dict[str, Any]) -> bool:
+    """A call may be JSON text; one that is not ends the search, as in the reference."""
+    for call in calls:
+        if isinstance(call, str):
+            try:
+                call = json.loads(call)
+            except (ValueError, RecursionError):
+                return False
+        if isinstance(call, dict) and not ("name" in call and "parameters" in call):
+            call = {"name": gold["name"], "parameters": call}
+        if isinstance(call, dict) and call["name"] == gold["name"] and call["parameters"] == gold["parameters"]:
+            return True
+    return False
+
+
+def apibank(trajectory: Trajectory, task: Task, cfg: Reward) -> RewardParts:
+    """Calls are the JSON lines of the last <tool_call>. parts: correct, format_ok (there are calls), call facts."""
+    calls = json_calls(model_text(trajectory))
+    correct = matches(calls, json.loads(task.label))
+    return RewardParts(float(correct), correct, {"correct": float(correct), "format_ok": float(bool(calls)), **call_facts(trajectory)})

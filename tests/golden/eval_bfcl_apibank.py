@@ -1,0 +1,44 @@
+"""Rows of eval_bfcl_apibank: BFCL's AST check and decoding, API-Bank's match, ToolRL's BFCL handler.
+
+Of text that is no call the rows give the exception of the reference's parser; ours is always ValueError.
+"""
+
+from __future__ import annotations
+
+from openrlhf_tir.rewards import apibank, bfcl, call_text
+
+from ._compare import mismatches
+
+UNDERSCORE_MODEL = "u"
+
+
+def check(row: dict, compat: bool) -> list[str] | None:
+    kind = KINDS.get(row["kind"])
+    return kind(row) if kind else None
+
+
+def _ast(row: dict) -> list[str]:
+    underscores = row["model_name"] == UNDERSCORE_MODEL
+    error = bfcl.check_calls(row["function"], row["model_output"], row["possible_answer"], row["category"], underscores=underscores)
+    return mismatches({"valid": error is None, "error_type": error}, row["expected"])
+
+
+def _decode(row: dict) -> list[str]:
+    try:
+        got = {"decoded": call_text.python_calls(row["text"])}
+    except ValueError:
+        return [] if "raises" in row["expected"] else [f"raised, instead of {row['expected']}"]
+    return mismatches(got, row["expected"])
+
+
+def _toolrl(row: dict) -> list[str]:
+    text = row["text"]
+    return mismatches({"decode_ast": call_text.json_call_arguments(text), "decode_execute": call_text.call_sources(text)}, row["expected"])
+
+
+KINDS = {
+    "bfcl_ast": _ast,
+    "bfcl_decode": _decode,
+    "apibank_toolrl": lambda row: mismatches({"score": int(apibank.matches(row["tool_calls"], row["gold"]))}, row["expected"]),
+    "toolrl_bfcl_decode": _toolrl,
+}
