@@ -1,0 +1,68 @@
+"""Hostile snippets against a server of its own: how many were contained, and whether the server is as before.
+
+    snippet -> POST /step -> the snippet's own predicate on the reply, and a harmless snippet that must still work -> contained
+
+At the end no process may be left below the server that was not there before, and its memory must be back. The snippets are those of
+the tests (tests/contract/hostile.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import importlib.util
+import time
+from typing import Any
+
+import aiohttp
+
+from benchmarks.env_load import started
+from env_servers.python_tir.tree import descendants, resident_bytes
+
+SUITE = "tests.contract.hostile"
+FLAGS = ("--code-timeout", "3", "--memory-mib", "512", "--workers", "4")
+AT_ONCE = 4
+SETTLE_S = 10.0
+WELL = "print(6 * 7)"
+
+
+async def hostile_suite(http: aiohttp.ClientSession, *, every: int = 1) -> dict[str, float | None]:
+    """hostile_contained of hostile_total (each `every`-th snippet), and what was left; None where the tests are not there."""
+    if importlib.util.find_spec(SUITE) is None:
+        return {"hostile_contained": None, "hostile_total": None}
+    attacks = importlib.import_module(SUITE).ATTACKS[::every]
+    with started("env_servers.python_tir", *FLAGS) as (url, pid):
+        await asyncio.gather(*[_run(http, url, WELL) for _ in range(20)])
+        processes, memory = _below(pid)
+        free = asyncio.Semaphore(AT_ONCE)
+
+        async def attack(a: Any) -> bool:
+            async with free:
+                reply, after = await _run(http, url, a.code), await _run(http, url, WELL)
+            contained = bool(a.contained(reply)) and after["observation"] == "42\n"
+            if not contained:
+                print(f"not contained: {a.name}: {str(reply)[:200]}", flush=True)
+            return contained
+
+        contained = sum(await asyncio.gather(*[attack(a) for a in attacks]))
+        give_up = time.monotonic() + SETTLE_S
+        while _below(pid)[0] > processes and time.monotonic() < give_up:
+            await asyncio.sleep(0.1)
+        now, memory_now = _below(pid)
+    left, grown = max(0, now - processes), (memory_now - memory) / 2**20
+    print(f"hostile: {contained} of {len(attacks)} contained, {left} processes left, memory of the workers {grown:+.0f} MiB", flush=True)
+    return {"hostile_contained": contained, "hostile_total": len(attacks), "hostile_processes_left": left, "hostile_memory_mib": round(grown)}
+
+
+def _below(pid: int) -> tuple[int, int]:
+    """(processes below the server, their resident bytes)."""
+    return sum(1 for _ in descendants(pid)), resident_bytes(pid)
+
+
+async def _run(http: aiohttp.ClientSession, url: str, code: str) -> dict[str, Any]:
+    async with http.post(f"{url}/reset", json={}) as r:
+        session = (await r.json())["session_id"]
+    async with http.post(f"{url}/step", json={"session_id": session, "step_id": 0, "action": code, "deadline_s": 60}) as r:
+        reply = await r.json()
+    async with http.delete(f"{url}/session/{session}"):
+        return reply
