@@ -1,0 +1,25 @@
+"""The benchmark's load generator counts what it says."""
+
+from __future__ import annotations
+
+import asyncio
+
+from benchmarks.env_load import closed_loop
+
+
+async def test_callers_are_never_more_than_asked_for_and_every_failure_counts():
+    inside = most = 0
+
+    async def ask(i: int) -> int:
+        nonlocal inside, most
+        inside += 1
+        most = max(most, inside)
+        await asyncio.sleep(0.01)
+        inside -= 1
+        return i % 2
+
+    load = await closed_loop(ask, 4, 0.2)
+    answered = round(load.per_s * 0.2)
+    assert most == 4
+    assert 10 <= load.p50_ms <= load.p99_ms < 200
+    assert abs(load.failed - answered / 2) <= answered / 4 + 2

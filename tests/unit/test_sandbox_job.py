@@ -1,0 +1,81 @@
+"""What a snippet could write where its files are handed back is checked, and what a call may ask for is bounded."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from env_servers.python_tir.fusion_backend import _execution
+from env_servers.python_tir.job import FETCH_BYTES, unpack
+from env_servers.python_tir.limits import Limits
+from env_servers.python_tir.run_code import CommandRunResult, command_result, parse_run_status
+from env_servers.python_tir.sandbox import Execution
+
+
+@pytest.fixture
+def unpacked():
+    fd = os.memfd_create("test")
+
+    def write_and_unpack(data: bytes, names: list[str]) -> dict[str, bytes]:
+        os.pwrite(fd, data, 0)
+        return unpack(fd, names)
+
+    yield write_and_unpack
+    os.close(fd)
+
+
+def size(n: int) -> bytes:
+    return n.to_bytes(8, "little", signed=True)
+
+
+def test_files_are_read_in_the_order_they_were_asked_for_and_missing_ones_left_out(unpacked):
+    assert unpacked(size(2) + b"hi" + size(-1) + size(0), ["a", "b", "c"]) == {"a": b"hi", "c": b""}
+
+
+@pytest.mark.parametrize(
+    ("data", "files"),
+    [
+        (b"", {}),
+        (b"junk", {}),
+        (size(1 << 62) + b"x", {}),
+        (size(1) + b"x" + size(5) + b"cut", {"a": b"x"}),
+        (size(-(1 << 62)) + size(1) + b"y", {"b": b"y"}),
+        (size(1) + b"x" + size(1) + b"y" + b"more than was asked for", {"a": b"x", "b": b"y"}),
+    ],
+)
+def test_a_forged_or_broken_end_gives_no_more_than_its_bytes(unpacked, data, files):
+    assert unpacked(data, ["a", "b"]) == files
+
+
+def test_no_more_is_read_than_the_cap(unpacked):
+    assert unpacked(size(FETCH_BYTES - 8) + bytes(FETCH_BYTES - 8) + size(1) + b"x", ["a", "b"]) == {"a": bytes(FETCH_BYTES - 8)}
+
+
+def test_a_call_may_take_longer_and_print_more_but_never_more_memory():
+    limits = Limits(code_timeout_s=5.0, memory_bytes=1000, keep_bytes=10)
+    assert limits.for_call(None, None, None) is limits
+    asked = limits.for_call(60.0, 5000, 99)
+    assert (asked.code_timeout_s, asked.memory_bytes, asked.keep_bytes) == (60.0, 1000, 99)
+    assert limits.for_call(None, 200, None).memory_bytes == 200
+
+
+@pytest.mark.parametrize("killed", ["memory", "output_flood", "time_limit", None])
+def test_what_ended_an_execution_survives_the_way_through_the_api(killed):
+    e = Execution(b"out", b"err", None if killed else 1, 0.5, killed=killed)
+    back = _execution(CommandRunResult.model_validate_json(command_result(e).model_dump_json()), {}, Limits())
+    assert (back.killed, back.stdout, back.return_code, back.seconds) == (killed, b"out", e.return_code, 0.5)
+    assert parse_run_status(None, command_result(e)) == ("Failed", "")
+
+
+@pytest.mark.parametrize(
+    ("stderr", "compiled"),
+    [
+        ('  File "/tmp/main.py", line 1\n    x = (\n        ^\nSyntaxError: \'(\' was never closed\n', False),
+        ('Traceback (most recent call last):\n  File "/tmp/main.py", line 1, in <module>\nSyntaxError: raised\n', True),
+        ("ValueError: no\n", True),
+        ("", True),
+    ],
+)
+def test_a_syntax_error_without_a_traceback_did_not_compile(stderr, compiled):
+    assert _execution(CommandRunResult(status="Finished", return_code=1, stderr=stderr), {}, Limits()).compiled is compiled
