@@ -124,7 +124,7 @@ class Env(Section):
     max_calls: int = Field(2, ge=0, description="N: tool calls per response")
     step_timeout_s: float = Field(20.0, gt=0, description="deadline of one call; missed by server or network: the trajectory is failed")
     code_timeout_s: float = Field(5.0, gt=0, description="the snippet's own limit; exceeding it is the model's error, an observation")
-    output_max_tokens: int = Field(256, ge=1, description="longer tool output is replaced by a message (ZeroTIR)")
+    output_max_tokens: int = Field(256, ge=1, description="longer tool output is replaced by a message (zerotir) or cut (other protocols)")
     budget_message: bool = Field(False, description="tell the model when its calls are used up (the paper says so, its code does not)")
     max_retries: int = Field(3, ge=0, description="of a call whose connection broke; idempotent by step_id")
     max_concurrency: int = Field(64, ge=1, description="calls in flight per rollout actor; the server owns the real capacity")
