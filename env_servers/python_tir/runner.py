@@ -16,6 +16,9 @@ import os
 import resource
 import sys
 
+OUR_FRAMES = 6
+"""Below the snippet, in the fresh and in the warm interpreter: recursion ends where it does in a script."""
+
 
 def main() -> None:
     status, workdir, limits, *paths = sys.argv[1:]
@@ -125,6 +128,7 @@ def run(source: bytes, path: str, status: int) -> None:
     builtins.exit, builtins.quit = _sitebuiltins.Quitter("exit", "Ctrl-D (i.e. EOF)"), _sitebuiltins.Quitter("quit", "Ctrl-D (i.e. EOF)")
     module.__dict__.update(__builtins__=builtins, __file__=path)
     try:
+        sys.setrecursionlimit(sys.getrecursionlimit() + OUR_FRAMES)
         exec(code, module.__dict__)
     except SystemExit as e:
         _end(_exit_code(e.code), module.__dict__)

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -15,6 +16,7 @@ from openrlhf_tir.rollout.env_client import EnvClient
 from .env_process import Http, env_server
 
 ECHO = "env_servers.echo"
+REPO = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -87,6 +89,23 @@ async def test_asked_to_stop_every_process_finishes_what_it_runs(tmp_path):
             parent.send_signal(signal.SIGTERM)
             assert (await call)[1]["observation"] == "last words"
         assert await asyncio.to_thread(parent.wait, 20) == 0
+
+
+async def test_the_start_script_prints_a_list_over_which_a_client_spreads_sessions():
+    argv = ["bash", str(REPO / "train_scripts/start_env_servers.sh"), "-n", "2", "-e", "echo"]
+    environment = {**os.environ, "TIR_VENV": sys.prefix}
+    script = await asyncio.create_subprocess_exec(*argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment)
+    try:
+        urls = (await asyncio.wait_for(script.stdout.readline(), 60)).decode().strip().split(",")
+        async with EnvClient({"echo": urls}) as client:
+            async with client.session("echo", {}) as one, client.session("echo", {}) as other:
+                await one.reset()
+                await other.reset()
+                assert {one._server, other._server} == set(urls)
+                assert [(await s.step("a", step_id=k)).observation for s in (one, other) for k in range(3)] == ["a"] * 6
+    finally:
+        script.terminate()
+        await script.wait()
 
 
 @pytest.mark.parametrize(("flags", "why"), [(["--host", "0.0.0.0"], "Give the node's own address"), (["--workers", "0"], "did not start")])

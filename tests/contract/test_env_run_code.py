@@ -76,6 +76,12 @@ async def test_large_stdin_arrives_whole_and_ends(http):
     assert body["run_result"]["stdout"] == "300000 ''\n"
 
 
+async def test_recursion_ends_where_it_does_in_a_script(http):
+    body = await run(http, "def f(): f()\nf()")
+    assert "[Previous line repeated 996 more times]" in body["run_result"]["stderr"]
+    assert await run(http, "def f(): f()\nf()", fetch_files=["x"]) | {"run_result": None} == body | {"run_result": None}
+
+
 @pytest.mark.parametrize("path", ["/etc/passwd", "../x", "a/../../x", ""])
 async def test_paths_that_leave_the_directory_are_refused(http, path):
     for fields in ({"files": {path: ""}}, {"fetch_files": [path]}):
