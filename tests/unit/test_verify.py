@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from openrlhf_tir.errors import ConfigError, WeightsUnverified
+from openrlhf_tir.errors import ConfigError, EngineGone, WeightsUnverified
 from openrlhf_tir.types import Completion
 from openrlhf_tir.weights.digest import digest_file, tensors_digest
 from openrlhf_tir.weights.publisher import WeightPublisher, push_directory
@@ -167,3 +168,55 @@ def test_a_publisher_without_canary_prompts_is_refused(tmp_path):
 def test_the_file_goes_to_the_run_directory_when_memory_is_short_or_engines_are_elsewhere(tmp_path):
     assert push_directory(tmp_path, 1 << 60).parent == tmp_path
     assert push_directory(tmp_path, 0, one_node=False).parent == tmp_path
+
+
+def test_two_runs_of_the_same_name_push_to_different_places():
+    assert push_directory(Path("/a/run"), 0) != push_directory(Path("/b/run"), 0)
+
+
+class DeadEngine(FakeEngine):
+    async def update_weights(self, path, version, digest):
+        raise EngineGone("died")
+
+
+async def test_an_engine_that_died_does_not_fail_the_push(tmp_path):
+    alive = FakeEngine()
+    p = publisher([DeadEngine(), alive], tmp_path)
+    await publish(p, 1)
+    assert alive.version == 1
+
+
+async def test_a_push_without_any_engine_alive_is_what_the_next_one_joins_with(tmp_path):
+    p = publisher([DeadEngine()], tmp_path)
+    assert (await publish(p, 1)).canary_max_diff == 0.0
+    newcomer = FakeEngine()
+    await p.join(newcomer)
+    assert newcomer.version == 1
+
+
+async def test_a_newcomer_that_samples_from_other_weights_is_refused(tmp_path):
+    p = publisher([FakeEngine()], tmp_path)
+    await publish(p, 1)
+    with pytest.raises(WeightsUnverified, match="1 nats"):
+        await p.join(FakeEngine(lags=1))
+
+
+async def test_nobody_joins_while_the_learner_is_ahead_of_the_last_push(tmp_path):
+    p = publisher([FakeEngine()], tmp_path)
+    await publish(p, 1)
+    newcomer = FakeEngine()
+    async with p.changing():
+        joining = asyncio.create_task(p.join(newcomer))
+        await asyncio.sleep(0)
+        p.learner.updates = 2
+        assert newcomer.version == 0
+        await p.publish(2)
+    await joining
+    assert newcomer.version == 2
+
+
+async def test_a_low_precision_tolerance_is_four_times_what_freshly_loaded_engines_differ_by(tmp_path):
+    p = publisher([FakeEngine()], tmp_path)
+    p.tolerance = None
+    p.engines[0].lags = 0.01
+    assert await p.calibrate() == pytest.approx(0.04)
