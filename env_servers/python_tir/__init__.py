@@ -1,1 +1,1 @@
-"""python_tir: runs model-written Python, one fresh process in a fresh sandbox per call."""
+"""python_tir: runs model-written Python, one process in a sandbox per call, forked from a warm interpreter or fresh."""

@@ -1,6 +1,6 @@
 """Sandbox: code -> Execution. What the environment needs from whatever runs the code.
 
-`bwrap.BwrapSandbox` isolates; `bare.BareSandbox` does not and is for development only. Warm workers will be a third.
+`warm.sandbox.WarmSandbox` and `bwrap.BwrapSandbox` isolate; `bare.BareSandbox` does not and is for development only.
 """
 
 from __future__ import annotations

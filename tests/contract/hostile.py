@@ -6,6 +6,7 @@
 
 `ATTACKS` run in any order, side by side. What an attack leaves behind is the business of `test_hostile`.
 """
+# ruff: noqa: E501 - one attack, one line
 
 from __future__ import annotations
 
@@ -115,7 +116,7 @@ FORGERY = [
     prints("write to every descriptor", "import os\nfor fd in range(3, 4096):\n    try: os.write(fd, b'1 0 end RS 1')\n    except OSError: continue\n    print('ESCAPED', fd)", ""),
     prints("no descriptor but three", "import os\nprint(sorted(map(int, os.listdir('/proc/self/fd')))[:4])", "[0, 1, 2, 3]\n"),
     prints("reopen descriptors of relatives", "import os\nfound = []\nfor pid in filter(str.isdigit, os.listdir('/proc')):\n    try: found += os.listdir(f'/proc/{pid}/fd') if int(pid) != os.getpid() else []\n    except OSError: pass\nprint(found)", "[]\n"),
-    prints("walk the frames", "import sys\nf = sys._getframe()\nwhile f:\n    for v in list(f.f_locals.values()):\n        if hasattr(v, 'fileno') and v not in (sys.stdin, sys.stdout, sys.stderr):\n            try: print('ESCAPED', v.fileno())\n            except Exception: pass\n    f = f.f_back", "ESCAPED -1\n"),
+    prints("walk the frames", "import sys\nf = sys._getframe()\nwhile f:\n    for v in list(f.f_locals.values()):\n        if hasattr(v, 'fileno') and v not in (sys.stdin, sys.stdout, sys.stderr):\n            try: print('ESCAPED', v.fileno())\n            except Exception: pass\n    f = f.f_back", ""),
     ends("claim success on exit", "import os; os.write(1, b'{\"outcome\": \"ok\"}'); os._exit(256 + 3)", "exception"),
     ends("exit status 2**63", "import sys; sys.exit(2**63)", None),
     ends("exit status of a signal", "import os; os._exit(137)", "exception"),
@@ -173,7 +174,7 @@ SURVIVORS = [
     ends("nohup in a shell", "import os; os.system('nohup setsid sleep 31536001 >/dev/null 2>&1 &')", None),
     ends("thread that never ends", "import threading, time; threading.Thread(target=time.sleep, args=(31536001,)).start()", "time_limit"),
     ends("atexit that never ends", "import atexit, time; atexit.register(time.sleep, 31536001)", "time_limit"),
-    ends("destructor that never ends", "import time\nclass A:\n    def __del__(self): time.sleep(31536001)\na = A()", "time_limit"),
+    ends("destructor that never ends", "import time\nclass A:\n    def __del__(self, sleep=time.sleep): sleep(31536001)\na = A()", "time_limit"),
     ends("daemon thread at the end", "import threading\ndef f():\n    while True: pass\nthreading.Thread(target=f, daemon=True).start()", None),
     ends("forks on its way out", "import atexit, os, time\natexit.register(lambda: os.fork() or time.sleep(31536001))", None),
     ends("a chain of children that outrun the kill", "import os\nwhile True:\n    if os.fork(): os._exit(0)", None, "time_limit"),

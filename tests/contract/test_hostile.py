@@ -63,7 +63,7 @@ async def test_every_attack_is_contained_and_leaves_the_server_as_it_was(server)
                 if not attack.contained(reply):
                     escaped.append((attack.name, reply["outcome"], reply["signals"], reply["observation"][-300:]))
             await say_well(http)
-        assert escaped == []
+        assert not escaped, "\n".join(map(str, escaped))
         names_after, memory_after, descriptors_after = footprint(pid)
     assert names_after == names
     assert descriptors_after <= descriptors + 2

@@ -17,7 +17,6 @@ import socket
 import struct
 import subprocess
 import sys
-import sysconfig
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path

@@ -8,6 +8,7 @@ Code, input and files never pass through this process: it hands their descriptor
 before any line of the snippet runs. The child's own report ends when the snippet starts.
 """
 
+import contextlib
 import fcntl
 import marshal
 import os
@@ -102,10 +103,8 @@ def _end_all(pid):
     """Kill every other process of this namespace and wait until there is none. Returns the wait status of `pid`."""
     status = 0
     while True:
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.kill(-1, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
         try:
             while True:
                 ended, how = os.waitpid(-1, 0)
@@ -171,4 +170,3 @@ def _read_all(fd):
     while part := os.read(fd, 1 << 20):
         parts.append(part)
     return b"".join(parts)
-
