@@ -44,7 +44,7 @@ for place in ("/tmp/tir_leak", "tir_leak", "/dev/shm/tir_leak"):
 _KNOWN = {
     "echo": Actions(valid="hello", slow="hello", slow_task={"delay_s": 3.0}, failing="fail", write=SECRET, read="what was said?"),
     "python_tir": Actions(valid="print(6 * 7)", slow="import time; time.sleep(3)", failing="1/0", write=_WRITE, read=_READ),
-    "search": Actions(valid="<search>a test</search>"),
+    "search": Actions(valid="a test"),
 }
 
 
