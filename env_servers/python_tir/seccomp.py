@@ -3,6 +3,7 @@
 Everything else is allowed: this closes what namespaces and rlimits leave open, it is no allow-list.
 
     EPERM     new namespaces and mounts, ptrace and other processes' memory, keyrings, bpf, perf, io_uring, userfaultfd, modules, reboot ...
+    EPERM     prlimit() of another process
     EPERM     socket() of any family but AF_UNIX (netlink, vsock and packet sockets exist even without a network)
     ENOSYS    clone3, whose flags a filter cannot see: glibc falls back to clone; io_uring and memfd, whose callers fall back too
 """
@@ -62,6 +63,7 @@ def filter_program() -> bytes | None:
             refuse(syscall, errno.ENOSYS)
         for flag in NEW_NAMESPACES:
             refuse("clone", errno.EPERM, _Compare(0, _MASKED_EQ, flag, flag))
+        refuse("prlimit64", errno.EPERM, _Compare(0, _NE, 0, 0))  # where a slot's PID 1 has the snippet's uid, its limits are the next call's
         for syscall in ("socket", "socketpair"):
             refuse(syscall, errno.EPERM, _Compare(0, _NE, socket.AF_UNIX, 0))
         fd = os.memfd_create("bpf", os.MFD_CLOEXEC)

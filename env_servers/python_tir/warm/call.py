@@ -159,7 +159,8 @@ class Call:
         if self.reply is None and self.stopped is None:
             raise SandboxError("the slot that ran the snippet ended: killed from outside, or out of memory on the host")
         if not report.startswith(b"R"):
-            raise SandboxError("the snippet's process did not come up: see the server's log")
+            self.slot.kill()
+            raise SandboxError(f"the snippet's process did not come up (wait status {status}); its slot is replaced")
         return Execution(
             stdout=bytes(self.out.data),
             stderr=bytes(self.err.data),
