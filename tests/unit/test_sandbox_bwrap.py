@@ -97,7 +97,7 @@ async def test_syntax_error_is_told_apart_and_reads_like_a_scripts(sandbox):
         ("import os; os._exit(5)", 5),
         ("import os; os.kill(os.getpid(), 9)", -9),
         ("import os; os.abort()", -6),
-        ("raise KeyboardInterrupt", 1),
+        ("raise KeyboardInterrupt", -2),
     ],
 )
 async def test_exit_codes(sandbox, code, return_code):
