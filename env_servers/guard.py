@@ -8,6 +8,8 @@ from __future__ import annotations
 import hmac
 import json
 
+DRAIN_BYTES = 32 << 20
+
 
 class Guard:
     def __init__(self, app, *, token: str | None, max_body_bytes: int) -> None:
@@ -22,9 +24,11 @@ class Guard:
             return await _refuse(send, 401, "Missing or wrong bearer token. Send 'Authorization: Bearer <token>'.")
         length = headers.get(b"content-length", b"0")
         if not length.isdigit() or int(length) > self.max_body_bytes:
+            await _drain(receive)
             return await _refuse(send, 413, f"Body of {length.decode('latin1')} bytes exceeds the limit of {self.max_body_bytes}.")
         body, replied = await _read(receive, self.max_body_bytes), False
         if body is None:
+            await _drain(receive)
             return await _refuse(send, 413, f"Body exceeds the limit of {self.max_body_bytes} bytes.")
 
         async def replay():
@@ -50,6 +54,16 @@ async def _read(receive, limit: int) -> bytes | None:
             return None
         if not message.get("more_body"):
             return b"".join(parts)
+
+
+async def _drain(receive) -> None:
+    """Read on and forget, up to DRAIN_BYTES: a client that is still sending sees a reset connection instead of the answer."""
+    size = 0
+    while size < DRAIN_BYTES:
+        message = await receive()
+        size += len(message.get("body", b""))
+        if message["type"] != "http.request" or not message.get("more_body"):
+            return
 
 
 async def _refuse(send, status: int, detail: str) -> None:

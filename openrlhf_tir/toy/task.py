@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from typing import Literal
+from typing import Any, Literal
 
 Split = Literal["train", "test"]
 
@@ -90,14 +90,14 @@ def draw(rng: Random, split: Split) -> Problem:
             return problem
 
 
-def make_problems(n: int, split: Split, seed: int) -> list[dict[str, str]]:
-    """`n` data rows {"prompt", "label", "kind"}; the same rows for the same (n, split, seed)."""
+def make_problems(n: int, split: Split, seed: int) -> list[dict[str, Any]]:
+    """`n` data rows {"prompt", "label", "meta": {"kind"}}; the same rows for the same (n, split, seed)."""
     rng = Random(f"{split}/{seed}")
     problems = (draw(rng, split) for _ in range(n))
-    return [{"prompt": p.question, "label": str(p.answer), "kind": p.kind} for p in problems]
+    return [{"prompt": p.question, "label": str(p.answer), "meta": {"kind": p.kind}} for p in problems]
 
 
-def write_jsonl(rows: Iterable[dict[str, str]], path: Path) -> None:
+def write_jsonl(rows: Iterable[dict[str, Any]], path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
 

@@ -59,7 +59,7 @@ def test_symmetric_operands_have_one_key():
 
 @pytest.mark.parametrize("split", ["train", "test"])
 def test_every_kind_keeps_its_share_in_both_splits(split):
-    counts = Counter(row["kind"] for row in task.make_problems(4000, split, seed=3))
+    counts = Counter(row["meta"]["kind"] for row in task.make_problems(4000, split, seed=3))
     expected = {"add1": 0.15, "mul": 0.15, "mulmod": 0.15, "powmod": 0.15, "gcd": 0.12, "digsum": 0.14, "series": 0.14}
     assert {k: n / 4000 for k, n in counts.items()} == pytest.approx(expected, abs=0.03)
 
@@ -72,9 +72,9 @@ def test_the_same_seed_gives_the_same_rows_and_another_seed_others():
 def test_rows_of_a_known_seed_never_change():
     """Pinned: a changed hash or generator would move problems between the splits and silently invalidate recorded results."""
     assert task.make_problems(3, "test", seed=0) == [
-        {"prompt": "What is 872*585 mod 76?", "label": "8", "kind": "mulmod"},
-        {"prompt": "What is 208*93?", "label": "19344", "kind": "mul"},
-        {"prompt": "Find 8^23 mod 31.", "label": "16", "kind": "powmod"},
+        {"prompt": "What is 872*585 mod 76?", "label": "8", "meta": {"kind": "mulmod"}},
+        {"prompt": "What is 208*93?", "label": "19344", "meta": {"kind": "mul"}},
+        {"prompt": "Find 8^23 mod 31.", "label": "16", "meta": {"kind": "powmod"}},
     ]
 
 
