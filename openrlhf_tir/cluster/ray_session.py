@@ -16,6 +16,8 @@ from ..machine import gpu_count
 
 LOCAL_OBJECT_STORE = 512 << 20
 PLACEMENT_TIMEOUT_S = 60
+START_ATTEMPTS = 3
+START_TIMED_OUT = "timed out during startup"
 
 
 @contextmanager
@@ -28,19 +30,31 @@ def ray_session(cfg: Config) -> Iterator[None]:
     if os.environ.get("RAY_ADDRESS"):
         ray.init(log_to_driver=cfg.logger.worker_logs, logging_level="warning")
     else:
-        actors = cfg.vllm.num_engines + cfg.actor.world_size + 2
-        ray.init(
-            address="local",  # never a cluster that someone else happens to run here
-            num_cpus=max(actors, os.cpu_count() or 1),
-            include_dashboard=False,
-            log_to_driver=cfg.logger.worker_logs,
-            object_store_memory=LOCAL_OBJECT_STORE if not gpu_count() else None,
-            logging_level="warning",
-        )
+        _start_local(cfg)
     try:
         yield
     finally:
         ray.shutdown()
+
+
+def _start_local(cfg: Config) -> None:
+    """A Ray of our own. It gives its daemons 30 s to come up, which a busy machine can miss: then they get another chance."""
+    actors = cfg.vllm.num_engines + cfg.actor.world_size + 2
+    for left in reversed(range(START_ATTEMPTS)):
+        try:
+            ray.init(
+                address="local",  # never a cluster that someone else happens to run here
+                num_cpus=max(actors, os.cpu_count() or 1),
+                include_dashboard=False,
+                log_to_driver=cfg.logger.worker_logs,
+                object_store_memory=LOCAL_OBJECT_STORE if not gpu_count() else None,
+                logging_level="warning",
+            )
+            return
+        except Exception as e:  # Ray raises nothing narrower here
+            if START_TIMED_OUT not in str(e) or not left:
+                raise
+            ray.shutdown()
 
 
 async def place(bundles: list[dict[str, float]], strategy: str, what: str) -> PlacementGroup:
