@@ -339,8 +339,6 @@ class Config(Section):
                 f"pipeline.stall_timeout_s = {self.stall_timeout_s} would abort while a group may still run (rollout.group_deadline_s = "
                 f"{self.rollout.group_deadline_s}). Make it longer than that, or leave it unset."
             )
-        if self.eval.steps > 0 and not self.eval.dataset:
-            raise ValueError("eval.steps is set, but eval.dataset is not. Give the held-out problems, or leave eval.steps unset.")
         if self.pipeline.depth is not None and self.pipeline.depth < b:
             raise ValueError(f"pipeline.depth = {self.pipeline.depth} groups can never fill a batch of rollout.batch_size = {b}. Use at least {b}.")
         if self.rollout.max_new_tokens >= self.data.max_len:

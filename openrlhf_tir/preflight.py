@@ -144,6 +144,8 @@ def check_data(cfg: Config, *, training: bool) -> tuple[set[str], list[str]]:
                 f"the data last for at most {steps} of train.max_steps = {cfg.train.max_steps} updates; filtered groups shorten that. "
                 "Raise train.num_episodes for more"
             )
+    if training and cfg.eval.steps > 0 and not cfg.eval.dataset:
+        raise ConfigError("eval.steps is set, but eval.dataset is not. Give the held-out problems, or leave eval.steps unset.")
     if cfg.eval.dataset:
         rows, found = _scan(
             cfg.data.model_copy(update={"prompt_dataset": cfg.eval.dataset, "prompt_split": cfg.eval.split, "max_samples": cfg.eval.max_samples})

@@ -120,6 +120,14 @@ async def test_a_prompt_that_does_not_fit_is_an_engine_error(engine):
         await engine.generate([5] * 500, Sampling(8), request_id="long")
 
 
+async def test_seeded_requests_survive_a_prefill_bigger_than_one_engine_step(engine):
+    """48 prompts of 120 tokens, seeded: a prefill cut in two kills vLLM 0.29's engine on CPU (a CPU generator cannot be rewound)."""
+    long = [5 + i % 40 for i in range(120)]
+    prompts = [[*long, 5 + i] for i in range(48)]
+    done = await asyncio.gather(*(engine.generate(p, Sampling(2, seed=i), request_id=f"long{i}") for i, p in enumerate(prompts)))
+    assert [len(c.token_ids) for c in done] == [2] * 48
+
+
 async def test_a_cancelled_caller_aborts_its_request(engine, prompt):
     task = asyncio.create_task(engine.generate(prompt, Sampling(256, stop=("\x00",)), request_id="gone"))
     await asyncio.sleep(0.05)
@@ -264,11 +272,3 @@ async def test_a_push_that_fails_half_way_breaks_the_engine_and_frees_its_caller
         await waiting
     with pytest.raises(EngineError, match="Start a new one"):
         await engine.generate(prompt, Sampling(4), request_id="no")
-
-
-async def test_seeded_requests_survive_a_prefill_bigger_than_one_engine_step(engine):
-    """48 prompts of 120 tokens, seeded: a prefill cut in two kills vLLM 0.29's engine on CPU (a CPU generator cannot be rewound)."""
-    long = [5 + i % 40 for i in range(120)]
-    prompts = [[*long, 5 + i] for i in range(48)]
-    done = await asyncio.gather(*(engine.generate(p, Sampling(2, seed=i), request_id=f"long{i}") for i, p in enumerate(prompts)))
-    assert [len(c.token_ids) for c in done] == [2] * 48

@@ -102,6 +102,8 @@ def test_a_run_that_can_work_gives_facts(ready):
         ({"vllm__sync_backend": "nccl"}, "vllm.sync_backend = 'nccl' is not wired"),
         ({"ds__packing_samples": True}, "ds.packing_samples needs flash attention"),
         ({"eval__dataset": "/nowhere.jsonl"}, "does not exist"),
+        ({"eval__steps": 5}, "eval.steps is set, but eval.dataset is not"),
+        ({"rollout__temperature": 0.7}, "the loss compares log-probs at temperature 1"),
     ],
 )
 def test_what_cannot_work_is_refused(ready, overrides, expected):
