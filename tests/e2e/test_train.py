@@ -45,7 +45,7 @@ def start(run_dir: Path, *more: str) -> subprocess.Popen:
     return subprocess.Popen(command(run_dir, *more), stdout=log, stderr=log, cwd=ROOT, env=env, start_new_session=True)
 
 
-def wait_for_step(run_dir: Path, step: int, process: subprocess.Popen, timeout_s: float = 240) -> None:
+def wait_for_step(run_dir: Path, step: int, process: subprocess.Popen, timeout_s: float = 480) -> None:
     deadline = time.monotonic() + timeout_s
     while max(metrics.read(run_dir).get("step", [0]), default=0) < step:
         assert process.poll() is None and time.monotonic() < deadline, (run_dir / "log").read_text()[-3000:]
@@ -63,7 +63,7 @@ def test_a_run_killed_with_9_resumes_and_trains_every_prompt_once(tmp_path):
     first.wait()
 
     second = start(tmp_path, "--resume")
-    assert second.wait(timeout=300) == 0, (tmp_path / "log").read_text()[-3000:]
+    assert second.wait(timeout=480) == 0, (tmp_path / "log").read_text()[-3000:]
 
     report = audit(tmp_path / "ledger.jsonl")
     assert report.errors == []
