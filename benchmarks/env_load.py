@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import NamedTuple
 
@@ -84,6 +84,18 @@ class Server:
                 pass
         return load._replace(per_s=load.per_s * size)
 
+    async def verify(self, size: int, concurrency: int, seconds: float) -> Load:
+        """POST /verify of simple numerals, `size` in a request (1: an object, not a list); `per_s` counts answers."""
+
+        async def ask(i: int) -> int:
+            items = [{"answer": str(k), "gold": f"{k - k % 2}.0"} for k in range(i, i + size)]
+            async with self._http.post(self.url + "/verify", json=items[0] if size == 1 else items) as r:
+                verdicts = [await r.json()] if size == 1 else await r.json()
+            return sum(v["equal"] != (k % 2 == 0) for k, v in enumerate(verdicts, i))
+
+        load = await closed_loop(ask, concurrency, seconds)
+        return load._replace(per_s=load.per_s * size)
+
 
 async def plain_python(snippets: Sequence[str], concurrency: int, seconds: float) -> Load:
     """A fresh `python -I` per call, without server and without barriers: what an interpreter costs at the least."""
@@ -97,11 +109,11 @@ async def plain_python(snippets: Sequence[str], concurrency: int, seconds: float
 
 
 @contextmanager
-def started(module: str, *flags: str) -> Iterator[tuple[str, int]]:
-    """(base URL, process id) of a server on a free port."""
-    with tempfile.TemporaryDirectory() as scratch:
+def started(module: str, *flags: str, log: Path | None = None) -> Iterator[tuple[str, int]]:
+    """(base URL, process id) of a server on a free port. `log`: where its messages go; None: here."""
+    with tempfile.TemporaryDirectory() as scratch, log.open("wb") if log else nullcontext() as out:
         port_file = Path(scratch, "port")
-        process = subprocess.Popen([sys.executable, "-m", module, "--port-file", str(port_file), *flags])
+        process = subprocess.Popen([sys.executable, "-m", module, "--port-file", str(port_file), *flags], stderr=out)
         try:
             give_up = time.monotonic() + START_TIMEOUT_S
             while not port_file.exists():

@@ -2,7 +2,8 @@
 
     trivial and sympy snippets through POST /run_code, both servers in turns, at 1, 8 and 64 callers  -> throughput, p50, p99, ratios
     trivial snippets through POST /step_batch                                                         -> executions per second
-    hostile snippets through POST /step                                                               -> how many were contained
+    simple numerals through POST /verify of the maths server, one and 500 to a request                -> answers per second
+    hostile snippets through POST /step, as scripts and in sessions with state                        -> how many were contained
     benchmarks.search                                                                                 -> time per query
 
 Ratios are medians over rounds of one run, ours and theirs next to each other in time: the machine's mood cancels. The last line is JSON.
@@ -65,8 +66,19 @@ async def measure(args: argparse.Namespace) -> dict[str, float | None]:
             batches = await ours.batches(TRIVIAL[0], 64, 2 * seconds)
             print(f"/step_batch of 64, two at once: {batches.per_s:.0f} executions/s, {batches.failed} failed")
             facts |= {"http_exec_per_s": round(batches.per_s, 1), "http_failed": batches.failed}
-        facts |= await hostile_suite(http, every=6 if args.quick else 1)
+        facts |= await numerals(http, seconds)
+        for stateful in (False, True):
+            facts |= await hostile_suite(http, every=6 if args.quick else 1, stateful=stateful)
     return facts | search(20_000 if args.quick else args.passages)
+
+
+async def numerals(http: aiohttp.ClientSession, seconds: float) -> dict[str, float]:
+    with started("env_servers.math", "--workers", "1") as (url, _):
+        server = Server(url, http)
+        one, many = await server.verify(1, 32, seconds), await server.verify(500, 2, seconds)
+    _show("numerals, 1 a request", ours=one)
+    _show("numerals, 500 a request", ours=many)
+    return {"verify_per_s": round(one.per_s), "verify_batch_per_s": round(many.per_s), "verify_failed": one.failed + many.failed}
 
 
 def search(passages: int) -> dict[str, float]:

@@ -26,12 +26,27 @@ SETTLE_S = 10.0
 WELL = "print(6 * 7)"
 
 
-async def hostile_suite(http: aiohttp.ClientSession, *, every: int = 1) -> dict[str, float | None]:
-    """hostile_contained of hostile_total (each `every`-th snippet), and what was left; None where the tests are not there."""
+SCRIPTS_ONLY = {
+    "write to every descriptor",
+    "thread that never ends",
+    "atexit that never ends",
+    "destructor that never ends",
+    "files of others",
+    "unix sockets of others",
+}
+"""What a session answers otherwise, as harmlessly: it breaks off only its own interpreter, is stopped instead of waited for, has a socket and no main.py."""
+
+
+async def hostile_suite(http: aiohttp.ClientSession, *, every: int = 1, stateful: bool = False) -> dict[str, float | None]:
+    """hostile_contained of hostile_total (each `every`-th snippet), and what was left; None where the tests are not there.
+
+    `stateful`: each snippet is a cell of a session of its own; the names begin with hostile_stateful.
+    """
+    name = "hostile_stateful" if stateful else "hostile"
     if importlib.util.find_spec(SUITE) is None:
-        return {"hostile_contained": None, "hostile_total": None}
-    attacks = importlib.import_module(SUITE).ATTACKS[::every]
-    with started("env_servers.python_tir", *FLAGS) as (url, pid):
+        return {f"{name}_contained": None, f"{name}_total": None}
+    attacks = [a for a in importlib.import_module(SUITE).ATTACKS if not (stateful and a.name in SCRIPTS_ONLY)][::every]
+    with started("env_servers.python_tir", *FLAGS, *(["--stateful"] if stateful else [])) as (url, pid):
         await asyncio.gather(*[_run(http, url, WELL) for _ in range(20)])
         processes, memory = _below(pid)
         free = asyncio.Semaphore(AT_ONCE)
@@ -41,7 +56,7 @@ async def hostile_suite(http: aiohttp.ClientSession, *, every: int = 1) -> dict[
                 reply, after = await _run(http, url, a.code), await _run(http, url, WELL)
             contained = bool(a.contained(reply)) and after["observation"] == "42\n"
             if not contained:
-                print(f"not contained: {a.name}: {str(reply)[:200]}", flush=True)
+                print(f"not contained ({name}): {a.name}: {str(reply)[:200]}", flush=True)
             return contained
 
         contained = sum(await asyncio.gather(*[attack(a) for a in attacks]))
@@ -50,8 +65,8 @@ async def hostile_suite(http: aiohttp.ClientSession, *, every: int = 1) -> dict[
             await asyncio.sleep(0.1)
         now, memory_now = _below(pid)
     left, grown = max(0, now - processes), (memory_now - memory) / 2**20
-    print(f"hostile: {contained} of {len(attacks)} contained, {left} processes left, memory of the workers {grown:+.0f} MiB", flush=True)
-    return {"hostile_contained": contained, "hostile_total": len(attacks), "hostile_processes_left": left, "hostile_memory_mib": round(grown)}
+    print(f"{name}: {contained} of {len(attacks)} contained, {left} processes left, memory of the workers {grown:+.0f} MiB", flush=True)
+    return {f"{name}_contained": contained, f"{name}_total": len(attacks), f"{name}_processes_left": left, f"{name}_memory_mib": round(grown)}
 
 
 def _below(pid: int) -> tuple[int, int]:

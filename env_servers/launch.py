@@ -9,6 +9,7 @@ import argparse
 import ctypes
 import ipaddress
 import os
+import resource
 import signal
 import socket
 import sys
@@ -17,10 +18,12 @@ from pathlib import Path
 import uvicorn
 from fastapi import FastAPI
 
+from . import logs
 from .serving import ServingConfig
 
 TOKEN_ENV = "TIR_ENV_TOKEN"
 PR_SET_PDEATHSIG = 1
+OPEN_FILES = 1 << 16
 
 
 def add_serving_flags(parser: argparse.ArgumentParser, *, workers: int) -> None:
@@ -36,6 +39,7 @@ def add_serving_flags(parser: argparse.ArgumentParser, *, workers: int) -> None:
     add("--max-sessions", type=int, default=4096, help="open sessions; more get 429 (default: %(default)s)")
     add("--session-ttl", type=float, default=3600.0, metavar="S", help="close a session unused for S seconds (default: %(default)s)")
     add("--drain", type=float, default=30.0, metavar="S", help="on SIGTERM let running steps finish for S seconds (default: %(default)s)")
+    logs.add_log_flags(parser)
     add("--die-with-parent", action="store_true", help="stop when the process that started this server is gone, however it went (Linux)")
 
 
@@ -77,9 +81,13 @@ def serve(app: FastAPI, args: argparse.Namespace) -> None:
         sys.exit(f"This server has no --processes {args.processes}. Start several, and give their URLs to --env.url.")
     if args.die_with_parent:
         die_with_parent()
+    logs.configure(args.log_level, args.log_format)
+    _raise_open_files()
     socks = [socket.socket(fileno=int(fd)) for fd in args.listen_fds.split(",")] if args.listen_fds else [bind(args.host, args.port)]
     url = base_url(args.host, socks[-1].getsockname()[1])
-    config = uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=max(1, round(args.drain)), timeout_keep_alive=75)
+    config = uvicorn.Config(
+        app, log_config=None, log_level="warning", access_log=False, timeout_graceful_shutdown=max(1, round(args.drain)), timeout_keep_alive=75
+    )
     _Server(config, None if args.listen_fds else args.port_file, url).run(sockets=socks)
 
 
@@ -92,6 +100,12 @@ def write_port(path: Path, port: int) -> None:
     partial = path.with_name(path.name + ".partial")
     partial.write_text(str(port))
     partial.replace(path)
+
+
+def _raise_open_files() -> None:
+    """A connection per caller and two descriptors per session with state soon pass the usual 1,024."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard if hard != resource.RLIM_INFINITY else OPEN_FILES, hard))
 
 
 def die_with_parent() -> None:

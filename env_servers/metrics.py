@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 
 
 class ServerMetrics:
-    def __init__(self, env: str, **gauges: Callable[[], float]) -> None:
+    def __init__(self, env: str, gauges: Mapping[str, Callable[[], float]]) -> None:
         """`gauges`: name -> function that is read at every scrape."""
         self._registry = CollectorRegistry()
         self._env = env

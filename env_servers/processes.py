@@ -65,11 +65,12 @@ def _start(args: argparse.Namespace, front: socket.socket, copies: list[subproce
     own.listen(2048)
     url = launch.base_url(args.host, own.getsockname()[1])
     fds = (front.fileno(), own.fileno())
-    module = sys.modules["__main__"].__spec__.name.removesuffix(".__main__")
+    spec = sys.modules["__main__"].__spec__
+    program = [sys.argv[0]] if spec is None else ["-m", spec.name.removesuffix(".__main__")]
     # Later flags win over the ones that were given.
     own_flags = ["--processes", "1", "--listen-fds", ",".join(map(str, fds)), "--server-url", url, "--die-with-parent"]
     with own:
-        copies.append(subprocess.Popen([sys.executable, "-m", module, *sys.argv[1:], *own_flags], pass_fds=fds))
+        copies.append(subprocess.Popen([sys.executable, *program, *sys.argv[1:], *own_flags], pass_fds=fds))
     return url
 
 
@@ -106,4 +107,3 @@ def _refuse_wildcard(host: str) -> None:
     with suppress(ValueError):
         if ipaddress.ip_address(host).is_unspecified:
             sys.exit(f"--host {host} with --processes: clients are told the address of the process that holds their session. Give the node's own address.")
-

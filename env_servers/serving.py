@@ -11,14 +11,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from fastapi import FastAPI, HTTPException, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 
-from openrlhf_tir.protocol import EnvSchema, Health, ResetReply, ResetRequest, StepReply, StepRequest
+from openrlhf_tir.protocol import EnvSchema, Health, Outcome, ResetReply, ResetRequest, StepReply, StepRequest
 
 from .admission import Admission, CapacityFull
 from .env import Env
@@ -58,11 +59,12 @@ class ServingConfig:
 class EnvService:
     """State of one server: sessions, admission, metrics. `draining` is set by the launcher when it is asked to stop."""
 
-    def __init__(self, factory: Callable[[], Env], config: ServingConfig) -> None:
+    def __init__(self, factory: Callable[[], Env], config: ServingConfig, gauges: Mapping[str, Callable[[], float]]) -> None:
         self.config, self.draining = config, False
         self.admission = Admission(config.workers, config.max_queue)
         self.sessions = Sessions(factory, cap=config.max_sessions, ttl_s=config.session_ttl_s)
-        self.metrics = ServerMetrics(config.env, sessions=self.sessions.__len__, running=lambda: self.admission.running, waiting=lambda: self.admission.waiting)
+        own = {"sessions": self.sessions.__len__, "running": lambda: self.admission.running, "waiting": lambda: self.admission.waiting}
+        self.metrics = ServerMetrics(config.env, own | gauges)
 
     async def step(self, request: StepRequest) -> StepReply:
         """Raises NoSession, Conflict, CapacityFull; everything else is an outcome."""
@@ -104,17 +106,26 @@ class EnvService:
                 outcome=step.outcome,
                 signals=step.signals,
             )
-        except CapacityFull:
-            self.metrics.count("capacity", clock() - start)
+        except CapacityFull as e:
+            self._note(session, request, "capacity", clock() - start, error=e.reason)
             raise
         except Exception as e:  # the boundary: whatever an environment raises is its own fault, told to the trainer as env_error
             if isinstance(e, TimeoutError) and deadline.expired():
                 reply = _reply(request, outcome="timeout")
             else:
-                log.exception("step %s/%s of env %s failed", request.session_id, request.step_id, self.config.env)
+                log.exception("the environment failed", extra=self._who(session, request))
                 reply = _reply(request, outcome="env_error", signals={"error": f"{type(e).__name__}: {e}"})
-        self.metrics.count(reply.outcome, clock() - start)
+        self._note(session, request, reply.outcome, clock() - start)
         return reply
+
+    def _note(self, session: Session, request: StepRequest, outcome: Outcome, seconds: float, **more: str) -> None:
+        self.metrics.count(outcome, seconds)
+        level = logging.WARNING if outcome in ("env_error", "timeout") else logging.INFO
+        if log.isEnabledFor(level):
+            log.log(level, "step", extra={**self._who(session, request), "outcome": outcome, "seconds": round(seconds, 4), **more})
+
+    def _who(self, session: Session, request: StepRequest) -> dict[str, object]:
+        return {"env": self.config.env, "session": session.id, "step": request.step_id}
 
     async def expire_forever(self) -> None:
         while True:
@@ -126,9 +137,15 @@ def _reply(request: StepRequest, **fields) -> StepReply:
     return StepReply(session_id=request.session_id, step_id=request.step_id, **fields)
 
 
-def create_env_app(env_factory: Callable[[], Env], config: ServingConfig, *, on_stop: Callable[[], Awaitable[None]] | None = None) -> FastAPI:
-    """`env_factory` makes one Env per session; `on_stop` releases what they share. `app.state.service` is the EnvService."""
-    service = EnvService(env_factory, config)
+def create_env_app(
+    env_factory: Callable[[], Env],
+    config: ServingConfig,
+    *,
+    on_stop: Callable[[], Awaitable[None]] | None = None,
+    gauges: Mapping[str, Callable[[], float]] = MappingProxyType({}),
+) -> FastAPI:
+    """`env_factory` makes one Env per session; `on_stop` releases what they share; `gauges` are read by /metrics. `app.state.service` is the EnvService."""
+    service = EnvService(env_factory, config, gauges)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -156,7 +173,7 @@ def create_env_app(env_factory: Callable[[], Env], config: ServingConfig, *, on_
         except (CapacityFull, Conflict):
             raise
         except Exception as e:  # as in _execute: the environment's own failure
-            log.exception("reset of env %s failed", config.env)
+            log.exception("the environment failed in reset", extra={"env": config.env, "session": body.session_id})
             raise HTTPException(500, f"env_error: reset failed with {type(e).__name__}: {e}") from e
         return ResetReply(session_id=session.id, observation=observation, server=config.server_url)
 
@@ -183,6 +200,10 @@ def create_env_app(env_factory: Callable[[], Env], config: ServingConfig, *, on_
     @app.delete("/session/{session_id}")
     async def close(session_id: str) -> dict[str, bool]:
         return {"closed": await service.sessions.close(session_id)}
+
+    @app.delete("/sessions/{owner}")
+    async def close_owned(owner: str) -> dict[str, int]:
+        return {"closed": await service.sessions.close_owned(owner)}
 
     @app.get("/health")
     async def health() -> Health:

@@ -126,6 +126,13 @@ class Sessions:
         await session.close()
         return True
 
+    async def close_owned(self, owner: str) -> int:
+        """Close the sessions whose id begins with `owner` and a dot: what a client that was killed has left. How many there were."""
+        owned = [session_id for session_id in self._by_id if session_id.startswith(f"{owner}.")]
+        for session_id in owned:
+            await self.close(session_id)
+        return len(owned)
+
     async def expire(self) -> None:
         """Close what was unused for `ttl_s` and has nothing running."""
         deadline = self._clock() - self.ttl_s

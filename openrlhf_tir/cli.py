@@ -20,6 +20,8 @@ COMMANDS = {
     "play": "print one episode, the trained tokens coloured",
     "show-config": "print the configuration that a recipe and flags add up to",
     "check-env": "check that an environment server keeps the protocol",
+    "simulate": "predict throughput, idle shares and staleness of a configuration on a virtual clock, or plan a cluster",
+    "control": "change a run that is running: number of rollout actors, servers of environments",
     "audit": "what became of every prompt of a run: trained once, filtered, failed",
     "report": "write report.html and the curves of a run's directory again",
     "toy-model": "make the tiny base model of the quickstart",

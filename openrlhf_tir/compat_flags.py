@@ -156,12 +156,11 @@ RULES: dict[str, Rule] = {
     "data.max_images_per_prompt": Only("0", _VLM),
     **_each("eval", "dataset split steps n_samples_per_prompt temperature", SAME),
     # checkpoints and logs
-    **_each("ckpt", "path save_steps max_num output_dir", SAME),
+    **_each("ckpt", "path save_steps max_num output_dir best_metric_key", SAME),
     "ckpt.load_enable": _sets(train__resume="true"),
     "ckpt.save_hf": Implied("a HF export is always written to ckpt.output_dir at the end"),
     "ckpt.disable_ds": Refused("Resuming needs the DeepSpeed state. Use --ckpt.save_steps -1 to keep only the last checkpoint."),
     "ckpt.max_mem": Refused("Checkpoints are bounded by number: --ckpt.max_num."),
-    "ckpt.best_metric_key": Only("none", "The last model is exported, not the best one."),
     **_each("logger", "logging_steps wandb.key wandb.org wandb.group wandb.project wandb.run_name", SAME),
     "logger.tensorboard_dir": Refused("Event files go to the run's directory: --run-dir, with --logger.tensorboard."),
     "use_ms": Refused("ModelScope is not wired in. Download the model and give its path."),

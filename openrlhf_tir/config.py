@@ -8,7 +8,7 @@ against registries, files and servers are in `preflight.py`, which runs before R
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
@@ -79,13 +79,58 @@ class Rollout(Section):
 
     batch_size: int = Field(128, ge=1, description="B: prompt groups per learner step")
     n_samples_per_prompt: int = Field(16, ge=1, description="n: responses per prompt")
+    engine: Literal["vllm", "torch"] = Field(
+        "vllm", description="'torch': plain transformers on CPU, one sequence at a time; the same bits whatever runs beside it, for tests of equality"
+    )
     max_new_tokens: int = Field(8192, ge=1, description="response budget, model and environment tokens together")
     temperature: float = Field(1.0, gt=0, description="must be 1: the loss compares log-probs at temperature 1")
     top_p: float = Field(1.0, gt=0, le=1, description="must be 1: see temperature")
     min_valid: int = Field(2, ge=1, description="a group with fewer trajectories that survived infrastructure faults is failed, not trained")
-    group_deadline_s: float = Field(3600.0, gt=0, description="a group not finished by then is failed(deadline)")
-    max_wait_ms: float = Field(0.0, ge=0, description="how long a ready trajectory waits for others before it goes to the engine")
-    max_batch: int = Field(256, ge=1, description="flush the queue at this many waiting trajectories")
+    group_deadline_s: float = Field(3600.0, gt=0, description="a trajectory not finished by then is failed(deadline); the group goes on without it")
+    oversample: int = Field(
+        0,
+        ge=0,
+        le=256,
+        description="k: samples dispatched beyond n, so that faults do not leave a short group; the n earliest dispatched valid ones are used, never "
+        "the first finished, which are the short ones; costs up to k/n more decoding",
+    )
+    straggler_s: float | None = Field(
+        None,
+        gt=0,
+        description="a group with min_valid valid samples closes after so long without its slowest, failed(straggler); biased towards short responses, "
+        "so keep it above what an honest long response takes; unset: waits until group_deadline_s",
+    )
+    early_stop: bool = Field(
+        False,
+        description="give a group up as soon as filter.accuracy_range is sure to drop it; training is not changed, but what is measured of dropped "
+        "groups is: their slowest samples are missing",
+    )
+    drift_check: float = Field(
+        0.01, ge=0, le=1, description="share of trajectories whose tokens are decoded and compared with their text; one that differs is failed(token_drift)"
+    )
+    max_wait_ms: float = Field(
+        0.0,
+        ge=0,
+        description="how long a ready trajectory waits for others of its environment before they go to the engine together; 0: not at all, which is "
+        "best before an engine with continuous batching, where waiting only adds its own delay (`python -m benchmarks.rollout --only waiting`)",
+    )
+    max_batch: int = Field(256, ge=1, description="with max_wait_ms: go as soon as this many of one environment wait")
+    max_running: int | None = Field(
+        None,
+        ge=1,
+        description="requests handed to an engine at once; the rest wait in the actor's queue, where groups take turns; default: 1.25 vllm.max_num_seqs, "
+        "so that a place that falls free is taken in the same engine step",
+    )
+    max_queue: int = Field(4096, ge=1, description="requests waiting in an actor's queue; HTTP callers beyond get 429 with Retry-After")
+    heartbeat_s: float = Field(10.0, gt=0, description="how often an actor is asked for a sign of life; after three without one it gets no groups")
+    unresponsive_s: float = Field(300.0, gt=0, description="an actor silent for so long is replaced and its groups are issued again")
+    agent: Literal["turns", "external"] = Field(
+        "turns",
+        description="who writes a response: 'turns' (env.protocol in the environment), or 'external': programs that take tasks from the actors' "
+        "endpoints and talk to the model with an OpenAI client (docs/rollout.md)",
+    )
+    agent_idle_s: float = Field(600.0, gt=0, description="an external agent not heard of for so long is lost: its trajectory is failed(agent_lost)")
+    port: int = Field(0, ge=0, le=65535, description="port of the first actor's endpoint, actor i has port + i; 0: any free one")
     per_request_seeds: bool = Field(
         False, description="seed every request from (train.seed, prompt, sample, turn): same responses whatever the batching; slower"
     )
@@ -102,6 +147,9 @@ class Vllm(Section):
     max_num_seqs: int = Field(256, ge=1, description="sequences decoded together")
     max_model_len: int | None = Field(None, description="default: data.max_len")
     kv_cache_mib: int | None = Field(None, ge=16, description="CPU only: memory of the KV cache")
+    tool_call_parser: str | None = Field(
+        None, description="vLLM's parser that turns the model's text into tool_calls on the OpenAI endpoint, e.g. hermes; unset: none"
+    )
     dtype: Literal["auto", "bfloat16", "float16", "float32"] = Field("auto", description="auto: the learner's ds.param_dtype")
     sync_backend: Literal["file", "nccl", "ipc"] = Field(
         "file", description="transport of weight pushes; 'file' works everywhere (shared memory on one node); the others are not wired in yet"
@@ -126,9 +174,21 @@ class Env(Section):
     code_timeout_s: float = Field(5.0, gt=0, description="the snippet's own limit; exceeding it is the model's error, an observation")
     output_max_tokens: int = Field(256, ge=1, description="longer tool output is replaced by a message (zerotir) or cut (other protocols)")
     budget_message: bool = Field(False, description="tell the model when its calls are used up (the paper says so, its code does not)")
+    reset_timeout_s: float = Field(60.0, gt=0, description="deadline of opening a session")
+    capacity_timeout_s: float = Field(300.0, gt=0, description="how long one call may wait for room on full servers; then the trajectory is failed(capacity)")
+    outage_timeout_s: float = Field(120.0, gt=0, description="how long a new session waits when every server of its environment is down")
+    hedge_after_s: float | None = Field(None, gt=0, description="send a call a second time when it has had no answer for so long; the server runs an id once")
     max_retries: int = Field(3, ge=0, description="of a call whose connection broke; idempotent by step_id")
-    max_concurrency: int = Field(64, ge=1, description="calls in flight per rollout actor; the server owns the real capacity")
+    max_concurrency: int = Field(256, ge=1, description="calls in flight per rollout actor and server; the server owns the real capacity")
+    batch_wait_ms: float = Field(
+        100.0,
+        ge=0,
+        description="how long a step waits for others that go to the same server in one streamed request; only where its /schema prefers batches; up to "
+        "what a batch takes there, waiting saves more than it costs (`python -m benchmarks.rollout --only waiting`)",
+    )
+    max_batch: int = Field(64, ge=1, le=1024, description="with batch_wait_ms: go as soon as this many steps wait")
     workers: int = Field(2, ge=1, description="executions at once of a server started by us")
+    stateful: bool = Field(False, description="a server started by us keeps a trajectory's Python state from call to call (python_tir)")
 
 
 class Reward(Section):
@@ -198,6 +258,9 @@ class Train(Section):
     resume: bool = Field(False, description="go on from ckpt.path's latest checkpoint")
     overwrite: bool = Field(False, description="start anew in a run_dir that holds an earlier run's checkpoints; they are deleted")
     max_restarts: int = Field(0, ge=0, description="how often the launcher starts a died controller again with --train.resume")
+    max_learner_restarts: int = Field(
+        3, ge=0, description="how often dead learner ranks are replaced, all of them from the last checkpoint, while the engines stay up"
+    )
     env_mask: bool = Field(True, description="False trains on tool output as well (the seed work's 'world model' phase)")
     max_reissues: int = Field(5, ge=0, description="how often a group is issued again after its actor or environment failed")
 
@@ -205,10 +268,28 @@ class Train(Section):
 class Pipeline(Section):
     mode: Literal["sync", "one_step", "pipeline", "pipeline_drain"] = "pipeline"
     max_staleness: int | None = Field(None, ge=0, description="S: learner version - token version <= S, always; default by mode: 0, 1, 2, 1")
-    depth: int | None = Field(None, ge=1, description="groups rolling + buffered at most; default: what S allows, (S+1)*B")
+    push_every: int = Field(
+        1, ge=1, description="k: engines get new weights every k updates (and before an evaluation); between two pushes staleness grows, so k <= S + 1"
+    )
+    depth: int | Literal["auto"] | None = Field(
+        None,
+        description="groups rolling + buffered at most; default: what S allows, (S+1)*B; auto: as many as keep learner and engines busy, "
+        "from measured acceptance, latency and queues, and above (S+1)*B when the filters reject most",
+    )
+    overadmit_risk: float = Field(
+        0.01, gt=0, lt=0.5, description="depth = auto: probability that more groups are accepted than S has room for; the surplus prompts are queued again"
+    )
     stall_timeout_s: float | None = Field(
         None, gt=0, description="no group and no step for so long: say which edge is blocked, and abort; default: rollout.group_deadline_s + 600"
     )
+
+    @field_validator("depth", mode="before")
+    @classmethod
+    def _depth_is_a_number_or_auto(cls, v: Any) -> Any:
+        """One sentence instead of pydantic's one per member of the union."""
+        if v is None or v == "auto" or (str(v).isdecimal() and int(v) > 0):
+            return v
+        raise ValueError(f"pipeline.depth = {v!r} is neither a number of groups (1 or more) nor 'auto'. Use one of them, or leave it unset.")
 
     @property
     def S(self) -> int:
@@ -232,6 +313,11 @@ class Pipeline(Section):
             raise ValueError(
                 f"pipeline.mode = '{self.mode}' overlaps rollout and training, which needs max_staleness >= 1 (it is {self.S}). "
                 "Use mode = 'sync' for staleness 0."
+            )
+        if self.push_every > self.S + 1:
+            raise ValueError(
+                f"pipeline.push_every = {self.push_every}: the last update before a push would train tokens {self.push_every - 1} versions old, "
+                f"and max_staleness is {self.S}. Use push_every <= {self.S + 1}, or raise max_staleness."
             )
         return self
 
@@ -261,7 +347,8 @@ class Eval(Section):
 class Ckpt(Section):
     path: str = Field("ckpt", description="directory of resumable checkpoints, relative to run_dir")
     save_steps: int = Field(20, ge=-1, description="every so many updates; -1: none but the last")
-    max_num: int = Field(2, ge=1, description="how many are kept")
+    max_num: int = Field(2, ge=1, description="how many are kept, the best by evaluation not counted")
+    best_metric_key: str = Field("eval/accuracy", description="the checkpoint with the highest value of this evaluation metric is kept; 'none': off")
     output_dir: str = Field("model", description="directory of the final HF export, relative to run_dir")
 
 
@@ -293,6 +380,11 @@ class Config(Section):
     @classmethod
     def _absolute(cls, v: Path) -> Path:
         return v.expanduser().absolute()
+
+    @property
+    def max_running(self) -> int:
+        """Requests that an actor hands to its engine at once."""
+        return self.rollout.max_running or self.vllm.max_num_seqs + (self.vllm.max_num_seqs + 3) // 4
 
     @property
     def canary_tolerance(self) -> float | None:
@@ -334,13 +426,24 @@ class Config(Section):
                 f"rollout.temperature = {self.rollout.temperature}, rollout.top_p = {self.rollout.top_p}: the loss compares log-probs at temperature 1 "
                 "without truncation, so it would be of another policy than the one that sampled. Use 1 and 1; eval.temperature is free."
             )
+        if self.actor.policy_loss_type == "gspo" and self.algo.advantage.is_correction_level != "off":
+            raise ValueError(
+                f"algo.advantage.is_correction_level = '{self.algo.advantage.is_correction_level}' does nothing with actor.policy_loss_type = 'gspo': "
+                "OpenRLHF gates PPO's loss only, and gspo's ratio is to the rollout policy already. Set it to 'off', or the loss to 'ppo'."
+            )
         if self.stall_timeout_s <= self.rollout.group_deadline_s:
             raise ValueError(
                 f"pipeline.stall_timeout_s = {self.stall_timeout_s} would abort while a group may still run (rollout.group_deadline_s = "
                 f"{self.rollout.group_deadline_s}). Make it longer than that, or leave it unset."
             )
-        if self.pipeline.depth is not None and self.pipeline.depth < b:
+        if isinstance(self.pipeline.depth, int) and self.pipeline.depth < b:
             raise ValueError(f"pipeline.depth = {self.pipeline.depth} groups can never fill a batch of rollout.batch_size = {b}. Use at least {b}.")
+        bound = (self.pipeline.S + 1) * b
+        if isinstance(self.pipeline.depth, int) and self.pipeline.depth > bound:
+            raise ValueError(
+                f"pipeline.depth = {self.pipeline.depth} groups is more than staleness allows: (S + 1) * rollout.batch_size = "
+                f"({self.pipeline.S} + 1) * {b} = {bound}. Lower it, raise pipeline.max_staleness, or use 'auto'."
+            )
         if self.rollout.max_new_tokens >= self.data.max_len:
             raise ValueError(
                 f"rollout.max_new_tokens = {self.rollout.max_new_tokens} leaves no room for a prompt in data.max_len = {self.data.max_len}. "

@@ -7,8 +7,11 @@
     |- InfraError             a machine, server or process failed; never the model's fault, never a reward
     |  |- EnvError            an environment server failed for good (after retries)
     |  |- EnvTimeout          the server or the network missed its deadline
+    |  |- EnvFull             the environment had no room for `env.capacity_timeout_s`
     |  |- EngineError         the rollout engine failed
     |  |  |- EngineGone       its process died
+    |  |- QueueFull           a rollout actor has no room; says when to try again
+    |  |- TokenDrift          a trajectory's tokens do not say what its text says
     |  |- VerifierError       the answer checker died or missed its deadline
     |  |- WeightsUnverified   a weight push could not be proved to have landed
     |- PipelineError
@@ -49,12 +52,31 @@ class EnvTimeout(InfraError):
     reason = "timeout"
 
 
+class EnvFull(InfraError):
+    reason = "capacity"
+
+
 class EngineError(InfraError):
     reason = "engine_error"
 
 
 class EngineGone(EngineError):
     reason = "actor_died"
+
+
+class QueueFull(InfraError):
+    reason = "queue_full"
+
+    def __init__(self, message: str, retry_after_s: int = 1) -> None:
+        super().__init__(message, retry_after_s)
+        self.retry_after_s = retry_after_s
+
+    def __str__(self) -> str:
+        return self.args[0]
+
+
+class TokenDrift(InfraError):
+    reason = "token_drift"
 
 
 class VerifierError(InfraError):

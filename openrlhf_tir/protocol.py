@@ -4,6 +4,7 @@
     POST /step        StepRequest   -> StepReply        (429 + Retry-After when full, 401 without the token)
     POST /step_batch  [StepRequest] -> NDJSON of StepReply, each as it finishes
     DELETE /session/{id}            -> {"closed": bool}
+    DELETE /sessions/{owner}        -> {"closed": int}  (optional: every session whose id begins with "{owner}.")
     GET  /health                    -> Health
     GET  /schema                    -> EnvSchema
 

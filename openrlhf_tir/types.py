@@ -200,6 +200,8 @@ class GroupMeta:
     failed: str | None = None
     """Set when the group as a whole cannot be used; names the fault."""
     stats: dict[str, float] = field(default_factory=dict)
+    load: dict[str, float] = field(default_factory=dict)
+    """Of its actor when it ended: sequences running and waiting, preemptions so far (adaptive depth looks at them)."""
     actor: str = ""
     env: str = ""
     seconds: float = 0.0

@@ -33,10 +33,8 @@ trap stop EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
 
-flags=()
-if [[ $env == python_tir ]]; then flags=(--no-warm); fi # see cluster/env_process.py; `-- --warm` overrides it
 for ((i = 0; i < count; i++)); do
-    "$python" -m "env_servers.$env" --host "$host" --port-file "$ports/$i" "${flags[@]}" "$@" >&2 &
+    "$python" -m "env_servers.$env" --host "$host" --port-file "$ports/$i" "$@" >&2 &
     pids+=($!)
 done
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import dataclasses
 import sys
 
 from env_servers.launch import add_serving_flags, serve, serving_config
@@ -25,8 +26,13 @@ example:
   curl -s localhost:8300/verify -H 'content-type: application/json' -d '{"answer": "\\frac{2}{4}", "gold": "0.5"}'
   -> {"equal": true, "how": "exact", "seconds": 0.00001}
 
+--workers processes check at once; a request that needs none of them is not kept waiting by expressions that hang.
 how: exact (strings and arithmetic), symbolic (math-verify), timeout (the check took too long, so: not equal).
 """
+
+
+IN_HAND = 16
+"""Steps taken in per worker process: most are told at once, and those that hang must not keep them out."""
 
 
 def parser() -> argparse.ArgumentParser:
@@ -50,7 +56,8 @@ def main() -> None:
         workers.close()
 
     action = "the final answer in LaTeX or plain text, without \\boxed{}"
-    app = create_env_app(lambda: MathEnv(verifier), serving_config(args, env="math", action=action), on_stop=stop)
+    config = dataclasses.replace(serving_config(args, env="math", action=action), workers=args.workers * IN_HAND)
+    app = create_env_app(lambda: MathEnv(verifier), config, on_stop=stop)
     add_verify(app, verifier)
     serve(app, args)
 

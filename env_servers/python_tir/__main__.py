@@ -3,6 +3,9 @@
 Each call runs in a process of its own inside bubblewrap, forked from a warm interpreter: no network, nothing of the host but a read-only Python with this
 environment's packages, limits on time, memory, processes and output. At start a snippet is run to prove it; a server that cannot
 isolate refuses to start.
+
+With --stateful (or "stateful": true in a task) the calls of a session share one interpreter, as cells of a notebook do. A call that is
+killed at a limit loses that state, and says so.
 """
 
 from __future__ import annotations
@@ -12,20 +15,23 @@ import asyncio
 import dataclasses
 import os
 import sys
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 
+from env_servers.env import Env
 from env_servers.launch import TOKEN_ENV, add_serving_flags, serve, serving_config
 from env_servers.processes import run_copies
 from env_servers.serving import create_env_app
 
-from .bare import BareSandbox
-from .bwrap import BwrapSandbox
 from .env import PythonEnv
 from .fusion_backend import FusionSandbox
+from .levels import strongest
 from .limits import Limits
 from .run_code import add_run_code
 from .sandbox import Sandbox, SandboxError
-from .seccomp import filter_program
-from .selftest import proved
+from .stateful import StatefulEnv
+from .warm.notebooks import NEW_BYTES, Notebooks
 from .warm.sandbox import WarmSandbox
 
 BACKEND_TOKEN_ENV = "TIR_BACKEND_TOKEN"
@@ -42,11 +48,6 @@ POST /run_code is SandboxFusion's API. GET /health tells the isolation level and
 With ${TOKEN_ENV} set, requests need 'Authorization: Bearer <token>'. SIGTERM drains, then stops.
 """
 
-NO_ISOLATION = """WARNING: --isolation none: model-written code runs with the rights of this server.
-WARNING: it can read and change its files, use the network and leave processes behind."""
-NO_SECCOMP = "WARNING: libseccomp is missing (`apt-get install libseccomp2`): snippets keep system calls that namespaces do not stop."
-NO_WARM = "WARNING: no warm workers, each call starts an interpreter of its own (10 to 300 ms slower): {reason}"
-
 
 def parser() -> argparse.ArgumentParser:
     limits = Limits()
@@ -57,10 +58,20 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--code-timeout", type=float, default=limits.code_timeout_s, metavar="S", help=seconds)
     memory = "memory of one snippet with all its processes (default: %(default)s)"
     p.add_argument("--memory-mib", type=int, default=limits.memory_bytes >> 20, metavar="N", help=memory)
-    isolation = "none runs code with the rights of this server: only on a machine that may be harmed (default: %(default)s)"
-    p.add_argument("--isolation", choices=["bwrap", "none"], default="bwrap", help=isolation)
+    isolation = (
+        "bwrap: namespaces; landlock: weaker, for containers without user namespaces; auto: bwrap, else landlock with a warning; "
+        "none runs code with the rights of this server: only on a machine that may be harmed (default: %(default)s)"
+    )
+    p.add_argument("--isolation", choices=["auto", "bwrap", "landlock", "none"], default="auto", help=isolation)
     warm = "fork each call from a warm interpreter; --no-warm starts a fresh one, some 10 to 300 ms slower (default: warm)"
     p.add_argument("--warm", action=argparse.BooleanOptionalAction, default=True, help=warm)
+    stateful = 'sessions keep their state from call to call unless their task says "stateful": false; needs warm workers (default: off)'
+    p.add_argument("--stateful", action="store_true", help=stateful)
+    p.add_argument("--echo-last", action="store_true", help="in a session with state, show the value of a last line that is an expression")
+    kept = "interpreters kept at once by sessions with state; more get 429 (default: %(default)s)"
+    p.add_argument("--max-notebooks", type=int, default=256, metavar="N", help=kept)
+    total = "memory of all of them together, beyond which no new one starts (default: half of what there is, %(default)s)"
+    p.add_argument("--notebooks-mib", type=int, default=memory_mib() // 2, metavar="N", help=total)
     backend = "run the code on this SandboxFusion server (base URL): it isolates, --isolation does not apply"
     p.add_argument("--backend-url", metavar="URL", help=backend)
     return p
@@ -83,36 +94,45 @@ def remote_sandbox(url: str, limits: Limits) -> Sandbox:
     return FusionSandbox(url, limits, token=token)
 
 
-def make_sandbox(isolation: str, limits: Limits, *, warm: bool = True, workers: int = 2) -> Sandbox:
-    """A sandbox that has proved itself. Warm workers that do not come up give way to a fresh process per call. Raises SandboxError with a remedy."""
-    if isolation == "none":
-        print(NO_ISOLATION, file=sys.stderr)
-        return BareSandbox(limits)
-    seccomp = filter_program()
-    if seccomp is None:
-        print(NO_SECCOMP, file=sys.stderr)
-    if warm:
-        try:
-            return asyncio.run(proved(WarmSandbox(limits, slots=workers, seccomp=seccomp)))
-        except SandboxError as e:
-            reason = e
-    sandbox = asyncio.run(proved(BwrapSandbox(limits, seccomp=seccomp)))
-    if warm:  # said only now: without any isolation the message of the fresh sandbox is the one that helps
-        print(NO_WARM.format(reason=reason), file=sys.stderr)
-    return sandbox
+def memory_mib() -> int:
+    """The machine's, or what this container may use of it."""
+    limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
+    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        with suppress(OSError, ValueError):  # not there, or "max"
+            limits.append(int(Path(path).read_text()))
+    return min(limits) >> 20
+
+
+def env_factory(args: argparse.Namespace, sandbox: Sandbox) -> tuple[Callable[[], Env], dict[str, Callable[[], float]]]:
+    """(a session's environment, gauges for /metrics). Exits where --stateful cannot be had."""
+    if isinstance(sandbox, WarmSandbox):
+        notebooks = Notebooks(sandbox, cap=args.max_notebooks, memory_bytes=args.notebooks_mib << 20)
+        gauges = {"notebooks": notebooks.__len__, "notebook_bytes": lambda: notebooks.held_bytes}
+        return lambda: StatefulEnv(sandbox, notebooks, stateful=args.stateful), gauges
+    if args.stateful:
+        sys.exit("python_tir does not start: --stateful needs warm workers, and they are off or did not come up. Leave it out, or mend what is said above.")
+    return lambda: PythonEnv(sandbox), {}
 
 
 def main() -> None:
     args = parser().parse_args()
+    if args.max_notebooks < 1 or args.notebooks_mib << 20 < NEW_BYTES:
+        given = f"--max-notebooks {args.max_notebooks}, --notebooks-mib {args.notebooks_mib}"
+        sys.exit(f"python_tir does not start: {given} keep no session. Use at least 1 and {NEW_BYTES >> 20}.")
     run_copies(args)
     limits = dataclasses.replace(Limits(), code_timeout_s=args.code_timeout, memory_bytes=args.memory_mib << 20)
     try:
-        sandbox = remote_sandbox(args.backend_url, limits) if args.backend_url else make_sandbox(args.isolation, limits, warm=args.warm, workers=args.workers)
+        if args.backend_url:
+            sandbox = remote_sandbox(args.backend_url, limits)
+        else:
+            sandbox = strongest(args.isolation, limits, warm=args.warm, workers=args.workers, echo_last=args.echo_last)
     except SandboxError as e:
         sys.exit(f"python_tir does not start: {e}")
-    action = "Python source code, run as a script; print what you want to see"
-    config = serving_config(args, env="python_tir", action=action, isolation=sandbox.isolation)
-    app = create_env_app(lambda: PythonEnv(sandbox), config, on_stop=sandbox.close)
+    kept = ", in the interpreter that the session's earlier calls left" if args.stateful else ", run as a script"
+    action = f"Python source code{kept}; print what you want to see"
+    config = serving_config(args, env="python_tir", action=action, isolation=sandbox.isolation, stateful=args.stateful)
+    factory, gauges = env_factory(args, sandbox)
+    app = create_env_app(factory, config, on_stop=sandbox.close, gauges=gauges)
     add_run_code(app, sandbox)
     serve(app, args)
 

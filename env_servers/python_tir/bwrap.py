@@ -60,9 +60,9 @@ def site_packages() -> list[str]:
     return list(dict.fromkeys(os.path.realpath(paths[name]) for name in ("purelib", "platlib")))
 
 
-def interpreter_command(status_fd: int, workdir: str, limits: Limits) -> list[str]:
+def interpreter_command(status_fd: int, workdir: str, limits: Limits, *, boot: str = BOOT) -> list[str]:
     """The interpreter without `site` (it would cost more than the rest of the start), with the runner as its program."""
-    return [os.path.realpath(sys.executable), "-s", "-S", "-P", "-X", "utf8", "-c", BOOT, str(status_fd), workdir, limits.rlimits(), *site_packages()]
+    return [os.path.realpath(sys.executable), "-s", "-S", "-P", "-X", "utf8", "-c", boot, str(status_fd), workdir, limits.rlimits(), *site_packages()]
 
 
 async def run_job(
@@ -75,29 +75,31 @@ async def run_job(
     *,
     pass_fds: Sequence[int] = (),
     env: dict[str, str],
+    before: bytes = b"",
+    warden: bool = False,
 ) -> Execution:
-    """`supervise` an interpreter that reads the runner and a job from its stdin. Raises SandboxError."""
+    """`supervise` an interpreter that reads `before`, the runner and a job from its stdin. Raises SandboxError."""
     if not fetch:
-        return await supervise(argv, RUNNER + job.pack(code, stdin, files), limits, pass_fds=pass_fds, env=env)
+        return await supervise(argv, before + RUNNER + job.pack(code, stdin, files), limits, pass_fds=pass_fds, env=env, warden=warden)
     fetch_fd = memory_file(b"")
     try:
-        program = RUNNER + job.pack(code, stdin, files, fetch, fetch_fd)
-        execution = await supervise(argv, program, limits, pass_fds=(*pass_fds, fetch_fd), env=env)
+        program = before + RUNNER + job.pack(code, stdin, files, fetch, fetch_fd)
+        execution = await supervise(argv, program, limits, pass_fds=(*pass_fds, fetch_fd), env=env, warden=warden)
         return replace(execution, files=job.unpack(fetch_fd, fetch))
     finally:
         os.close(fetch_fd)
 
 
 class BwrapSandbox:
-    def __init__(self, limits: Limits = Limits(), *, seccomp: bytes | None = None) -> None:
-        """`seccomp` is a BPF program. Raises SandboxError with a remedy when bubblewrap cannot be had."""
+    def __init__(self, limits: Limits = Limits(), *, seccomp: bytes | None = None, proc: bool = True) -> None:
+        """`seccomp` is a BPF program; `proc` False: without /proc, which some containers do not let one mount. Raises SandboxError with a remedy."""
         bwrap = shutil.which("bwrap")
         if bwrap is None:
             raise SandboxError("bubblewrap is not installed. Run `apt-get install bubblewrap`, or use --isolation none on a machine that may be harmed.")
         self.limits, self._seccomp = limits, seccomp
-        self.isolation = "bwrap+seccomp" if seccomp else "bwrap"
+        self.isolation = ("bwrap+seccomp" if seccomp else "bwrap") + ("" if proc else ", no /proc")
         self._stage = Stage([sys.base_prefix, *site_packages()], uid=UNPRIVILEGED_UID)
-        self._fixed = [*root_file_system(bwrap, self._stage, limits)]
+        self._fixed = [*root_file_system(bwrap, self._stage, limits, proc=proc)]
         become_subreaper()
         self._free_uids = list(range(UNPRIVILEGED_UID, UNPRIVILEGED_UID + 100))
 
@@ -142,7 +144,7 @@ def become_subreaper() -> None:
         raise SandboxError("prctl(PR_SET_CHILD_SUBREAPER) failed: the kernel is older than 3.4.")
 
 
-def root_file_system(bwrap: str, stage: Stage, limits: Limits) -> list[str]:
+def root_file_system(bwrap: str, stage: Stage, limits: Limits, *, proc: bool = True) -> list[str]:
     size = str(limits.file_bytes)
     args = [bwrap, "--unshare-user", "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]
     args += ["--die-with-parent", "--new-session", "--clearenv", "--cap-drop", "ALL", "--hostname", "sandbox"]
@@ -156,7 +158,8 @@ def root_file_system(bwrap: str, stage: Stage, limits: Limits) -> list[str]:
         args += ["--perms", "0755", "--dir", parent]  # left to bubblewrap they are 0700, and warm children have another uid
     for source, target in stage.mounts:
         args += ["--ro-bind", source, target]
-    args += ["--proc", "/proc"]
+    if proc:
+        args += ["--proc", "/proc"]
     for device in ("null", "zero", "full", "random", "urandom"):
         args += ["--dev-bind", f"/dev/{device}", f"/dev/{device}"]
     args += ["--symlink", "/proc/self/fd", "/dev/fd", "--size", size, "--tmpfs", "/dev/shm", "--size", size, "--tmpfs", "/tmp", "--remount-ro", "/"]

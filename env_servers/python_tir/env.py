@@ -1,4 +1,4 @@
-"""PythonEnv: action = Python source; observation by ZeroTIR's convention. Stateless: each step is a fresh process.
+"""PythonEnv: action = Python source; observation by ZeroTIR's convention. Stateless: each step is a fresh process (`stateful` has the other kind).
 
     Sandbox.run(code) -> Execution -> `judge` -> Step(observation, outcome, signals)
 
@@ -9,6 +9,7 @@ stdout_truncated, seconds. A sandbox that fails raises, which is outcome env_err
 from __future__ import annotations
 
 import signal
+from typing import Any
 
 from env_servers.env import Env, Step
 
@@ -19,6 +20,11 @@ from .sandbox import Execution, Sandbox
 class PythonEnv(Env):
     def __init__(self, sandbox: Sandbox) -> None:
         self._sandbox = sandbox
+
+    async def reset(self, task: dict[str, Any], seed: int) -> str:
+        if task.get("stateful"):
+            raise ValueError('task["stateful"] needs warm workers, and this server runs without. Start it so that they come up, or send false.')
+        return ""
 
     async def step(self, action: str, deadline_s: float) -> Step:
         return judge(await self._sandbox.run(action))

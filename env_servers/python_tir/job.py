@@ -1,7 +1,7 @@
 """Job: one call as bytes that the runner reads, and the files it hands back. The runner's half is in `runner.py`.
 
-    pack(code, stdin, files, fetch) -> bytes behind the runner in its stdin          trusted: marshal
-    unpack(fd, fetch)               <- a memory file that the snippet could write to  not trusted: lengths and bytes, checked
+pack(code, stdin, files, fetch) -> bytes behind the runner in its stdin          trusted: marshal
+unpack(fd, fetch)               <- a memory file that the snippet could write to  not trusted: lengths and bytes, checked
 """
 
 from __future__ import annotations

@@ -36,8 +36,8 @@ class Limits:
             keep_bytes=keep_bytes or self.keep_bytes,
         )
 
-    def rlimits(self) -> str:
-        """For the runner. CPU seconds are a second line of defence behind the wall clock."""
+    def rlimits(self, *, cpu: bool = True) -> str:
+        """For the runner. CPU seconds are a second line of defence behind the wall clock; a session, where they add up, has the clock alone."""
         values = {
             "CPU": math.ceil(self.code_timeout_s) + 1,
             "AS": self.memory_bytes,
@@ -47,4 +47,4 @@ class Limits:
             "CORE": 0,
             "STACK": self.stack_bytes,
         }
-        return ",".join(f"{name}={value}" for name, value in values.items())
+        return ",".join(f"{name}={value}" for name, value in values.items() if cpu or name != "CPU")

@@ -1,8 +1,8 @@
 """Observation: what the model reads of an execution. Pure text, by ZeroTIR's convention (spec section 2).
 
-    success          stdout as it is, its trailing newline included; stderr is dropped
-    failure          stderr, whole, without the `File "...", ` fragments and carets; stdout is dropped
-    not finished     the status word, e.g. "TimeLimitExceeded"
+success          stdout as it is, its trailing newline included; stderr is dropped
+failure          stderr, whole, without the `File "...", ` fragments and carets; stdout is dropped
+not finished     the status word, e.g. "TimeLimitExceeded"
 """
 
 from __future__ import annotations

@@ -44,6 +44,10 @@ def arrange(path: str, source: bytes, stdin: bytes, files: list, limits: str, mo
         _write(name, content)
     if stdin:
         _give_stdin(workdir, stdin)
+    limit(limits, more)
+
+
+def limit(limits: str, more: dict | None = None) -> None:
     for item in limits.split(","):
         name, value = item.split("=")
         soft = int(value) + (more.get(name, 0) if more else 0)
@@ -122,16 +126,15 @@ def run(source: bytes, path: str, status: int) -> None:
         sys.excepthook(type(e), e.with_traceback(None), None)
         _end(1, module.__dict__)
     os.close(status)
-    import _sitebuiltins
     import builtins
 
-    builtins.exit, builtins.quit = _sitebuiltins.Quitter("exit", "Ctrl-D (i.e. EOF)"), _sitebuiltins.Quitter("quit", "Ctrl-D (i.e. EOF)")
+    script_names(builtins)
     module.__dict__.update(__builtins__=builtins, __file__=path)
     try:
         sys.setrecursionlimit(sys.getrecursionlimit() + OUR_FRAMES)
         exec(code, module.__dict__)
     except SystemExit as e:
-        _end(_exit_code(e.code), module.__dict__)
+        _end(exit_code(e.code), module.__dict__)
     except BaseException as e:
         trace = e.__traceback__.tb_next
         sys.excepthook(type(e), e.with_traceback(trace), trace)
@@ -139,7 +142,14 @@ def run(source: bytes, path: str, status: int) -> None:
     _end(0, module.__dict__)
 
 
-def _exit_code(code: object) -> int:
+def script_names(builtins) -> None:
+    """What `site` gives to a script."""
+    import _sitebuiltins
+
+    builtins.exit, builtins.quit = _sitebuiltins.Quitter("exit", "Ctrl-D (i.e. EOF)"), _sitebuiltins.Quitter("quit", "Ctrl-D (i.e. EOF)")
+
+
+def exit_code(code: object) -> int:
     """What the interpreter makes of sys.exit's argument."""
     if code is None or isinstance(code, int):
         return (code or 0) & 0xFF

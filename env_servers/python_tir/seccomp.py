@@ -22,6 +22,12 @@ DENIED = """
     pidfd_getfd pivot_root process_madvise process_vm_readv process_vm_writev ptrace quotactl reboot request_key setns settimeofday swapoff swapon
     syslog umount2 unshare uselib userfaultfd vhangup mq_open mq_unlink msgget semget shmget
 """
+DENIED_WITHOUT_NAMESPACES = """
+    chmod fchmod fchmodat fchmodat2 chown fchown lchown fchownat utime utimes futimesat utimensat setxattr lsetxattr fsetxattr setxattrat removexattr
+    lremovexattr fremovexattr removexattrat setpriority ioprio_set migrate_pages move_pages sched_setparam sched_setscheduler sched_setattr
+    sched_setaffinity shmat shmctl msgsnd msgrcv msgctl semop semtimedop semctl socket mq_timedsend mq_timedreceive inotify_add_watch
+"""
+"""Where the host's files, processes and objects are in reach by name, and only the calls that open them are confined otherwise."""
 ABSENT = ["clone3", "memfd_create", "memfd_secret", "io_uring_setup", "io_uring_enter", "io_uring_register"]
 NEW_NAMESPACES = 0x00020000, 0x02000000, 0x04000000, 0x08000000, 0x10000000, 0x20000000, 0x40000000
 """CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET. (NEWTIME cannot be had by clone: there it is part of the exit signal.)"""
@@ -36,8 +42,8 @@ class _Compare(ctypes.Structure):
     _fields_ = [("arg", ctypes.c_uint), ("op", ctypes.c_int), ("a", ctypes.c_uint64), ("b", ctypes.c_uint64)]
 
 
-def filter_program() -> bytes | None:
-    """The BPF program for `bwrap --seccomp`; None where libseccomp is missing."""
+def filter_program(*, namespaces: bool = True) -> bytes | None:
+    """The BPF program for `bwrap --seccomp`, or for a sandbox without `namespaces`; None where libseccomp is missing."""
     name = ctypes.util.find_library("seccomp")
     if name is None:
         return None
@@ -57,14 +63,14 @@ def filter_program() -> bytes | None:
                 raise OSError(-result, f"seccomp rule for {syscall}: {os.strerror(-result)}")
 
     try:
-        for syscall in DENIED.split():
+        for syscall in DENIED.split() + ([] if namespaces else DENIED_WITHOUT_NAMESPACES.split()):
             refuse(syscall, errno.EPERM)
         for syscall in ABSENT:
             refuse(syscall, errno.ENOSYS)
         for flag in NEW_NAMESPACES:
             refuse("clone", errno.EPERM, _Compare(0, _MASKED_EQ, flag, flag))
         refuse("prlimit64", errno.EPERM, _Compare(0, _NE, 0, 0))  # where a slot's PID 1 has the snippet's uid, its limits are the next call's
-        for syscall in ("socket", "socketpair"):
+        for syscall in ("socket", "socketpair") if namespaces else ("socketpair",):
             refuse(syscall, errno.EPERM, _Compare(0, _NE, socket.AF_UNIX, 0))
         fd = os.memfd_create("bpf", os.MFD_CLOEXEC)
         try:

@@ -12,28 +12,39 @@ from .sandbox import Sandbox, SandboxError
 SandboxT = TypeVar("SandboxT", bound=Sandbox)
 OR_NONE = "or use --isolation none on a machine that may be harmed."
 PROBE = """
-import os, socket
+import ctypes, os, socket
 found = []
 for path in ("/etc/shadow", "/etc/passwd", SECRET):
-    if os.path.exists(path):
-        found.append("host file " + path + " is visible")
+    try:
+        open(path, "rb").read(1)
+        found.append("host file " + path + " is readable")
+    except OSError:
+        pass
 try:
     socket.create_connection(("127.0.0.1", PORT), timeout=1)
     found.append("the host's network is reachable")
 except OSError:
     pass
+for path in ("/usr/tir-probe", os.path.dirname(SECRET) + "/tir-probe"):
+    try:
+        open(path, "x")
+        if os.path.samefile(os.path.dirname(path), os.getcwd()):
+            continue
+        found.append(path + " is writable")
+    except OSError:
+        pass
 try:
-    open("/usr/tir-probe", "w")
-    found.append("/usr is writable")
+    if any(pid.isdigit() and int(pid) > 100 for pid in os.listdir("/proc")):
+        found.append("processes of the host are visible")
 except OSError:
     pass
-if any(pid.isdigit() and int(pid) > 100 for pid in os.listdir("/proc")):
-    found.append("processes of the host are visible")
-status = dict(line.split(":\t", 1) for line in open("/proc/self/status"))
-if int(status["CapEff"], 16) or int(status["CapPrm"], 16) or int(status["CapBnd"], 16):
-    found.append("capabilities are left: " + status["CapEff"].strip())
-if status["NoNewPrivs"].strip() != "1":
+libc, header, sets = ctypes.CDLL(None), (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()
+if libc.capget(header, sets) != 0 or any(sets):
+    found.append("capabilities are left: " + str(list(sets)))
+if libc.prctl(39, 0, 0, 0, 0) != 1:
     found.append("privileges can be gained")
+if NAMESPACES and any(libc.prctl(23, capability, 0, 0, 0) == 1 for capability in range(41)):
+    found.append("the bounding set holds capabilities")
 print(found)
 """
 
@@ -51,7 +62,11 @@ async def proved(sandbox: SandboxT) -> SandboxT:
 async def self_test(sandbox: Sandbox) -> None:
     """Raises SandboxError when a snippet cannot run, or can do what it must not."""
     with tempfile.NamedTemporaryFile(prefix="tir-secret-") as secret, socket.create_server(("127.0.0.1", 0)) as listener:
-        code = f"SECRET, PORT = {os.path.realpath(secret.name)!r}, {listener.getsockname()[1]}\n{PROBE}"
+        secret.write(b"secret")
+        secret.flush()
+        os.chmod(secret.name, 0o644)
+        given = os.path.realpath(secret.name), listener.getsockname()[1], sandbox.isolation.startswith("bwrap")
+        code = f"SECRET, PORT, NAMESPACES = {given}\n{PROBE}"
         try:
             result = await sandbox.run(code)
         except SandboxError as e:

@@ -29,8 +29,8 @@ class Stage:
         for path in _outermost(os.path.realpath(d) for d in directories):
             if path.startswith("/usr/"):
                 continue
-            reachable = os.geteuid() != 0 or _world_can_enter(path)
-            self.mounts.append((path if reachable else self._bind(path), path))
+            here = os.geteuid() != 0 or reachable(path)
+            self.mounts.append((path if here else self._bind(path), path))
 
     def _bind(self, path: str) -> str:
         remedy = f"Install Python outside of {path}, run the server as its owner, or give the container the SYS_ADMIN capability."
@@ -64,7 +64,8 @@ def _outermost(paths) -> list[str]:
     return kept
 
 
-def _world_can_enter(path: str) -> bool:
+def reachable(path: str) -> bool:
+    """Whether any user can enter the directory."""
     parts = path.split("/")
     return all(os.stat("/".join(parts[:i]) or "/").st_mode & stat.S_IXOTH for i in range(1, len(parts) + 1))
 

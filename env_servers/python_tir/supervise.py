@@ -5,7 +5,7 @@
 Output is read while the program runs and capped as it comes. The snippet's clock starts when the status pipe says that its
 process is up. Whatever ends a run (the program's own end, clock, flood, memory, cancellation), the *init* of the sandbox is then
 killed: the kernel kills every process of its pid namespace, and reports the init's exit only when all of them are gone. That exit
-is the proof, and is always awaited. A sandbox without an init (isolation none) is one process group, killed as such.
+is the proof, and is always awaited. A sandbox without an init has a warden that does it (landlock), or is one process group, killed as such (none).
 
 The status pipe carries `{ "child-pid": N, ... }` of bubblewrap (the init), then "R" and "S" of the runner.
 """
@@ -28,6 +28,8 @@ from .sandbox import Execution, SandboxError
 
 MEMORY_CHECK_S = 0.25
 """How often the memory of all processes together is looked at; short snippets never are. The kernel has no event for it."""
+WARDEN_S = 3.0
+"""How long a warden may take to end what is below it, before it is killed itself."""
 _READ = 1 << 16
 _STATUS_BYTES = 1024
 _INIT_PID = re.compile(rb'"child-pid": (\d+)')
@@ -75,8 +77,12 @@ async def supervise(
     *,
     pass_fds: Sequence[int] = (),
     env: dict[str, str] | None = None,
+    warden: bool = False,
 ) -> Execution:
-    """Run `argv(status_fd, info_fd)` with `stdin` as a memory file; both descriptors lead to the status pipe. Raises SandboxError."""
+    """Run `argv(status_fd, info_fd)` with `stdin` as a memory file; both descriptors lead to the status pipe. Raises SandboxError.
+
+    `warden`: the process itself ends all that is below it, before it ends and when it gets SIGTERM.
+    """
     streams = Stream(limits.keep_bytes), Stream(limits.keep_bytes), Stream(_STATUS_BYTES)
     out, err, status = streams
     stdin_fd, info_fd = memory_file(stdin), os.dup(status.write_fd)
@@ -97,12 +103,12 @@ async def supervise(
     finally:
         for fd in (stdin_fd, info_fd, *(s.write_fd for s in streams)):
             os.close(fd)
-    return await _Run(process, streams, limits).result()
+    return await _Run(process, streams, limits, warden).result()
 
 
 class _Run:
-    def __init__(self, process: subprocess.Popen, streams: tuple[Stream, Stream, Stream], limits: Limits) -> None:
-        self.process, self.streams, self.limits = process, streams, limits
+    def __init__(self, process: subprocess.Popen, streams: tuple[Stream, Stream, Stream], limits: Limits, warden: bool) -> None:
+        self.process, self.streams, self.limits, self.warden = process, streams, limits, warden
         self.out, self.err, self.status = streams
         self.start = time.monotonic()
         self.stopped: Stop | None = None
@@ -172,6 +178,13 @@ class _Run:
 
     def kill(self) -> None:
         self.kill_init()
+        if self.warden and self.process.poll() is None:
+            self.process.terminate()
+            self.loop.call_later(WARDEN_S, self.kill_group)
+        else:
+            self.kill_group()
+
+    def kill_group(self) -> None:
         if self.process.returncode is None:
             os.killpg(self.process.pid, signal.SIGKILL)
 

@@ -1,7 +1,7 @@
 """BM25 over a corpus file by bm25s: (query, k) -> the k best passages. The index is mapped, built once and kept beside the corpus.
 
-    DIR/ready.json   what it was built from; another size or time of the corpus means that it is built again
-    DIR/*            what `bm25_build` writes
+DIR/ready.json   what it was built from; another size or time of the corpus means that it is built again
+DIR/*            what `bm25_build` writes
 """
 
 from __future__ import annotations

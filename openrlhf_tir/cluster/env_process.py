@@ -48,8 +48,8 @@ class _Server:
         self.port_file.unlink(missing_ok=True)
         args = ["--host", "127.0.0.1", "--port", str(port), "--port-file", str(self.port_file), "--die-with-parent"]
         if self.cfg.env.name == "python_tir":
-            # Warm workers were seen to kill the snippet after a missed deadline, which then counts as the model's error: not for training yet.
-            args += ["--no-warm", "--workers", str(self.cfg.env.workers), "--code-timeout", str(self.cfg.env.code_timeout_s)]
+            args += ["--workers", str(self.cfg.env.workers), "--code-timeout", str(self.cfg.env.code_timeout_s)]
+            args += ["--stateful"] if self.cfg.env.stateful else []
         with self.log.open("ab") as log:
             self.process = await asyncio.create_subprocess_exec(sys.executable, "-m", SERVERS[self.cfg.env.name], *args, stdout=log, stderr=log)
         deadline = asyncio.get_running_loop().time() + START_TIMEOUT_S

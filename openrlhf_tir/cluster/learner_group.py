@@ -17,6 +17,9 @@ from ..machine import gpu_count
 from ..types import StepReport, TrainBatch
 from .ray_session import place, worker_env
 
+DEATH_NOTICE_S = 20
+"""How long Ray may take to find out that a process is gone, after another rank has failed."""
+
 
 class LearnerDied(InfraError):
     reason = "learner_died"
@@ -45,6 +48,11 @@ class LearnerRank:
     def step(self, batch: TrainBatch, *groups: Any) -> dict[str, float]:
         return self.inner.step(batch, list(groups))
 
+    @ray.method(concurrency_group="io")
+    def written(self) -> None:
+        """On a thread of its own: a step must not wait for the disk, nor the acknowledgement for the step."""
+        self.inner.written()
+
     def call(self, method: str, *args: Any) -> Any:
         return getattr(self.inner, method)(*args)
 
@@ -61,7 +69,7 @@ class LearnerGroup:
         n = cfg.actor.world_size
         gpus = min(1, gpu_count())
         placement = await place([{"CPU": 1, "GPU": gpus} if gpus else {"CPU": 1}] * n, "PACK", f"{n} learner ranks")
-        actor = ray.remote(LearnerRank).options(
+        actor = ray.remote(concurrency_groups={"io": 1})(LearnerRank).options(
             num_cpus=1, num_gpus=gpus, runtime_env={"env_vars": worker_env(cfg)}, scheduling_strategy=PlacementGroupSchedulingStrategy(placement)
         )
         ranks = [actor.remote(rank, n) for rank in range(n)]
@@ -87,6 +95,9 @@ class LearnerGroup:
     async def save(self, directory: Path) -> None:
         await self._call("save", directory)
 
+    async def written(self) -> None:
+        await self._all([r.written.remote() for r in self.ranks])
+
     async def load(self, directory: Path) -> int:
         self.version = (await self._call("load", directory))[0]
         return self.version
@@ -96,6 +107,11 @@ class LearnerGroup:
 
     async def sft_step(self, rows: list, lr: float) -> dict[str, float]:
         return (await self._call("sft_step", rows, lr))[0]
+
+    async def reload(self, cfg: Config) -> None:
+        """Same processes, anew: cfg's model, a fresh optimiser, version 0."""
+        await self._call("reload", cfg)
+        self.cfg, self.version = cfg, 0
 
     async def stop(self) -> None:
         for r in self.ranks:
@@ -107,7 +123,21 @@ class LearnerGroup:
 
     async def _all(self, refs: list) -> list[Any]:
         """Raises LearnerDied when a rank's process is gone; the others are stuck in a collective then, so nothing can be saved."""
-        try:
-            return list(await asyncio.gather(*refs))
-        except ray.exceptions.RayActorError as e:
-            raise LearnerDied(f"A learner rank died: {e}. All ranks restart from the last checkpoint: run the same command with --resume.") from e
+        calls = [asyncio.ensure_future(_result(ref)) for ref in refs]
+        done, pending = await asyncio.wait(calls, return_when=asyncio.FIRST_EXCEPTION)
+        if pending:  # a rank that loses its peer fails in the collective before Ray has noticed the peer's death
+            late, pending = await asyncio.wait(pending, timeout=DEATH_NOTICE_S)
+            done |= late
+            for call in pending:
+                call.cancel()
+        errors = [call.exception() for call in done if call.exception()]
+        died = next((e for e in errors if isinstance(e, ray.exceptions.RayActorError)), None)
+        if died:
+            raise LearnerDied(f"A learner rank died: {died}. All ranks restart from the last checkpoint.") from died
+        if errors:
+            raise errors[0]
+        return [call.result() for call in calls]
+
+
+async def _result(ref: Any) -> Any:
+    return await ref

@@ -94,7 +94,7 @@ def quickstart(cfg: Config, setup_s: float = 0.0) -> Summary:
         inputs = load_inputs(cold)
         async with open_session(cold, model=str(base.init)) as session:
             figures = scores(*await make_base(session, base, inputs))
-            await session.restart_learner(rl)
+            await session.learner.reload(rl)
             return await run_training(session, rl, inputs, base=figures, setup_s=setup_s, cold_start_s=time.monotonic() - started)
 
     return _run(go())

@@ -1,7 +1,10 @@
-"""RolloutPool: the rollout actors as one `Rollout`. Least-loaded routing; a dead actor is replaced and gets the current weights.
+"""RolloutPool: the rollout actors as one `Rollout`. Routes groups, keeps as many actors as are wanted, swaps environments' URLs.
 
-A replacement is routed to only after a full push and canary (`on_join`). Groups of the dead actor raise EngineError: the pipeline
-issues them again.
+    run_group -> router -> actor         waits while none is up; an actor that refuses (QueueFull) is passed over for a while
+    an actor dies                        its groups raise EngineGone, which the pipeline issues again; its environment sessions are
+                                         closed; another one is started, gets the last push and a canary (`on_join`), and joins
+
+Both the number of actors and the URLs can change during a run (`control.py`).
 """
 
 from __future__ import annotations
@@ -10,126 +13,96 @@ import asyncio
 import logging
 import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import ray
-from ray.util.placement_group import PlacementGroup, remove_placement_group
-from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from ..config import Config
-from ..errors import EngineError, EngineGone, PipelineError
-from ..machine import gpu_count
+from ..errors import EngineError, EngineGone, QueueFull
+from ..rollout.fleet import Fleet
+from ..rollout.orphans import close_orphans
 from ..types import Group, GroupKey, GroupMeta, Task
-from .ray_session import place, worker_env
+from .member import Member, spawn
 from .rollout_actor import RolloutActor
 
 log = logging.getLogger(__name__)
-STOP_TIMEOUT_S = 20
-
-
-@dataclass(eq=False)
-class Member:
-    """One actor. What is in `RolloutPool.members` is healthy and was proved to hold the current weights."""
-
-    index: int
-    actor: Any
-    placement: PlacementGroup
-    url: str = ""
-    running: set[GroupKey] = field(default_factory=set)
-    on_death: Callable[[Member], None] = lambda member: None
-
-    @property
-    def name(self) -> str:
-        return f"rollout-{self.index}"
-
-    async def call(self, ref: Any) -> Any:
-        """Await a result. Raises EngineGone when the process or its engine is no more, and has it replaced."""
-        try:
-            return await ref
-        except (ray.exceptions.RayActorError, EngineError) as e:
-            self.on_death(self)
-            raise EngineGone(f"{self.name} died with {len(self.running)} groups: {e}") from e
-
-    async def update_weights(self, path, version: int, digest: str) -> None:
-        await self.call(self.actor.update_weights.remote(path, version, digest))
-
-    async def canary(self, prompts: list[list[int]], max_tokens: int, seed: int) -> list:
-        return await self.call(self.actor.canary.remote(prompts, max_tokens, seed))
 
 
 class RolloutPool:
-    def __init__(self, cfg: Config, model: str, env_urls: Mapping[str, list[str]]) -> None:
-        self.cfg, self.model, self.env_urls = cfg, model, env_urls
-        self.members: list[Member] = []
+    def __init__(self, cfg: Config, model: str, env_urls: Mapping[str, list[str]], actor_class: type = RolloutActor) -> None:
+        self.cfg, self.model, self.env_urls, self.actor_class = cfg, model, dict(env_urls), actor_class
+        r = cfg.rollout
+        self.fleet: Fleet[Member] = Fleet(self._spawn, size=cfg.vllm.num_engines, heartbeat_s=r.heartbeat_s, unresponsive_s=r.unresponsive_s)
+        self.fleet.on_lost = self._orphaned
+        self.fleet.prove = self._prove
         self.on_join: Callable[[Member], Awaitable[None]] | None = None
-        self._reviving: set[asyncio.Task] = set()
-        self._broken: BaseException | None = None
+        self._closing: set[asyncio.Task] = set()
 
     @classmethod
-    async def start(cls, cfg: Config, model: str, env_urls: Mapping[str, list[str]]) -> RolloutPool:
-        self = cls(cfg, model, env_urls)
-        self.members = list(await asyncio.gather(*(self._spawn(i) for i in range(cfg.vllm.num_engines))))
+    async def start(cls, cfg: Config, model: str, env_urls: Mapping[str, list[str]], actor_class: type = RolloutActor) -> RolloutPool:
+        self = cls(cfg, model, env_urls, actor_class)
+        await self.fleet.start()
         return self
 
-    async def _spawn(self, index: int) -> Member:
-        tp, gpu = self.cfg.vllm.tensor_parallel_size, gpu_count() > 0
-        placement = await place([{"CPU": 1} | ({"GPU": 1} if gpu else {})] * tp, "STRICT_PACK", f"rollout engine {index}")
-        actor = (
-            ray.remote(RolloutActor)
-            .options(
-                num_cpus=1,
-                # With one GPU the engine runs here; with more, vLLM's own workers take the bundles.
-                num_gpus=1 if gpu and tp == 1 else 0,
-                max_concurrency=10_000,
-                runtime_env={"env_vars": worker_env(self.cfg)},
-                scheduling_strategy=PlacementGroupSchedulingStrategy(placement, placement_group_capture_child_tasks=True),
-            )
-            .remote(index)
-        )
-        member = Member(index, actor, placement, on_death=self._replace)
-        member.url = await member.call(actor.start.remote(self.cfg, self.model, self.env_urls, os.environ.get(self.cfg.env.token_env)))
-        return member
+    @property
+    def members(self) -> list[Member]:
+        """Those who sample, the same list always."""
+        return self.fleet.members
 
     async def run_group(self, key: GroupKey, task: Task, mode=None) -> tuple[GroupMeta, Any]:
-        """Raises EngineGone when the actor died or none is up yet, PipelineError when a dead one could not be replaced."""
-        if not self.members:
-            if self._broken and not self._reviving:
-                raise PipelineError(f"No rollout actor is left, and a new one did not start: {self._broken}") from self._broken
-            raise EngineGone("No rollout actor is up; one is being started.")
-        member = min(self.members, key=lambda m: len(m.running))
+        """Raises EngineGone when the actor died under it, PipelineError when none is left and none will come."""
+        n = mode.n if mode else self.cfg.rollout.n_samples_per_prompt + self.cfg.rollout.oversample
+        while True:
+            async with self.fleet.router.place(task.prompt, n) as member:
+                try:
+                    return await self._run_on(member, key, task, mode)
+                except QueueFull as e:
+                    self.fleet.router.full(member.name, e.retry_after_s)
+
+    async def _run_on(self, member: Member, key: GroupKey, task: Task, mode) -> tuple[GroupMeta, Any]:
         member.running.add(key)
+        ref, payload = member.actor.run_group.options(num_returns=2).remote(key, task, mode)
         try:
-            ref, payload = member.actor.run_group.options(num_returns=2).remote(key, task, mode)
             meta = await member.call(ref)
+            member.load = meta.load
+        except asyncio.CancelledError:
+            ray.cancel(ref)  # nobody wants the group any more: the engine is free for others
+            raise
         finally:
             member.running.discard(key)
         if meta.failed == EngineError.reason:  # the process lives, its engine does not
-            self._replace(member)
+            self.fleet.lost(member, "its engine is broken")
             raise EngineGone(f"The engine of {member.name} is broken.")
         return meta, payload
 
-    def _replace(self, member: Member) -> None:
-        if member not in self.members:
-            return
-        self.members.remove(member)
-        log.warning("%s died; starting another in its place", member.name)
-        _remove(member)
-        task = asyncio.create_task(self._revive(member.index), name=f"revive {member.name}")
-        self._reviving.add(task)
-        task.add_done_callback(self._revived)
+    def resize(self, actors: int) -> None:
+        """From now on so many are wanted: new ones are started, those too many finish their groups and leave."""
+        self.fleet.resize(actors)
 
-    async def _revive(self, index: int) -> None:
-        fresh = await self._spawn(index)
+    async def set_env_urls(self, urls: Mapping[str, list[str]]) -> None:
+        """Swap the map everywhere. New sessions go to its servers once they are healthy; open ones end where they are."""
+        self.env_urls = dict(urls)
+        results = await asyncio.gather(*(m.set_env_urls(self.env_urls) for m in self.members), return_exceptions=True)
+        for error in results:
+            if isinstance(error, BaseException) and not isinstance(error, EngineGone):  # its successor starts with the new map
+                raise error
+
+    async def _spawn(self, index: int) -> Member:
+        return await spawn(self.actor_class, index, self.cfg, self.model, self.env_urls, self.fleet.lost)
+
+    async def _prove(self, member: Member) -> None:
+        """Bring a new member to where the others are, before anything is sent to it."""
+        await member.set_env_urls(self.env_urls)  # it may have been swapped while the model was loading
         if self.on_join:
-            await self.on_join(fresh)
-        self.members.append(fresh)
+            await self.on_join(member)
 
-    def _revived(self, task: asyncio.Task) -> None:
-        self._reviving.discard(task)
-        if not task.cancelled() and task.exception():
-            self._broken = task.exception()
-            log.error("a rollout actor could not be replaced: %s", self._broken)
+    def _orphaned(self, member: Member) -> None:
+        """Close the environment sessions that a dead actor left open."""
+        servers = set().union(*self.env_urls.values(), member.env_servers, *(m.env_servers for m in self.members))
+        token = os.environ.get(self.cfg.env.token_env)
+        task = asyncio.create_task(close_orphans(member.owner, sorted(servers), token=token), name=f"close sessions of {member.name}")
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
 
     async def fetch(self, payloads: Sequence[Any]) -> list[Group]:
         return list(await asyncio.gather(*payloads))
@@ -138,10 +111,12 @@ class RolloutPool:
         return ray.put(group)
 
     def where(self, key: GroupKey) -> str:
-        return next((f"on {m.name}, env {self.cfg.env.name}" for m in self.members if key in m.running), "waiting for an actor")
+        return next((f"on {m.name}" for m in self.members if key in m.running), "waiting for an actor")
 
     def engine_stats(self) -> dict[str, float]:
-        return {"actors": float(len(self.members))}
+        """Actors, and as of each one's last group: sequences running and waiting, preemptions of the actors that are up."""
+        loads = [m.load for m in self.members if m.load]
+        return {"actors": float(len(self.members))} | {name: sum(load[name] for load in loads) for name in (loads[0] if loads else ())}
 
     async def busy_intervals(self) -> dict[str, list[tuple[float, float]]]:
         """Per actor: when at least one of its requests was decoding, since the last call; epoch seconds."""
@@ -150,16 +125,6 @@ class RolloutPool:
         return {m.name: spans for m, spans in zip(members, found, strict=True) if not isinstance(spans, BaseException)}
 
     async def stop(self) -> None:
-        """Ends the actors; one that does not answer within STOP_TIMEOUT_S is killed."""
-        for task in self._reviving:
-            task.cancel()
-        stopping = [asyncio.ensure_future(m.actor.stop.remote()) for m in self.members]
-        if stopping:
-            await asyncio.wait(stopping, timeout=STOP_TIMEOUT_S)
-        for m in self.members:
-            _remove(m)
-
-
-def _remove(member: Member) -> None:
-    ray.kill(member.actor)
-    remove_placement_group(member.placement)
+        """Ends the actors; one that does not answer is killed."""
+        await self.fleet.stop()
+        await asyncio.gather(*self._closing, return_exceptions=True)

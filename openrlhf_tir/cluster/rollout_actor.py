@@ -13,6 +13,27 @@ import ray
 
 from ..config import Config
 from ..types import Completion, Group, GroupKey, GroupMeta, Task
+from ..weights.verify import Canary
+
+ENDPOINTS = "endpoints"
+
+
+def publish_endpoint(run_dir: Path, name: str, url: str) -> Path:
+    """run_dir/endpoints/NAME: where agents and a scrape find this actor. Replaced as a whole: readers never see half a line."""
+    directory = run_dir / ENDPOINTS
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / f".{name}").write_text(url + "\n")
+    return (directory / f".{name}").rename(directory / name)
+
+
+def _engine_class(cfg: Config) -> type:
+    if cfg.rollout.engine == "torch":
+        from ..rollout.torch_engine import TorchEngine
+
+        return TorchEngine
+    from ..rollout.vllm_engine import VllmEngine
+
+    return VllmEngine
 
 
 class RolloutActor:
@@ -32,27 +53,48 @@ class RolloutActor:
         from ..rollout.env_client import EnvClient
         from ..rollout.group import GroupRunner
         from ..rollout.server import build_app, serve
-        from ..rollout.vllm_engine import VllmEngine
+        from ..rollout.traced.agents import Agents
+        from ..rollout.traced.session import Sessions
         from .service import RolloutService
 
-        self.engine = await VllmEngine.start(model, cfg, index=self.index)
-        self.batcher = Batcher(self.engine, max_wait_ms=cfg.rollout.max_wait_ms, max_batch=cfg.rollout.max_batch)
-        self.envs = EnvClient(
-            env_urls, token=token, max_concurrency=cfg.env.max_concurrency, step_timeout_s=cfg.env.step_timeout_s, max_retries=cfg.env.max_retries
-        )
+        self.engine = await _engine_class(cfg).start(model, cfg, index=self.index)
+        r = cfg.rollout
+        self.batcher = Batcher(self.engine, max_wait_ms=r.max_wait_ms, max_batch=r.max_batch, max_running=cfg.max_running, max_queue=r.max_queue)
+        self.envs = EnvClient.of(cfg.env, env_urls, token=token, owner=ray.get_runtime_context().get_actor_id())
         self.rewards = RewardPool(cfg.reward)
         codec = HfCodec(AutoTokenizer.from_pretrained(model))
-        self.runner = GroupRunner(cfg, self.batcher, codec, self.envs, self.rewards, build(cfg.filter), self.name)
+        self.agents = Agents(Sessions(idle_s=r.agent_idle_s), codec, self.engine.proof.passed)
+        external = self.agents if r.agent == "external" else None
+        self.runner = GroupRunner(cfg, self.batcher, codec, self.envs, self.rewards, build(cfg.filter), self.name, external)
         host = "127.0.0.1" if token is None else ray.util.get_node_ip_address()
-        app = build_app(RolloutService(self), token=token, vllm_app=await self.engine.openai_app())
-        self._server, port = await serve(app, host)
-        return f"http://{host}:{port}"
+        app = build_app(RolloutService(self), token=token, vllm_app=await self.engine.openai_app(cfg))
+        self._server, port = await serve(app, host, r.port and r.port + self.index)
+        url = f"http://{host}:{port}"
+        self._endpoint = publish_endpoint(cfg.run_dir, self.name, url)
+        return url
 
     async def run_group(self, key: GroupKey, task: Task, mode=None) -> tuple[GroupMeta, Group]:
-        return await self.runner.run(key, task, mode)
+        meta, group = await self.runner.run(key, task, mode)
+        meta.load = self.load()
+        return meta, group
 
-    async def update_weights(self, path: Path, version: int, digest: str) -> None:
-        await self.engine.update_weights(path, version, digest)
+    def load(self) -> dict[str, float]:
+        """What the engine holds, and what waits in front of it."""
+        stats = self.engine.stats()
+        return {"running": stats["running"], "waiting": stats["waiting"] + self.batcher.waiting, "preemptions": stats.get("preemptions", 0.0)}
+
+    async def set_env_urls(self, urls: Mapping[str, list[str]]) -> None:
+        self.envs.set_urls(urls)
+
+    async def heartbeat(self) -> list[str]:
+        """A sign of life: where it may hold environment sessions."""
+        return self.envs.servers
+
+    async def update_weights(self, path: Path, version: int, digest: str, canary: Canary | None = None) -> list[Completion]:
+        return await self.engine.update_weights(path, version, digest, canary)
+
+    async def proved(self, version: int) -> None:
+        await self.engine.proved(version)
 
     async def canary(self, prompts: list[list[int]], max_tokens: int, seed: int) -> list[Completion]:
         return await self.engine.canary(prompts, max_tokens, seed)
@@ -61,9 +103,10 @@ class RolloutActor:
         return self.engine.drain_busy_intervals()
 
     async def stats(self) -> dict[str, float]:
-        return {**self.engine.stats(), "queue_waiting": float(self.batcher.waiting)}
+        return self.engine.stats() | self.batcher.stats()
 
     async def stop(self) -> None:
+        self._endpoint.unlink(missing_ok=True)
         self._server.cancel()
         await self.envs.close()
         self.rewards.close()

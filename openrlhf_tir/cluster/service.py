@@ -7,13 +7,12 @@ import itertools
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 
-from prometheus_client import CollectorRegistry, Gauge, generate_latest
-
+from ..rollout.exposition import Exposition
 from ..rollout.group import EvalMode
 from ..types import Completion, GroupKey, Sampling, Task, Trajectory
 
 if TYPE_CHECKING:
-    from ..rollout.server import GroupRequest
+    from ..rollout.http_groups import GroupRequest
     from .rollout_actor import RolloutActor
 
 HTTP_EPOCH = -2
@@ -24,8 +23,11 @@ class RolloutService:
     def __init__(self, actor: RolloutActor) -> None:
         self.actor = actor
         self._numbers = itertools.count()
-        self._registry = CollectorRegistry()
-        self._gauges: dict[str, Gauge] = {}
+        self.agents = actor.agents
+        self._exposition = Exposition(actor.engine, actor.batcher, actor.envs, actor.agents)
+
+    def admit(self, request: GroupRequest) -> None:
+        self.actor.batcher.admit(request.n or self.actor.runner.cfg.rollout.n_samples_per_prompt)
 
     async def run_group(self, request: GroupRequest) -> AsyncIterator[Trajectory]:
         cfg = self.actor.runner.cfg
@@ -57,12 +59,7 @@ class RolloutService:
         return {"status": "broken" if engine.broken else "ok", "detail": engine.broken, "actor": self.actor.name, "version": engine.version}
 
     def metrics(self) -> str:
-        """Engine and queue as gauges tir_*."""
-        for name, value in (self.actor.engine.stats() | {"queue_waiting": self.actor.batcher.waiting}).items():
-            if name not in self._gauges:
-                self._gauges[name] = Gauge(f"tir_{name}", name.replace("_", " "), registry=self._registry)
-            self._gauges[name].set(value)
-        return generate_latest(self._registry).decode()
+        return self._exposition.text()
 
     async def pause(self) -> None:
         await self.actor.engine.pause()

@@ -27,10 +27,9 @@ class Session:
     learner: LearnerGroup | None
     pss: PssSampler
 
-    async def restart_learner(self, cfg: Config) -> None:
-        """New learner processes: fresh optimiser, cfg's model. The rollout actors stay up."""
-        if self.learner:
-            await self.learner.stop()
+    async def replace_learner(self, cfg: Config) -> None:
+        """New processes for all ranks, some of which are dead; what is left of the old ones is killed. The rollout actors stay up."""
+        await self.learner.stop()
         self.learner = await LearnerGroup.start(cfg)
 
 

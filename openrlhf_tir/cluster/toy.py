@@ -36,7 +36,7 @@ class ToyBase:
     def ready(self) -> bool:
         """Whether a base model of this seed is there and passed its gates."""
         done = self.directory / "figures.json"
-        return done.exists() and json.loads(done.read_text())["seed"] == self.seed
+        return done.exists() and self.data.exists() and json.loads(done.read_text())["seed"] == self.seed
 
     def prepare(self) -> None:
         """Write problems, tokenizer and random weights."""

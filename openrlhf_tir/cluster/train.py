@@ -24,8 +24,10 @@ from ..replay.ledger import Ledger, audit
 from ..settings import to_toml
 from ..types import Task
 from ..weights.publisher import WeightPublisher, push_directory
+from .control import followed
 from .evaluate import Figures, evaluate
 from .inputs import Inputs, TaskPrompts
+from .learner_group import LearnerDied
 from .session import Session
 
 BUSY_EVERY_S = 5.0
@@ -74,16 +76,15 @@ async def run_training(
             metrics.truncate_after(-1)
             if base:
                 metrics.log(0, _eval_row(base))
-        ledger = Ledger(cfg.run_dir / LEDGER)
         rl_started = time.monotonic()
-        version = await _pipeline(session, cfg, inputs, ledger, checkpoints, metrics)
+        async with followed(cfg, session.pool):
+            version = await _pipeline(session, cfg, inputs, checkpoints, metrics)
         training_s = time.monotonic() - rl_started
         trained = None
         if inputs.held_out:
             trained = scores(*await measure(session, cfg, inputs.held_out, "the trained model"))
             metrics.log(version, _eval_row(trained))
-    ledger.close()
-    _say_audit(session.console, ledger)
+    _say_audit(session.console, cfg.run_dir / LEDGER)
     model = cfg.run_dir / cfg.ckpt.output_dir
     await session.learner.export(model)
     columns = metrics_log.read(cfg.run_dir)
@@ -104,19 +105,47 @@ async def run_training(
     return summary
 
 
-async def _pipeline(session: Session, cfg: Config, inputs: Inputs, ledger: Ledger, checkpoints: Checkpoints, metrics: metrics_log.MetricsLog) -> int:
-    """Wire the loop and run it to its end; returns the final version."""
+async def _pipeline(session: Session, cfg: Config, inputs: Inputs, checkpoints: Checkpoints, metrics: metrics_log.MetricsLog) -> int:
+    """The loop to its end; returns the final version. Dead learner ranks: all of them start again from the last checkpoint, the engines stay up."""
     directory = push_directory(cfg.run_dir, model_bytes(cfg.actor.model_name_or_path), one_node=len(ray.nodes()) == 1)
-    publisher = WeightPublisher(session.learner, session.pool.members, directory, inputs.canary, tolerance=cfg.canary_tolerance, seed=cfg.train.seed)
-    session.pool.on_join = publisher.join
-    if publisher.tolerance is None:
-        session.console.print(f"canary tolerance, calibrated: {await publisher.calibrate():.2g} nats", highlight=False)
+    tolerance, resume = cfg.canary_tolerance, cfg.train.resume
+    for left in reversed(range(cfg.train.max_learner_restarts + 1)):
+        publisher = WeightPublisher(session.learner, session.pool.members, directory, inputs.canary, tolerance=tolerance, seed=cfg.train.seed)
+        session.pool.on_join = publisher.join
+        if tolerance is None:
+            tolerance = await publisher.calibrate()
+            session.console.print(f"canary tolerance, calibrated: {tolerance:.2g} nats", highlight=False)
+        try:
+            return await _attempt(session, cfg, inputs, checkpoints, metrics, publisher, resume)
+        except BaseExceptionGroup as group:
+            if not left or group.split(LearnerDied)[1] is not None:
+                raise
+            restart = f"restart {cfg.train.max_learner_restarts - left + 1} of {cfg.train.max_learner_restarts}"
+            session.console.print(f"[yellow]A learner rank died. All ranks start again from the last checkpoint, {restart}.", soft_wrap=True)
+        finally:
+            await publisher.close()
+        await session.replace_learner(cfg)
+        resume = True
+
+
+async def _attempt(
+    session: Session,
+    cfg: Config,
+    inputs: Inputs,
+    checkpoints: Checkpoints,
+    metrics: metrics_log.MetricsLog,
+    publisher: WeightPublisher,
+    resume: bool,
+) -> int:
+    """Wire the loop and run it with the learner ranks that are up."""
 
     async def evaluate_now() -> dict[str, float]:
-        sampled = await evaluate(session.pool, inputs.held_out, n=cfg.eval.n_samples_per_prompt, temperature=cfg.eval.temperature)
+        n, alive = cfg.eval.n_samples_per_prompt, pipeline.watchdog.beat
+        sampled = await evaluate(session.pool, inputs.held_out, n=n, temperature=cfg.eval.temperature, tick=alive)
         return {"eval/accuracy": sampled.accuracy, "eval/code_ratio": sampled.code_ratio}
 
     trace = traces.Trace(cfg.run_dir / traces.FILE)
+    ledger = Ledger(cfg.run_dir / LEDGER)
     with Progress(cfg.train.max_steps, session.console) as progress:
         pipeline = Pipeline(
             cfg,
@@ -127,13 +156,13 @@ async def _pipeline(session: Session, cfg: Config, inputs: Inputs, ledger: Ledge
             ledger=ledger,
             checkpoints=checkpoints,
             observer=Observer(metrics, trace, progress),
-            evaluate=evaluate_now,
+            measure=evaluate_now,
         )
         try:
             async with _busy_spans(session, trace):
-                await pipeline.run(resume=cfg.train.resume)
+                await pipeline.run(resume=resume)
         finally:
-            await publisher.close()
+            ledger.close()
     return pipeline.version
 
 
@@ -147,8 +176,8 @@ def _read_base(cfg: Config) -> summaries.Scores | None:
     return summaries.Scores.model_validate_json(path.read_text()) if cfg.train.resume and path.exists() else None
 
 
-def _say_audit(console: Console, ledger: Ledger) -> None:
-    report = audit(ledger.path)
+def _say_audit(console: Console, ledger: Path) -> None:
+    report = audit(ledger)
     ends = ", ".join(f"{what} {n}" for what, n in sorted(report.ended.items()))
     console.print(f"ledger: {ends}; open {len(report.open)}, errors {len(report.errors)}", soft_wrap=True, highlight=False)
     for error in report.errors:

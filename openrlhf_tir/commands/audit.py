@@ -21,6 +21,8 @@ def run(args: argparse.Namespace) -> int:
     for what, n in sorted(report.ended.items()):
         print(f"{n:8d} {what}")
     print(f"{len(report.open):8d} open (issued, not ended)")
+    print(f"{len(report.waiting):8d} waiting to be issued again")
+    print(f"{report.provisional:8d} ended after the last checkpoint: a resume would take them back")
     print(f"{len(report.committed_trained):8d} trained and safe in a checkpoint; {report.rollbacks} roll-backs")
     for error in report.errors:
         print(f"ERROR: {error}")

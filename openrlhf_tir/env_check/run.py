@@ -22,6 +22,7 @@ CHECKS: dict[str, Check] = {
     "413 for a large body": load.too_large_is_413,
     "a failing action": sessions.a_failing_action_leaves_the_session_usable,
     "determinism under a seed": sessions.a_seed_determines_the_episode,
+    "state": sessions.the_schema_tells_whether_state_is_kept,
     "session isolation": sessions.sessions_do_not_see_each_other,
     "concurrency": load.steps_at_once_are_each_answered,
     "batches": load.a_batch_is_answered_item_by_item,

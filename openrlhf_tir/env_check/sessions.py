@@ -135,3 +135,16 @@ async def sessions_do_not_see_each_other(kit: Kit) -> str:
     for session in (other, late):
         await kit.close(session)
     return "nothing of a session shows in a concurrent or a later one"
+
+
+async def the_schema_tells_whether_state_is_kept(kit: Kit) -> str:
+    if kit.actions.write is None or kit.actions.read is None:
+        raise Skip("no actions known that leave and look for something; give --write-action and --read-action")
+    stateful = (await kit.schema()).stateful
+    session = await kit.open()
+    await kit.ok(session, 0, kit.actions.write)
+    kept = SECRET in (await kit.ok(session, 1, kit.actions.read)).model_dump_json()
+    await kit.close(session)
+    if kept != stateful:
+        raise Broken(f"/schema says stateful = {str(stateful).lower()}, and a step {'finds' if kept else 'does not find'} what the one before it left")
+    return "a step finds what the one before it left" if kept else "each step starts anew"

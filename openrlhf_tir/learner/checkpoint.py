@@ -36,10 +36,13 @@ def set_rng_state(state: dict[str, object]) -> None:
 
 
 def save_rank(engine: deepspeed.DeepSpeedEngine, directory: Path, *, rank: int, world_size: int, version: int) -> None:
-    """Collective. `directory` must be the same on all ranks; making it appear atomically is the caller's business."""
+    """Collective. `directory` must be the same on all ranks; making it appear atomically is the caller's business.
+
+    With a BackgroundWriter as engine.checkpoint_engine the files are complete when its `written` returns.
+    """
     directory.mkdir(parents=True, exist_ok=True)
     engine.save_checkpoint(str(directory), tag=TAG, save_latest=False)
-    torch.save(rng_state(), directory / f"rank{rank}.pt")
+    engine.checkpoint_engine.save(rng_state(), directory / f"rank{rank}.pt")
     if rank == 0:
         (directory / "learner.json").write_text(json.dumps({"version": version, "world_size": world_size}))
 

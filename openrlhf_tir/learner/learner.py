@@ -22,7 +22,11 @@ class Learner(Protocol):
         """Log-prob of every token of each sequence but the first, under the current weights: list of [T-1] float32."""
 
     async def save(self, directory: Path) -> None:
-        """Every rank's share of model, optimiser, scheduler and RNG into `directory`. Returns when all ranks are done."""
+        """Every rank's share of model, optimiser, scheduler and RNG into `directory`. Returns when all ranks have copied theirs to host
+        memory; the call is on its way to them before the first await. They are written in the background."""
+
+    async def written(self) -> None:
+        """Every rank's files of the last `save` are safe on disk. Raises OSError when a disk refused."""
 
     async def load(self, directory: Path) -> int:
         """Restore what `save` wrote; returns the version."""

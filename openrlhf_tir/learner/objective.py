@@ -40,7 +40,10 @@ class PolicyObjective:
         rollout = torch.where(fields["sampled"] > 0, fields["rollout_logprobs"], current)
         old = rollout if self.cfg.algo.advantage.is_correction_level == "off" else current
         scaling = self.counts.loss_kwargs()
-        loss = self.loss(log_probs, old, fields["advantages"], action_mask=mask, rollout_log_probs=rollout, **scaling)[0]
+        loss, _, _, _, outside = self.loss(log_probs, old, fields["advantages"], action_mask=mask, rollout_log_probs=rollout, **scaling)
+        if outside is not None:
+            tokens = self.cfg.algo.advantage.is_correction_level == "token"
+            self.tally.add_gate(outside, mask.sum() if tokens else mask.new_tensor(len(mask)))
         if coefficient:
             loss = loss - coefficient * aggregate_loss(entropy, mask, **scaling)
         log_ratio = (current - rollout) * mask

@@ -8,6 +8,7 @@ on every rank. Raises of the constructor are ConfigErrors or what torch, deepspe
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from ..algorithms.advantages import get_estimator
 from ..algorithms.aggregate import GlobalCounts
 from ..config import Config
 from ..types import Group, TrainBatch
+from .background import BackgroundWriter
 from .balance import lpt
 from .checkpoint import load_rank, save_rank
 from .export import write_model_files
@@ -35,14 +37,24 @@ Objective = Callable[[MicroBatch], torch.Tensor]
 class Zero3Rank:
     def __init__(self, cfg: Config, rank: int, world_size: int, master_addr: str, master_port: int) -> None:
         """Joins the process group, loads cfg.actor.model_name_or_path in shards, and makes the optimiser."""
-        self.estimator = get_estimator(cfg.algo.advantage.estimator)
-        self.cfg, self.rank, self.world_size = cfg, rank, world_size
+        self.rank, self.world_size = rank, world_size
         self.strategy = ZeroStrategy(cfg)
         self.strategy.setup_distributed(rank, world_size, master_addr, master_port)
         self.device = self.strategy.device
+        self._start(cfg)
+
+    def reload(self, cfg: Config) -> None:
+        """Start anew in the same processes: the weights of cfg.actor.model_name_or_path, a fresh optimiser, version 0."""
+        self.engine.destroy()
+        del self.model, self.optimizer, self.engine
+        gc.collect()
+        self._start(cfg)
+
+    def _start(self, cfg: Config) -> None:
+        self.cfg, self.estimator, self.lr_at = cfg, get_estimator(cfg.algo.advantage.estimator), rl_schedule(cfg)
         self.model, self.optimizer = self.strategy.prepare_training(PolicyModel(cfg, self.strategy), cfg)
         self.engine = self.model.model
-        self.lr_at = rl_schedule(cfg)
+        self.engine.checkpoint_engine = self.writer = BackgroundWriter()
         self._version = 0
 
     @property
@@ -59,6 +71,7 @@ class Zero3Rank:
         objective = PolicyObjective(self.cfg, self.model, counts, self.device)
         metrics = self._update(rows, FIELDS, objective, counts, self.lr_at(self._version))
         dist.all_reduce(objective.tally.sums)
+        dist.all_reduce(objective.tally.gated)
         dist.all_reduce(objective.tally.maxima, dist.ReduceOp.MAX)
         self._version += 1
         return metrics | objective.tally.metrics()
@@ -100,8 +113,12 @@ class Zero3Rank:
         dist.barrier()
 
     def save(self, directory: str | Path) -> None:
+        """Copies this rank's state to host memory; training may go on. Files are complete when `written` has returned on every rank."""
         save_rank(self.engine, Path(directory), rank=self.rank, world_size=self.world_size, version=self._version)
-        dist.barrier()
+
+    def written(self) -> None:
+        """Not collective, and from another thread than the rest: blocks until what this rank saved is on disk."""
+        self.writer.written()
 
     def load(self, directory: str | Path) -> int:
         """Returns the version. Raises ConfigError for a checkpoint of another number of ranks."""

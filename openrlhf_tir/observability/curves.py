@@ -56,9 +56,9 @@ def accuracy(columns: Columns, theme: Theme) -> Figure | None:
     figure, (axes,) = new_figure(3.4)
     blue, orange, green, yellow = theme.series[:4]
     drawn = [
-        _line(axes, columns, "accuracy", "accuracy", blue),
-        _line(axes, columns, "code_ratio", "code ratio", orange),
-        _line(axes, columns, "code_in_correct", "code in correct", green),
+        line(axes, columns, "accuracy", "accuracy", blue),
+        line(axes, columns, "code_ratio", "code ratio", orange),
+        line(axes, columns, "code_in_correct", "code in correct", green),
         _markers(axes, columns, "eval/accuracy", "o", blue, theme),
         _markers(axes, columns, "eval/code_ratio", "o", orange, theme),
         _markers(axes, columns, "eval/greedy_accuracy", "D", yellow, theme),
@@ -71,21 +71,21 @@ def accuracy(columns: Columns, theme: Theme) -> Figure | None:
         axes.plot([], [], "D", ms=5.5, mfc=theme.surface, mec=yellow, mew=1.8, label="held-out accuracy, greedy")
     axes.set(ylim=(0, 1.02), title="Accuracy and code use", ylabel="share of responses")
     axes.yaxis.set_major_formatter(PercentFormatter(1.0, 0))
-    return _finish(figure, [axes])
+    return finish(figure, [axes])
 
 
 def response(columns: Columns, theme: Theme) -> Figure | None:
     figure, (left, right) = new_figure(2.9, columns=2, width_ratios=(3, 2))
     drawn = [
-        _line(left, columns, "response_tokens_mean", "mean", theme.series[0]),
-        _line(left, columns, "response_tokens_p95", "95th percentile", theme.series[4]),
-        _line(right, columns, "calls_mean", "tool calls", theme.series[1]),
+        line(left, columns, "response_tokens_mean", "mean", theme.series[0]),
+        line(left, columns, "response_tokens_p95", "95th percentile", theme.series[4]),
+        line(right, columns, "calls_mean", "tool calls", theme.series[1]),
     ]
     if not any(drawn):
         return None
     left.set(title="Response length", ylabel="tokens", ylim=(0, None))
     right.set(title="Tool calls", ylabel="calls per response", ylim=(0, None))
-    return _finish(figure, [left, right])
+    return finish(figure, [left, right])
 
 
 def drops(columns: Columns, theme: Theme) -> Figure | None:
@@ -97,7 +97,7 @@ def drops(columns: Columns, theme: Theme) -> Figure | None:
     figure, (axes,) = new_figure(3.0)
     per = _stack(axes, columns, {name: name.replace("drops/", "").replace("failed/", "failed: ") for name in reasons}, theme)
     axes.set(title="Groups dropped, by reason", ylabel="groups per step" + (f" (mean of {per})" if per > 1 else ""))
-    return _finish(figure, [axes])
+    return finish(figure, [axes])
 
 
 def staleness(columns: Columns, theme: Theme) -> Figure | None:
@@ -107,11 +107,11 @@ def staleness(columns: Columns, theme: Theme) -> Figure | None:
         return None
     if largest is not None:
         axes.step(columns["step"], largest, where="mid", color=theme.series[1], lw=1.4, label="oldest token of the batch")
-    _line(axes, columns, "staleness_mean", "mean", theme.series[0])
+    line(axes, columns, "staleness_mean", "mean", theme.series[0])
     top = np.nanmax(largest if largest is not None else mean)
     axes.set(title="Staleness of trained tokens", ylabel="policy versions", ylim=(-0.05, max(1.0, top) + 0.3))
     axes.yaxis.set_major_locator(MaxNLocator(integer=True))
-    return _finish(figure, [axes])
+    return finish(figure, [axes])
 
 
 def health(columns: Columns, theme: Theme) -> Figure | None:
@@ -131,7 +131,7 @@ def health(columns: Columns, theme: Theme) -> Figure | None:
     figure, axes = new_figure(2.3 * rows, columns=across, rows=rows)
     for ax, (title, (names, unit, log)) in zip(axes, present.items(), strict=False):
         for name, color in zip(names, theme.series[:2], strict=False):
-            _line(ax, columns, name, name.removeprefix("clip_"), color, width=1.6)
+            line(ax, columns, name, name.removeprefix("clip_"), color, width=1.6)
         ax.set(title=title, ylabel=unit)
         values = np.concatenate([v[~np.isnan(v)] for v in (series(columns, name) for name in names) if v is not None])
         if log and values.min() > 0:
@@ -142,7 +142,7 @@ def health(columns: Columns, theme: Theme) -> Figure | None:
             ax.set_ylim(bottom=min(0.0, values.min()))
     for ax in axes[len(present) :]:
         ax.set_axis_off()
-    return _finish(figure, axes[: len(present)])
+    return finish(figure, axes[: len(present)])
 
 
 def step_time(columns: Columns, theme: Theme) -> Figure | None:
@@ -163,21 +163,21 @@ def step_time(columns: Columns, theme: Theme) -> Figure | None:
     labels, colors = ({name: phase[i] for name, phase in phases.items()} for i in (0, 1))
     per = _stack(axes, columns, labels, theme, colors)
     axes.set(title="Where a step's time goes", ylabel="seconds per step" + (f" (mean of {per})" if per > 1 else ""))
-    return _finish(figure, [axes])
+    return finish(figure, [axes])
 
 
 def throughput(columns: Columns, theme: Theme) -> Figure | None:
     figure, (left, right) = new_figure(2.9, columns=2)
     drawn = [
-        _line(left, columns, "tokens_per_s", "tokens", theme.series[2]),
-        _line(right, columns, "rolling", "rolling", theme.series[0]),
-        _line(right, columns, "buffered", "buffered", theme.series[3]),
+        line(left, columns, "tokens_per_s", "tokens", theme.series[2]),
+        line(right, columns, "rolling", "rolling", theme.series[0]),
+        line(right, columns, "buffered", "buffered", theme.series[3]),
     ]
     if not any(drawn):
         return None
     left.set(title="Throughput", ylabel="trained tokens per second", ylim=(0, None))
     right.set(title="Groups in flight", ylabel="groups", ylim=(0, None))
-    return _finish(figure, [left, right])
+    return finish(figure, [left, right])
 
 
 class Curve(NamedTuple):
@@ -203,7 +203,8 @@ CURVES = (
 )
 
 
-def _line(axes: Axes, columns: Columns, name: str, label: str, color: str, width: float = 2.0) -> bool:
+def line(axes: Axes, columns: Columns, name: str, label: str, color: str, width: float = 2.0) -> bool:
+    """One metric over the steps, smoothed, the raw values faint behind it; whether the run has it."""
     values = series(columns, name)
     if values is None:
         return False
@@ -247,7 +248,8 @@ def _stack(axes: Axes, columns: Columns, labels: dict[str, str], theme: Theme, c
     return per
 
 
-def _finish(figure: Figure, axes: list[Axes]) -> Figure:
+def finish(figure: Figure, axes: list[Axes]) -> Figure:
+    """What all figures over learner steps have in common."""
     for ax in axes:
         ax.set_xlabel("learner step")
         ax.margins(x=0.015)

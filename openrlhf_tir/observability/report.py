@@ -18,6 +18,7 @@ from matplotlib.figure import Figure
 from ..config import Config
 from ..errors import DataError
 from . import metrics, summary, trace
+from .bias import BIAS_CURVES
 from .curves import CURVES, Columns
 from .page import Picture, Run, render
 from .style import DARK, LIGHT, Theme, png, themed
@@ -67,7 +68,7 @@ def build_report(run_dir: Path) -> Path:
 
 def _plots(columns: Columns, spans: list[trace.Span]) -> list[_Plot]:
     """The figures in the order of the page: what was learned, then the overlap, then the rest."""
-    curves = [_Plot(c.file, c.title, c.caption, lambda theme, draw=c.draw: draw(columns, theme) if columns else None) for c in CURVES]
+    curves = [_Plot(c.file, c.title, c.caption, lambda theme, draw=c.draw: draw(columns, theme) if columns else None) for c in (*CURVES, *BIAS_CURVES)]
     window = middle(spans)
     whole = "Blue: requests being decoded. The learner trains on earlier groups while the engines sample the next ones."
     close = "Shaded: a learner step. Blue inside the shade is rollout and training at the same time."

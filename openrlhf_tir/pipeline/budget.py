@@ -1,53 +1,82 @@
 """Budget: who may start, who may step. In-flight accounting in groups and staleness arithmetic in policy versions.
 
-    acquired = rolling + buffered + training + trained + filtered + failed + requeued          (conservation)
+    acquired = rolling + buffered + training + trained + filtered + failed + requeued + surplus          (conservation)
 
-*Admission*: rolling + buffered + training <= (S+1)*B, and rolling + buffered <= depth. A group dispatched at version u has the
-deadline u + S: the last version at which it may be trained.
+*Admission*: buffered + training + possible(rolling) <= (S+1)*B, where possible(n) says how many of n rolling groups may be accepted:
+all of them, or fewer with `depth = auto` (depth.py). A group dispatched at version u has the deadline u + S: the last version at which
+it may be trained.
 
-*Gate*: the step at version v may run iff afterwards every remaining group still meets its deadline when each later step takes B
-groups, oldest first. That is Hall's condition, for every deadline d >= v:
+*Gate*: the step at version v may run iff no group due at v is still rolling and afterwards every remaining group that may be accepted
+meets its deadline when each later step takes B groups, the first due first. That is Hall's condition, for every deadline d >= v:
 
-    #{remaining with deadline <= d} <= (d - v) * B                                              (d = v: none may remain)
+    #{remaining, buffered, due by d} + possible(#{rolling, due by d}) <= (d - v) * B
 
-Waiting always helps: by admission at most (d - v + 1) * B groups have deadlines <= d, so once the old ones are rolled, the B oldest
-make it true. Hence no group is ever dropped for age, and the gate cannot deadlock.
+With a push only every k steps, what is dispatched l steps after the last push is l versions old already: then (S+1-l)*B is the bound of
+admission, so that what follows holds for it too.
+
+Waiting always helps. With possible(n) = n at most (d - v + 1) * B groups are due by d by admission, so once the old ones are rolled, the B
+first due make it true: no group is ever dropped for age, and the gate cannot deadlock. With possible(n) < n more may be accepted than fit;
+then #{buffered, due by d} > (d - v + 1) * B for some d, and the excess, which no order of steps can train in time, is *surplus*: it does not
+count above, and it is dropped when the gate opens. Nothing due at v is left rolling or buffered by a step, so the bound S holds in both
+cases; what `possible` gets wrong costs surplus, never staleness.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from ..errors import ConservationError
+from .depth import Depth, FixedDepth
 from .signal import Signal
 
-TERMINAL = ("trained", "filtered", "failed", "requeued")
+TERMINAL = ("trained", "filtered", "failed", "requeued", "surplus")
 
 
-def gate_open(version: int, batch_groups: int, remaining_deadlines: Iterable[int]) -> bool:
-    """Whether the step at `version` leaves every remaining group trainable in time (Hall's condition above)."""
-    return all(count <= (d - version) * batch_groups for d, count in _cumulative(remaining_deadlines))
+def gate_open(
+    version: int, batch_groups: int, buffered: Iterable[int], rolling: Iterable[int], possible: Callable[[int], int] = lambda rolling: rolling
+) -> bool:
+    """Whether the step at `version` leaves every remaining group trainable in time (Hall's condition above).
+
+    `buffered`, `rolling`: deadlines of all groups, those of the next batch included.
+    """
+    waiting, under_way = Counter(buffered), Counter(rolling)
+    kept = rolls = 0
+    for d in sorted(waiting.keys() | under_way.keys()):
+        room = (d - version) * batch_groups
+        kept = min(kept + waiting[d], room + batch_groups)
+        rolls += under_way[d]
+        if (d <= version and rolls) or max(0, kept - batch_groups) + possible(rolls) > room:
+            return False
+    return True
 
 
-def _cumulative(deadlines: Iterable[int]) -> Iterable[tuple[int, int]]:
-    total = 0
-    for d, n in sorted(Counter(deadlines).items()):
-        total += n
-        yield d, total
+def surplus_by_deadline(version: int, batch_groups: int, buffered: Iterable[int]) -> dict[int, int]:
+    """Deadline -> how many of the buffered groups due then cannot be trained in time, though every step from `version` on takes B."""
+    kept, over = 0, {}
+    for d, n in sorted(Counter(buffered).items()):
+        kept += n
+        excess = kept - (d - version + 1) * batch_groups
+        if excess > 0:
+            over[d] = excess
+            kept -= excess
+    return over
 
 
 class Budget:
     """Slots. Every change notifies `signal`; nothing here waits."""
 
-    def __init__(self, *, batch_groups: int, max_staleness: int, depth: int | None = None, signal: Signal | None = None) -> None:
+    def __init__(self, *, batch_groups: int, max_staleness: int, depth: Depth | None = None, signal: Signal | None = None) -> None:
+        self.batch_groups = batch_groups
         self.limit = (max_staleness + 1) * batch_groups
-        self.depth = self.limit if depth is None else min(depth, self.limit)
+        self.depth = depth or FixedDepth(self.limit)
         self.signal = signal or Signal()
         self.states: Counter[str] = Counter()
         self.acquired = 0
         self.still_needed: int | None = None
         """Groups that the steps left can use at most; None: no end in sight."""
+        self.unpushed = 0
+        """Learner steps since the engines got weights."""
         self._paused = False
 
     @property
@@ -60,9 +89,12 @@ class Budget:
 
     def admits(self) -> bool:
         """Whether one more group may start now."""
-        held = self.pending + self.states["training"]
-        needed = self.limit if self.still_needed is None else min(self.limit, self.still_needed)
-        return not self._paused and self.pending < self.depth and held < needed
+        rolling, accepted = self.rolling, self.states["buffered"] + self.states["training"]
+        if self._paused or accepted + self.depth.possible(rolling + 1) > self.limit - self.unpushed * self.batch_groups:
+            return False
+        if self.still_needed is not None and accepted + self.depth.likely(rolling) >= self.still_needed:
+            return False
+        return self.depth.wants(rolling, self.states["buffered"])
 
     def enter(self, state: str = "rolling") -> None:
         """A group takes a slot: a new one rolls; one restored from a checkpoint may be buffered already."""

@@ -15,12 +15,11 @@ consistent: a slot, its ledger line and its flight change together, so a checkpo
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 from ..config import Config
-from ..errors import EngineGone, InfraError, PipelineError, StallError
+from ..errors import InfraError, PipelineError, StallError
 from ..learner.balance import assign_ranks
 from ..learner.learner import Learner
 from ..replay.buffer import ReplayBuffer
@@ -28,11 +27,15 @@ from ..replay.ledger import Ledger
 from ..types import BatchItem, GroupMeta, Task, TrainBatch
 from .budget import Budget, gate_open
 from .checkpoint import Checkpoints
+from .depth import depth_for
+from .diagnosis import describe
+from .evaluation import evaluate
 from .observer import Observer
 from .ports import Prompts, Publisher, Rollout
-from .resume import restore, save
+from .resume import rescue, restore, save
 from .signal import Signal
 from .source import Flight, Source
+from .surplus import abandon, drop_surplus
 from .watchdog import Watchdog
 
 BACKOFF_S = 1.0
@@ -53,45 +56,51 @@ class Pipeline:
         ledger: Ledger,
         checkpoints: Checkpoints,
         observer: Observer,
-        evaluate: Callable[[], Awaitable[dict[str, float]]] | None = None,
+        measure: Callable[[], Awaitable[dict[str, float]]] | None = None,
     ) -> None:
         self.cfg, self.rollout, self.learner, self.publisher = cfg, rollout, learner, publisher
-        self.ledger, self.checkpoints, self.observer, self.evaluate = ledger, checkpoints, observer, evaluate
+        self.ledger, self.checkpoints, self.observer, self.measure = ledger, checkpoints, observer, measure
         self.B, self.S = cfg.rollout.batch_size, cfg.pipeline.S
         self.signal = Signal()
+        self.depth = depth_for(cfg)
         self.budget = Budget(batch_groups=self.B, max_staleness=self.S, depth=self.depth, signal=self.signal)
         self.source = Source(prompts, ledger)
         self.replay = ReplayBuffer()
         self.flights: dict[int, Flight] = {}
-        self.version = 0
+        self.rolls: dict[int, asyncio.Task] = {}
+        self.version, self.pushed = 0, 0
+        """Updates behind the learner's weights, and behind those of the engines."""
+        self.tasks = asyncio.TaskGroup()
+        """All that runs; what fails there ends the run."""
+        self.saved: tuple[int, int] | None = None
+        self.committing: asyncio.Task | None = None
+        """The checkpoint that is being written, or was last: its cut, and its task."""
+        _, self.best = checkpoints.best()
+        """Of all evaluations."""
         self.failed_in_a_row = 0
-        self.watchdog = Watchdog(cfg.stall_timeout_s, self.describe)
+        self.watchdog = Watchdog(cfg.stall_timeout_s, lambda: describe(self), lambda: rescue(self), cfg.run_dir)
         observer.on_phase = self.watchdog.beat
 
-    @property
-    def depth(self) -> int | None:
-        return self.B if self.cfg.pipeline.mode in ("sync", "one_step") else self.cfg.pipeline.depth
-
     async def run(self, resume: bool = False) -> None:
-        async with asyncio.TaskGroup() as tg:
-            background = [tg.create_task(self.watchdog.run(), name="watchdog")]
+        async with self.tasks:
+            background = [self.tasks.create_task(self.watchdog.run(), name="watchdog")]
             if resume:
                 await restore(self)
+            self.stepped()
             await self.push()
-            background.append(tg.create_task(self.produce(tg), name="produce"))
+            background.append(self.tasks.create_task(self.produce(), name="produce"))
             await self.train()
             for task in background:
                 task.cancel()
 
-    async def produce(self, tg: asyncio.TaskGroup) -> None:
+    async def produce(self) -> None:
+        """Until the run is over: a prompt may come back, as surplus, after the last one was issued."""
         while True:
-            await self.signal.until(lambda: self.exhausted or (self.budget.admits() and self.source.ready))
-            if self.exhausted:
-                return
-            flight, task = self.source.issue(self.version, time.monotonic())
+            await self.signal.until(lambda: self.budget.admits() and self.source.ready)
+            flight, task = self.source.issue(self.pushed, asyncio.get_running_loop().time())
             self.flights[flight.dispatch] = flight
             self.budget.enter()
-            tg.create_task(self.roll(flight, task), name=f"roll {flight.key}")
+            self.rolls[flight.dispatch] = self.tasks.create_task(self.roll(flight, task), name=f"roll {flight.key}")
 
     async def roll(self, flight: Flight, task: Task) -> None:
         try:
@@ -107,17 +116,21 @@ class Pipeline:
 
     def settle(self, flight: Flight, meta: GroupMeta | None, payload: Any, failed: str | None) -> None:
         """A rolled group's one transition: buffered, filtered, issued again, or failed for good."""
+        del self.rolls[flight.dispatch]
+        if failed is None:
+            seconds = asyncio.get_running_loop().time() - flight.started_at
+            self.depth.finished(meta.verdict.keep, seconds, self.budget.rolling - 1, self.rollout.engine_stats())
         if failed is None and meta.verdict.keep:
-            self.replay.add(flight.dispatch, BatchItem(meta, payload))
+            self.replay.add(flight.place, BatchItem(meta, payload))
             end = "buffered"
         else:
             del self.flights[flight.dispatch]
             if failed is None:
                 end, reason = "filtered", meta.verdict.reason
                 self.ledger.ended(end, flight.key, reason=reason)
-            elif failed == EngineGone.reason or flight.reissues < self.cfg.train.max_reissues:
-                end = "requeued"  # an actor's death is not the group's: it does not count
-                self.source.requeue(flight, failed, counts=failed != EngineGone.reason)
+            elif flight.reissues < self.cfg.train.max_reissues:
+                end = "requeued"
+                self.source.requeue(flight, failed)
             else:
                 end = "failed"
                 self.ledger.ended(end, flight.key, reason=failed)
@@ -133,22 +146,31 @@ class Pipeline:
     async def train(self) -> None:
         while self.version < self.cfg.train.max_steps and (items := await self.next_batch()):
             batch = TrainBatch(self.version, items, assign_ranks([i.meta for i in items], self.cfg.actor.world_size))
+            start = asyncio.get_running_loop().time()
             async with self.publisher.changing():
                 with self.observer.phase("step", self.version):
                     report = await self.learner.step(batch)
                 for item in items:
                     self.ledger.ended("trained", item.meta.key, step=self.version)
-                await self.push()
+                self.observer.selection.trained(item.meta for item in items)
+                self.stepped()
+                if self.push_due:
+                    await self.push()
+            self.depth.stepped(asyncio.get_running_loop().time() - start)
+            self.budget.unpushed = self.version - self.pushed
             self.budget.move("training", "trained", len(items))
-            self.budget.check(rolling=len(self.flights) - len(self.replay), buffered=len(self.replay), training=0)
-            self.observer.step(report, self.budget, self.rollout.engine_stats())
-            if self.due(self.cfg.ckpt.save_steps):
-                await save(self)
-            if self.due(self.cfg.eval.steps):
-                with self.observer.phase("evaluate", self.version):
-                    self.observer.metrics.log(self.version, await self.evaluate())
-        if not self.due(self.cfg.ckpt.save_steps):
+            self.check()
+            self.observer.step(report, self.budget, self.rollout.engine_stats() | self.depth.facts())
+            best = await evaluate(self) if self.due(self.cfg.eval.steps) else None
+            if best is not None or self.due(self.cfg.ckpt.save_steps):
+                await save(self, best)
+        abandon(self)
+        if self.pushed < self.version:  # the prompts ran out between two pushes
+            async with self.publisher.changing():
+                await self.push()
+        if self.saved != self.cut:
             await save(self)
+        await self.committing
 
     async def next_batch(self) -> list[BatchItem]:
         """The B oldest dispatched groups, once the gate is open; fewer when the prompts are through; none at the end."""
@@ -156,6 +178,7 @@ class Pipeline:
             await self.signal.until(lambda: len(self.replay) >= self.B or self.exhausted)
         with self.observer.phase("wait for gate", self.version):
             await self.signal.until(self.gate)
+        drop_surplus(self)
         taken = self.replay.take(min(self.B, len(self.replay)))
         for dispatch, _ in taken:
             del self.flights[dispatch]
@@ -168,8 +191,9 @@ class Pipeline:
         return [item for _, item in taken]
 
     def gate(self) -> bool:
-        chosen = set(self.replay.dispatches()[: self.B])
-        return gate_open(self.version, self.B, (f.version + self.S for d, f in self.flights.items() if d not in chosen))
+        buffered = [self.flights[d].version + self.S for d in self.replay.dispatches()]
+        rolling = [self.flights[d].version + self.S for d in self.rolls]
+        return gate_open(self.version, self.B, buffered, rolling, self.depth.possible)
 
     async def push(self) -> None:
         """Engines get the learner's weights, verified, before anything of the next version can be trained."""
@@ -177,11 +201,31 @@ class Pipeline:
             self.budget.pause()
             with self.observer.phase("drain", self.version):
                 await self.signal.until(lambda: not self.budget.rolling)
-        with self.observer.phase("push", self.learner.version):
-            self.observer.pushed(await self.publisher.publish(self.learner.version))
+        with self.observer.phase("push", self.version):
+            self.observer.pushed(await self.publisher.publish(self.version))
+        self.pushed = self.version
+        self.budget.resume()
+
+    def stepped(self) -> None:
+        """The learner has new weights, the engines not yet."""
         self.version = self.learner.version
         self.budget.still_needed = (self.cfg.train.max_steps - self.version) * self.B
-        self.budget.resume()
+
+    @property
+    def push_due(self) -> bool:
+        """Every pipeline.push_every steps; an evaluation and the end need the last weights, whatever the count."""
+        last = self.version == self.cfg.train.max_steps
+        return last or self.version - self.pushed >= self.cfg.pipeline.push_every or self.due(self.cfg.eval.steps)
+
+    def check(self) -> None:
+        """The law of conservation, after every step. Raises ConservationError with what does not add up."""
+        self.budget.check(rolling=len(self.rolls), buffered=len(self.replay), training=0)
+        self.ledger.check_open(f.key for f in self.flights.values())
+
+    @property
+    def cut(self) -> tuple[int, int]:
+        """What a checkpoint taken now would hold: (updates, attempts that ended)."""
+        return self.version, self.ledger.ends
 
     @property
     def exhausted(self) -> bool:
@@ -191,13 +235,3 @@ class Pipeline:
     def due(self, every: int) -> bool:
         """Whether something that happens every so many steps happens now."""
         return every > 0 and self.version % every == 0
-
-    def describe(self) -> str:
-        """Who waits for what, for the watchdog."""
-        waiting = {d for d in self.replay.dispatches()}
-        rolling = [f for d, f in self.flights.items() if d not in waiting]
-        text = f"the trainer is in '{self.observer.now}' at version {self.version}; replay holds {len(waiting)}/{self.B} groups, {len(rolling)} are rolling"
-        if rolling:
-            oldest = min(rolling, key=lambda f: f.dispatch)
-            text += f", the oldest is {oldest.key} since {time.monotonic() - oldest.started_at:.0f} s ({self.rollout.where(oldest.key)})"
-        return text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -12,9 +13,12 @@ import numpy as np
 from ..observability.metrics import MetricsLog
 from ..observability.progress import Progress
 from ..observability.trace import Trace
+from ..rollout.selection import LENGTH_FACTS
+from ..rollout.traced.trace import AGENT_FACTS
 from ..types import GroupMeta, StepReport
 from ..weights.publisher import PublishReport
 from .budget import Budget
+from .selection import SelectionMeter
 
 TRACKS = {"step": "learner", "push": "weights", "drain": "weights", "checkpoint": "ckpt", "evaluate": "eval"}
 METRICS = {
@@ -33,9 +37,11 @@ class Observer:
 
     def __init__(self, metrics: MetricsLog, trace: Trace, progress: Progress) -> None:
         self.metrics, self.trace, self.progress = metrics, trace, progress
-        self.now = "start"
+        self.now, self.since = "start", 0.0
+        """The trainer's phase, and when it began in the event loop's seconds."""
         self.on_phase: Callable[[], None] = lambda: None
         self._canary = 0.0
+        self.selection = SelectionMeter()
         self._last_step = time.monotonic()
         self._reset()
 
@@ -47,7 +53,7 @@ class Observer:
     @contextmanager
     def phase(self, name: str, version: int) -> Iterator[None]:
         """A stage of the trainer: named in the trace, timed in the metrics, told by the watchdog."""
-        before, self.now = self.now, name
+        before, self.now, self.since = self.now, name, asyncio.get_running_loop().time()
         self.on_phase()
         start = time.time()
         try:
@@ -60,6 +66,7 @@ class Observer:
                 self.trace.add(TRACKS[name], f"{name} {version}", start, end)
 
     def group(self, end: str, meta: GroupMeta | None, failed: str | None) -> None:
+        self.selection.ended(end, meta)
         if failed is not None:
             self._ends[f"{'failed' if end == 'failed' else 'requeued'}/{failed}"] += 1
         elif end == "filtered":
@@ -82,6 +89,7 @@ class Observer:
         wall, self._last_step = now - self._last_step, now
         row = {
             **rollout_metrics(self._groups),
+            **self.selection.row(),
             **report.metrics,
             **{name: float(n) for name, n in self._ends.items()},
             **{name: round(s, 4) for name, s in self._seconds.items()},
@@ -121,6 +129,12 @@ def rollout_metrics(groups: list[GroupMeta]) -> dict[str, float]:
         "truncated": float(np.average([g.stats["truncated"] for g in groups], weights=weights)),
         "group_seconds_mean": float(np.mean([g.seconds for g in groups])),
     }
+    for name in LENGTH_FACTS:  # with over-sampling only
+        if some := [g.stats[name] for g in groups if name in g.stats]:
+            out[f"oversample/{name}"] = float(np.mean(some))
+    for name in AGENT_FACTS:  # with external agents only
+        if some := [(g.stats[name], n) for g, n in zip(groups, weights, strict=True) if name in g.stats]:
+            out[f"agent/{name}"] = float(np.average([v for v, _ in some], weights=[n for _, n in some]))
     if correct.any():
         out["code_in_correct"] = float(code[correct].mean())
     return out

@@ -23,10 +23,10 @@ class Rollout(Protocol):
         """A payload for a group that was read from a checkpoint."""
 
     def where(self, key: GroupKey) -> str:
-        """Actor and environment that a rolling group is at, for a person."""
+        """The actor that a rolling group is at, for a person: "on rollout-0"."""
 
     def engine_stats(self) -> dict[str, float]:
-        """Cheap figures for the metrics; may be empty."""
+        """Cheap figures for the metrics; may be empty. `depth = auto` looks at running and waiting [sequences] and preemptions [so far]."""
 
 
 class Publisher(Protocol):

@@ -1,10 +1,15 @@
-"""Source: which prompt is issued next. Failed and interrupted prompts come before new ones; each issue gets a fresh key."""
+"""Source: which prompt is issued next. Failed and interrupted prompts come before new ones; each issue gets a fresh key.
+
+A prompt that is issued again keeps its place in line (its dispatch number): with staleness 0 the batches of a run with faults are then
+those of the run without, in the same order.
+"""
 
 from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
 
+from ..replay.buffer import Place
 from ..replay.ledger import Ledger
 from ..types import GroupKey, Task
 from .ports import Prompts
@@ -12,20 +17,27 @@ from .ports import Prompts
 
 @dataclass(slots=True)
 class Flight:
-    """One issued group. `dispatch` orders all flights; `version` is the policy's at dispatch, the oldest a token can have."""
+    """One issued group. `dispatch` is its prompt's place in line; `version` is the engines' at this issue, the oldest a token can have;
+    `started_at` in the event loop's seconds."""
 
     key: GroupKey
     dispatch: int
     version: int
     reissues: int = 0
     started_at: float = 0.0
+    env: str = ""
+
+    @property
+    def place(self) -> Place:
+        """The order in which groups are trained."""
+        return self.version, self.dispatch
 
 
 class Source:
     def __init__(self, prompts: Prompts, ledger: Ledger) -> None:
         self.prompts, self.ledger = prompts, ledger
         self.dispatched = 0
-        self._retries: deque[tuple[int, int, int]] = deque()
+        self._retries: deque[tuple[int, int, int, int]] = deque()
         self._ahead: tuple[int, int] | None = None
 
     @property
@@ -38,18 +50,19 @@ class Source:
     def issue(self, version: int, now: float) -> tuple[Flight, Task]:
         """Take the next prompt and enter it into the ledger; only when `ready`."""
         if self._retries:
-            epoch, prompt, reissues = self._retries.popleft()
+            epoch, prompt, reissues, dispatch = self._retries.popleft()
         else:
-            (epoch, prompt), reissues, self._ahead = self._ahead, 0, None
+            self.dispatched += 1
+            (epoch, prompt), reissues, dispatch, self._ahead = self._ahead, 0, self.dispatched, None
         key = GroupKey(epoch, prompt, self.ledger.next_attempt(epoch, prompt))
         self.ledger.issued(key, version)
-        self.dispatched += 1
-        return Flight(key, self.dispatched, version, reissues, now), self.prompts.task(prompt)
+        task = self.prompts.task(prompt)
+        return Flight(key, dispatch, version, reissues, now, task.env), task
 
     def requeue(self, flight: Flight, reason: str, *, counts: bool = True) -> None:
         """End this attempt and issue the prompt again. `counts`: towards train.max_reissues (a crash of ours does not)."""
         self.ledger.ended("requeued", flight.key, reason=reason)
-        self._retries.append((flight.key.epoch, flight.key.prompt, flight.reissues + counts))
+        self._retries.append((flight.key.epoch, flight.key.prompt, flight.reissues + counts, flight.dispatch))
 
     def state(self) -> dict:
         return {

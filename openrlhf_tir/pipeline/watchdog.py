@@ -1,22 +1,26 @@
-"""Watchdog: nothing progressed for too long -> say which edge is blocked, dump every task, abort."""
+"""Watchdog: nothing progressed for too long -> name the blocked edge, dump every task's stack to a file, save what can be saved, abort."""
 
 from __future__ import annotations
 
 import asyncio
-import io
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 from ..errors import StallError
+from .diagnosis import stacks
 
 log = logging.getLogger(__name__)
+DUMP = "stall.txt"
+RESCUE_TIMEOUT_S = 300.0
+"""What stalled the run may stall its last checkpoint too."""
 
 
 class Watchdog:
-    """`beat` on every finished group and step. `describe` names who waits for what."""
+    """`beat` on every finished group and phase. `describe` names who waits for what; `rescue` writes a checkpoint and says which."""
 
-    def __init__(self, timeout_s: float, describe: Callable[[], str]) -> None:
-        self.timeout_s, self.describe = timeout_s, describe
+    def __init__(self, timeout_s: float, describe: Callable[[], str], rescue: Callable[[], Awaitable[str]], run_dir: Path) -> None:
+        self.timeout_s, self.describe, self.rescue, self.dump = timeout_s, describe, rescue, run_dir / DUMP
         self._last = 0.0
 
     def beat(self) -> None:
@@ -28,12 +32,14 @@ class Watchdog:
         loop = asyncio.get_running_loop()
         while (left := self._last + self.timeout_s - loop.time()) > 0:
             await asyncio.sleep(left)
-        log.error("Stalled. Tasks:\n%s", _stacks())
-        raise StallError(f"No progress for {self.timeout_s:.0f} s: {self.describe()}. Fix what is named, then start again with --resume.")
+        said = f"No progress for {self.timeout_s:.0f} s: {self.describe()}."
+        log.error(said)
+        self.dump.write_text(f"{said}\n\n{stacks()}")
+        raise StallError(f"{said} Stacks of all tasks: {self.dump}. {await self._save()} Fix what is named, then start again with --resume.")
 
-
-def _stacks() -> str:
-    out = io.StringIO()
-    for task in asyncio.all_tasks():
-        task.print_stack(limit=6, file=out)
-    return out.getvalue()
+    async def _save(self) -> str:
+        try:
+            async with asyncio.timeout(RESCUE_TIMEOUT_S):
+                return await self.rescue()
+        except Exception as e:  # the stall is what must be reported, whatever else is broken
+            return f"No checkpoint could be written ({type(e).__name__}: {e}); the one before counts."

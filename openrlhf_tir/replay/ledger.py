@@ -18,6 +18,7 @@ import json
 import os
 import time
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -76,9 +77,13 @@ class Ledger:
             self._attempts[key.epoch, key.prompt] = key.attempt
         self._append(event, key, **facts)
 
+    @property
+    def ends(self) -> int:
+        """Attempts that ended since this process opened the ledger."""
+        return sum(self.counts[event] for event in TERMINAL)
+
     def committed(self, step: int, upto: int) -> None:
         self._append("committed", None, step=step, upto=upto)
-        self.sync()
 
     def rolled_back(self, upto: int, open_keys: list[GroupKey]) -> None:
         """The surviving lineage is the first `upto` lines; `open_keys` were rolling at that cut and stay to be ended."""
@@ -86,9 +91,16 @@ class Ledger:
         self._open = set(open_keys)
         self.sync()
 
-    @property
-    def open_keys(self) -> list[GroupKey]:
-        return sorted(self._open)
+    def check_open(self, keys: Iterable[GroupKey]) -> None:
+        """`keys` are all groups that the pipeline has in hand. Raises ConservationError when they are not those that are open here."""
+        keys = set(keys)
+        lost, unknown = sorted(self._open - keys), sorted(keys - self._open)
+        if lost or unknown:
+            said = [f"{what} {', '.join(map(str, some[:5]))}" for what, some in (("lost:", lost), ("ended, yet in flight:", unknown)) if some]
+            raise ConservationError(
+                f"The ledger and the pipeline disagree about {len(lost) + len(unknown)} groups (epoch/prompt/attempt; {'; '.join(said)}). "
+                f"Resume from the last checkpoint and report this with {self.path}."
+            )
 
     def _append(self, event: str, key: GroupKey | None, **facts) -> None:
         row = {"t": round(time.time(), 3), "e": event} | ({"k": list(key)} if key else {}) | facts
@@ -97,7 +109,7 @@ class Ledger:
         self.counts[event] += 1
 
     def sync(self) -> None:
-        self._file.flush()
+        """What was appended is on disk; may be called from a thread (every line leaves our buffer when it is written)."""
         os.fsync(self._file.fileno())
 
     def close(self) -> None:
@@ -111,6 +123,10 @@ class Audit:
 
     trained: list[tuple[int, int]] = field(default_factory=list)
     committed_trained: list[tuple[int, int]] = field(default_factory=list)
+    provisional: int = 0
+    """Prompts that ended after the last checkpoint's cut: a resume takes them back."""
+    waiting: list[tuple[int, int]] = field(default_factory=list)
+    """Prompts that are to be issued again and have not been."""
     ended: Counter = field(default_factory=Counter)
     open: list[GroupKey] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
@@ -119,8 +135,9 @@ class Audit:
 
 def surviving(path: Path) -> tuple[list[dict], int]:
     """The events of the surviving lineage, and how many roll-backs there were."""
+    text = path.read_text()
     kept, rollbacks = [], 0
-    for number, line in enumerate(path.read_text().splitlines()):
+    for number, line in enumerate(text[: text.rfind("\n") + 1].splitlines()):  # a run that is being killed may have half a line
         row = json.loads(line) | {"line": number}
         if row["e"] == "rolled_back":
             kept = [r for r in kept if r["line"] < row["upto"]]
@@ -130,16 +147,20 @@ def surviving(path: Path) -> tuple[list[dict], int]:
 
 
 def audit(path: Path) -> Audit:
-    """Replays the ledger: in the surviving lineage no attempt ends twice, and no prompt is trained twice in an epoch."""
+    """Replays the ledger: in the surviving lineage no attempt ends twice, and every prompt of an epoch has at most one end.
+
+    With the run over, `open`, `waiting` and `provisional` empty and no `errors`, every prompt that was issued has exactly one committed end.
+    """
     rows, rollbacks = surviving(path)
     out = Audit(rollbacks=rollbacks)
     open_keys: dict[GroupKey, int] = {}
     ended: dict[tuple[int, int], str] = {}
-    provisional: list[tuple[int, tuple[int, int]]] = []
+    requeued: set[tuple[int, int]] = set()
+    provisional: list[tuple[int, tuple[int, int], str]] = []
     for row in rows:
         if "k" not in row:  # committed or rolled_back: what stands before `upto` is safe
-            out.committed_trained += [p for line, p in provisional if line < row["upto"]]
-            provisional = [(line, p) for line, p in provisional if line >= row["upto"]]
+            out.committed_trained += [p for line, p, event in provisional if line < row["upto"] and event == "trained"]
+            provisional = [entry for entry in provisional if entry[0] >= row["upto"]]
             continue
         key = GroupKey(*row["k"])
         prompt = (key.epoch, key.prompt)
@@ -147,16 +168,19 @@ def audit(path: Path) -> Audit:
             if key in open_keys or prompt in ended:
                 out.errors.append(f"line {row['line']}: {key} was issued although the prompt is {ended.get(prompt, 'still open')}")
             open_keys[key] = row["line"]
+            requeued.discard(prompt)
             continue
         if open_keys.pop(key, None) is None:
             out.errors.append(f"line {row['line']}: {key} ended as {row['e']} without being open")
         out.ended[row["e"] if row["e"] == "trained" else f"{row['e']}({row.get('reason', '')})"] += 1
-        if row["e"] != "requeued":
-            ended[prompt] = row["e"]
+        if row["e"] == "requeued":
+            requeued.add(prompt)
+            continue
+        ended[prompt] = row["e"]
+        provisional.append((row["line"], prompt, row["e"]))
         if row["e"] == "trained":
             out.trained.append(prompt)
-            provisional.append((row["line"], prompt))
     twice = [p for p, k in Counter(out.trained).items() if k > 1]
     out.errors += [f"prompt {p} of epoch {e} was trained more than once" for e, p in twice]
-    out.open = sorted(open_keys)
+    out.open, out.waiting, out.provisional = sorted(open_keys), sorted(requeued), len(provisional)
     return out

@@ -4,10 +4,12 @@
         text = await env.reset()
         reply = await env.step(code, step_id=0)         outcome ok or model_error
 
-One client per rollout actor, for its whole life: connections are pooled and `max_concurrency` holds over all sessions.
+One client per rollout actor, for its whole life. What happens to a call:
 
-    broken connection, 5xx      tried again with the same ids (the server answers an id once), `max_retries` times, backing off
-    429, outcome capacity       tried again after Retry-After; not a failure, bounded by the deadline alone
+    no server is up             waits, a session for `outage_timeout_s`, a step until its deadline     (env_urls, breaker)
+    no room                     waits for a credit, 429 and outcome capacity included, `capacity_timeout_s` in all; the
+                                deadline does not run meanwhile; then EnvFull                          (credits)
+    broken connection, 5xx      sent again with the same ids (the server runs an id once), `max_retries` times, backing off
     outcome timeout, deadline   EnvTimeout
     everything else             EnvError with URL and fact: env_error, lost session, a body that is not the protocol's
 """
@@ -19,55 +21,65 @@ import logging
 import random
 import uuid
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Self, TypeVar
 
-import aiohttp
-from pydantic import BaseModel, ValidationError
-
-from ..errors import EnvError, EnvTimeout, unknown
-from ..protocol import TRAINABLE_OUTCOMES, EnvSchema, ResetReply, ResetRequest, StepReply, StepRequest
+from ..config import Env
+from ..errors import EnvError, EnvFull, EnvTimeout
+from ..protocol import TRAINABLE_OUTCOMES, EnvSchema, Health, StepReply, StepRequest
+from .env_http import CONNECT_TIMEOUT_S, Broken, EnvHttp, EnvNonsense, Full
+from .env_session import Session
+from .env_urls import EnvServer, EnvUrls
+from .step_batches import StepBatches
 
 log = logging.getLogger(__name__)
-Wire = TypeVar("Wire", bound=BaseModel)
-
-MAX_REPLY_BYTES = 16 << 20
-CONNECT_TIMEOUT_S = 5.0
-
-
-class _Again(Exception):
-    """The request may be sent again. `after_s` is set when the server said when: that is no failure."""
-
-    def __init__(self, fact: str, after_s: float | None = None) -> None:
-        super().__init__(fact)
-        self.fact, self.after_s = fact, after_s
+T = TypeVar("T")
+Urls = Mapping[str, str | Sequence[str]]
+MAX_PAUSE_S = 5.0
 
 
 class EnvClient:
     def __init__(
         self,
-        urls: Mapping[str, str | Sequence[str]],
+        urls: Urls,
         *,
         token: str | None = None,
-        max_concurrency: int = 64,
+        owner: str = "",
+        max_concurrency: int = 256,
         step_timeout_s: float = 20.0,
         reset_timeout_s: float = 60.0,
+        capacity_timeout_s: float = 300.0,
+        outage_timeout_s: float = 120.0,
+        hedge_after_s: float | None = None,
         max_retries: int = 3,
         backoff_s: float = 0.1,
         grace_s: float = 2.0,
+        probe_pause_s: float = 1.0,
     ) -> None:
         """`urls`: environment -> base URL, or several among which sessions are spread.
 
+        `owner` begins every session's id, so that others can close what this process leaves behind when it is killed.
         `grace_s` is how much longer than its deadline a step is waited for: the server's own "timeout" says more than a cut connection.
+        `probe_pause_s` is how long a server that failed is left alone before it is asked for its health; doubled each time.
         """
-        self._urls = {env: [u.rstrip("/") for u in ([given] if isinstance(given, str) else given)] for env, given in urls.items()}
-        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
         self.step_timeout_s, self.reset_timeout_s, self.max_retries = step_timeout_s, reset_timeout_s, max_retries
-        self.backoff_s, self.grace_s = backoff_s, grace_s
-        self._slots = asyncio.Semaphore(max_concurrency)
-        self._open: Counter[str] = Counter()  # sessions per server
-        self._closing: set[asyncio.Task] = set()
-        self._http: aiohttp.ClientSession | None = None
+        self.capacity_timeout_s, self.outage_timeout_s, self.hedge_after_s = capacity_timeout_s, outage_timeout_s, hedge_after_s
+        self.backoff_s, self.grace_s, self.owner = backoff_s, grace_s, owner or uuid.uuid4().hex[:8]
+        self.http = EnvHttp(token)
+        self.urls = EnvUrls(urls, most=max_concurrency, probe=self._probe, probe_pause_s=probe_pause_s)
+        self.send_step: Callable[[str, StepRequest, float], Awaitable[StepReply]] = self._post_step
+        """(base URL, request, seconds to wait) -> reply; one that sends several together may take its place. Raises as EnvHttp does."""
+        self.outcomes: Counter[tuple[str, str]] = Counter()
+        """(environment, ok | model_error | env_error | timeout | capacity) -> calls that ended so; also `retry`, `refused`, `hedge`."""
+        self._background: set[asyncio.Task] = set()
+
+    @classmethod
+    def of(cls, cfg: Env, urls: Urls, *, token: str | None = None, owner: str = "") -> EnvClient:
+        """The client that the configuration describes."""
+        same = ("max_concurrency", "step_timeout_s", "reset_timeout_s", "capacity_timeout_s", "outage_timeout_s", "hedge_after_s", "max_retries")
+        client = cls(urls, token=token, owner=owner, **{name: getattr(cfg, name) for name in same})
+        client.send_step = StepBatches(client.check, client.send_step, client.http.step_batch, max_batch=cfg.max_batch, max_wait_ms=cfg.batch_wait_ms)
+        return client
 
     async def __aenter__(self) -> Self:
         return self
@@ -77,152 +89,120 @@ class EnvClient:
 
     async def close(self) -> None:
         """Waits for sessions that are being closed, then closes the connections."""
-        await asyncio.gather(*self._closing)
-        if self._http is not None:
-            await self._http.close()
+        await self.urls.close()
+        while self._background:
+            await asyncio.wait(self._background)
+        await self.http.close()
 
     def session(self, env: str, task: Mapping[str, Any], *, seed: int = 0) -> Session:
         """An async context manager; leaving it closes the session. Raises ConfigError for an environment without a URL."""
-        if not self._urls.get(env):
-            raise unknown("env", env, self._urls, "Give its server's URL (env.url), or correct the row's env column.")
+        self.urls.check(env)
         return Session(self, env, dict(task), seed)
+
+    def set_urls(self, urls: Urls) -> None:
+        """Swap the map: new sessions go to its servers once they are healthy, open ones end where they are."""
+        self.urls.set_urls(urls)
+
+    @property
+    def servers(self) -> list[str]:
+        """Every base URL that may hold a session of ours, processes behind a front port included."""
+        return sorted({s.url for s in self.urls})
+
+    def stats(self) -> dict[str, float]:
+        """Gauges and counters by environment, for /metrics: `sessions/ENV`, `in_flight/ENV`, `waiting/ENV`, `down/ENV`, `calls/ENV/OUTCOME`."""
+        figures: Counter[str] = Counter()
+        for s in self.urls:
+            figures[f"sessions/{s.env}"] += s.sessions
+            figures[f"in_flight/{s.env}"] += s.credits.in_flight
+            figures[f"waiting/{s.env}"] += s.credits.waiting
+            figures[f"down/{s.env}"] += s.breaker.state != "closed"
+        return {name: float(n) for name, n in figures.items()} | {f"calls/{env}/{what}": float(n) for (env, what), n in self.outcomes.items()}
 
     async def check(self, url: str) -> EnvSchema:
         """What the server at `url` is. Raises EnvError with a remedy when none answers."""
         url = url.rstrip("/")
         try:
-            return await self._send("GET", f"{url}/schema", None, EnvSchema, timeout_s=CONNECT_TIMEOUT_S)
-        except (_Again, EnvTimeout) as e:
+            return await self.http.send("GET", f"{url}/schema", None, EnvSchema, timeout_s=CONNECT_TIMEOUT_S)
+        except (Broken, Full, EnvTimeout) as e:
             raise EnvError(f"No environment server answers at {url} ({e}). Start one (`python -m env_servers.python_tir`), or correct env.url.") from None
 
-    async def _call(self, path: str, request: BaseModel, kind: type[Wire], *, timeout_s: float, server: list[str], grace_s: float = 0.0) -> Wire:
-        """POST until there is an answer. `server` holds the base URLs to try, rotated after a failure. Raises EnvError, EnvTimeout."""
+    async def call(
+        self,
+        env: str,
+        choose: Callable[[float], Awaitable[EnvServer]],
+        send: Callable[[EnvServer, float], Awaitable[T]],
+        *,
+        timeout_s: float,
+        ready: Callable[[EnvServer], bool] = lambda server: server.breaker.admits,
+    ) -> T:
+        """Send until there is an answer. Raises EnvError, EnvTimeout, EnvFull.
+
+        `choose(seconds)` gives a server that is `ready`, and raises TimeoutError when for so long there was none with room;
+        `send(server, seconds)` is one attempt and its deadline, which runs only while a server works on the call.
+        """
         clock = asyncio.get_running_loop().time
-        async with self._slots:
-            give_up, failures, body = clock() + timeout_s, 0, request
-            while True:
-                url = server[0] + path
-                left = give_up - clock()
+        left, failures, give_up = timeout_s, 0, clock() + self.capacity_timeout_s
+        while True:
+            try:
+                server = await choose(give_up - clock())
+                await server.credits.acquire(give_up - clock())
+            except TimeoutError:
+                raise EnvFull(f"Env {env!r} had no room for {self.capacity_timeout_s:g} s. Add env workers, or raise env.capacity_timeout_s.") from None
+            if not ready(server):
+                server.credits.release()
+                continue
+            sent = clock()
+            try:
+                return await self._attempt(server, send, left)
+            except Full:  # `choose` and the credits know until when
+                self.outcomes[server.env, "refused"] += 1
+            except Broken as e:
+                failures += 1
+                if failures > self.max_retries:
+                    raise EnvError(f"{server.url} failed {failures} times, the last time with: {e.fact}. Is the server alive?") from None
+                # Jitter, so that a fleet that failed together does not come back together.
+                await asyncio.sleep(min(MAX_PAUSE_S, self.backoff_s * 2 ** (failures - 1)) * random.uniform(0.5, 1.5))
+                left -= clock() - sent
                 if left <= 0:
-                    raise EnvTimeout(f"{url} had no room or no answer within {timeout_s:g} s. Add env workers, or raise env.step_timeout_s.")
-                if isinstance(request, StepRequest):
-                    body = request.model_copy(update={"deadline_s": left})
-                try:
-                    return await self._send("POST", url, body, kind, timeout_s=left + grace_s)
-                except _Again as e:
-                    pause = e.after_s
-                    if pause is None:
-                        failures += 1
-                        if failures > self.max_retries:
-                            raise EnvError(f"{url} failed {failures} times, the last time with: {e.fact}. Is the server alive?") from None
-                        pause = min(5.0, self.backoff_s * 2 ** (failures - 1))
-                        server.append(server.pop(0))
-                # Jitter, so that a fleet that was refused together does not come back together.
-                await asyncio.sleep(min(pause * random.uniform(0.5, 1.5), max(0.0, give_up - clock())))
+                    raise EnvTimeout(f"{server.url} gave no answer within {timeout_s:g} s; the last fault: {e.fact}. Is the server alive?") from None
+                self.outcomes[server.env, "retry"] += 1
 
-    async def _send(self, method: str, url: str, body: BaseModel | None, kind: type[Wire], *, timeout_s: float) -> Wire:
-        """One request. Raises _Again, EnvTimeout, EnvError."""
-        if self._http is None:
-            self._http = aiohttp.ClientSession(headers=self._headers, connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=60))
-        timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=CONNECT_TIMEOUT_S)
-        data = None if body is None else body.model_dump_json().encode()
+    async def _attempt(self, server: EnvServer, send: Callable[[EnvServer, float], Awaitable[T]], left: float) -> T:
+        """One attempt with a credit in hand, which is given back; breaker and credits learn how it went."""
+        ticket, answered = server.breaker.enter(), False
         try:
-            async with self._http.request(method, url, data=data, headers={"Content-Type": "application/json"}, timeout=timeout) as response:
-                content = await _read(response, url)
-        except aiohttp.InvalidURL:
-            raise EnvError(f"{url!r} is not a URL. Write http://host:port.") from None
-        except aiohttp.ClientError as e:
-            raise _Again(f"{type(e).__name__}: {e}") from e
-        except TimeoutError:
-            raise EnvTimeout(f"{url} did not answer within {timeout_s:g} s. Add env workers, or raise env.step_timeout_s.") from None
-        if response.status == 429:
-            raise _Again("the server is full (429)", after_s=_seconds(response.headers.get("Retry-After")))
-        if response.status >= 500:
-            raise _Again(f"HTTP {response.status}: {_excerpt(content)}")
-        if response.status == 401:
-            raise EnvError(f"{url} refused the bearer token (401). Set the variable that env.token_env names to the server's token.")
-        if response.status != 200:
-            raise EnvError(f"{url} answered HTTP {response.status}: {_excerpt(content)}")
-        try:
-            reply = kind.model_validate_json(content)
-        except ValidationError as e:
-            first = e.errors(include_url=False, include_input=False)[0]
-            fact = f"{'.'.join(map(str, first['loc'])) or 'body'}: {first['msg']}"
-            raise EnvError(f"{url} sent no valid {kind.__name__}: {fact}; got {_excerpt(content)}. Does this server speak the protocol?") from None
-        if isinstance(reply, StepReply) and reply.outcome == "capacity":
-            raise _Again("the server is full", after_s=_seconds(str(reply.signals.get("retry_after_s", ""))))
-        return reply
-
-
-class Session:
-    """One trajectory's environment; used by one coroutine."""
-
-    def __init__(self, client: EnvClient, env: str, task: dict[str, Any], seed: int) -> None:
-        self._client, self._env = client, env
-        self._request = ResetRequest(task=task, seed=seed, session_id=uuid.uuid4().hex)
-        self._server: str | None = None
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *exc: object) -> None:
-        """Closes the session in the background: an episode does not wait for it, and a cancelled one need not."""
-        if self._server is not None:
-            task = asyncio.create_task(self._close(self._server), name=f"close {self._request.session_id}")
-            self._client._closing.add(task)
-            task.add_done_callback(self._client._closing.discard)
-            self._server = None
-
-    async def reset(self) -> str:
-        """The first observation. Raises EnvError, EnvTimeout."""
-        c = self._client
-        servers = sorted(c._urls[self._env], key=lambda url: (c._open[url], random.random()))
-        reply = await c._call("/reset", self._request, ResetReply, timeout_s=c.reset_timeout_s, server=servers)
-        self._server = (reply.server or servers[0]).rstrip("/")
-        c._open[self._server] += 1
-        return reply.observation
-
-    async def step(self, action: str, *, step_id: int) -> StepReply:
-        """Outcome ok or model_error. Raises EnvError, EnvTimeout."""
-        if self._server is None:
-            raise RuntimeError("step() before reset(): the session is not open.")
-        c = self._client
-        request = StepRequest(session_id=self._request.session_id, step_id=step_id, action=action, deadline_s=c.step_timeout_s)
-        reply = await c._call("/step", request, StepReply, timeout_s=c.step_timeout_s, server=[self._server], grace_s=c.grace_s)
-        if (reply.session_id, reply.step_id) != (request.session_id, step_id):
-            raise EnvError(f"{self._server}/step answered for another step ({reply.session_id}/{reply.step_id}, asked {request.session_id}/{step_id}).")
-        if reply.outcome in TRAINABLE_OUTCOMES:
+            reply = await send(server, left)
+            answered = True
+            outcome = reply.outcome if isinstance(reply, StepReply) else None
+            if outcome != "timeout":
+                server.credits.answered()
+            if outcome == "env_error":
+                self.urls.failed(server, ticket, f"outcome env_error: {reply.signals.get('error', 'no reason given')}")
+            elif outcome in TRAINABLE_OUTCOMES:
+                self.urls.succeeded(server, ticket)
             return reply
-        if reply.outcome == "timeout":
-            raise EnvTimeout(f"{self._server}/step missed its deadline of {c.step_timeout_s:g} s. Add env workers, or raise env.step_timeout_s.")
-        raise EnvError(f"{self._server}/step failed with outcome {reply.outcome}: {reply.signals.get('error', 'no reason given')}")
+        except (Broken, EnvNonsense, EnvTimeout) as e:
+            self.urls.failed(server, ticket, str(e))
+            raise
+        finally:
+            self.urls.left(server, ticket, answered)
+            server.credits.release()
 
-    async def _close(self, server: str) -> None:
-        c = self._client
-        c._open[server] -= 1
+    async def _post_step(self, server: str, request: StepRequest, timeout_s: float) -> StepReply:
+        return await self.http.send("POST", f"{server}/step", request, StepReply, timeout_s=timeout_s)
+
+    async def _probe(self, server: EnvServer) -> None:
         try:
-            async with c._http.delete(f"{server}/session/{self._request.session_id}", timeout=aiohttp.ClientTimeout(total=CONNECT_TIMEOUT_S)):
-                pass
-        except (aiohttp.ClientError, TimeoutError) as e:
-            log.debug("session %s was not closed (%s); it expires on the server", self._request.session_id, e)
+            health = await self.http.send("GET", f"{server.url}/health", None, Health, timeout_s=CONNECT_TIMEOUT_S)
+        except (Broken, Full, EnvTimeout) as e:
+            raise EnvError(f"/health: {e}") from None
+        if health.env != server.env:
+            raise EnvError(f"it is env {health.env!r}")
+        if health.status == "draining" and server.listed:
+            raise EnvError("it is draining")
 
-
-async def _read(response: aiohttp.ClientResponse, url: str) -> bytes:
-    content = bytearray()
-    async for part in response.content.iter_any():
-        content += part
-        if len(content) > MAX_REPLY_BYTES:
-            raise EnvError(f"{url} sent more than {MAX_REPLY_BYTES} bytes. Cap the environment's observation.")
-    return bytes(content)
-
-
-def _seconds(retry_after: str | None) -> float:
-    """Retry-After in seconds; 1 when it is missing or a date."""
-    try:
-        return min(60.0, max(0.0, float(retry_after or 1)))
-    except ValueError:
-        return 1.0
-
-
-def _excerpt(content: bytes) -> str:
-    return repr(content[:200].decode("utf-8", "replace"))
+    def in_background(self, work: Awaitable[None], name: str) -> None:
+        """Run to its end even when the caller is cancelled; `close` waits for it."""
+        task = asyncio.create_task(work, name=name)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)

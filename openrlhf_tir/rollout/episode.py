@@ -4,6 +4,7 @@
     protocol.advance(segment)  -> End                   done
                                -> GoOn                  sample on
                                -> Call(action)          env.step(action); its output is tokenised once and appended
+                               -> Reject(action, ...)   a call that cannot be read: told to the model, recorded for the reward
 
 Token in, token out: what was sampled is never decoded and encoded again, and nothing is appended that nobody produced (no EOS).
 The response budget counts model and environment tokens; an inserted block is never cut and may overshoot it.
@@ -21,8 +22,12 @@ import numpy as np
 from ..errors import InfraError
 from ..protocol import StepReply
 from ..types import Sampling, Segment, ToolCall, Trajectory
+from .codec import REPLACEMENT
 from .engine import Codec, Engine
-from .turns import Call, End, TurnProtocol
+from .turns import Call, End, Reject, TurnProtocol
+
+MAX_CHARS_PER_TOKEN = 256
+"""No vocabulary has a longer token: what has more characters than this allows is too long, without being tokenised."""
 
 
 class EnvSession(Protocol):
@@ -55,19 +60,19 @@ async def run_episode(
 ) -> Trajectory:
     """Sample one response. An infrastructure fault ends it with `failed` set; any other exception is a bug and is raised."""
     traj = Trajectory(index=index, prompt_ids=np.asarray(prompt_ids, np.int32))
-    context = list(prompt_ids)
+    context = traj.prompt_ids.tolist()
 
     def append(segment: Segment) -> None:
         traj.segments.append(segment)
         context.extend(segment.token_ids.tolist())
 
-    def observe(text: str) -> None:
-        if ids := codec.encode(text):
+    def observe(text: str, ids: Sequence[int] | None = None) -> None:
+        if text and (ids := codec.encode(text) if ids is None else ids):
             append(Segment.of_env(ids, text))
 
     try:
         observe(await env.reset())
-        turn = -1
+        turn = step_id = -1
         while (remaining := limits.max_new_tokens - (len(context) - len(prompt_ids))) > 0:
             turn += 1
             sampling = Sampling(remaining, protocol.stops, limits.temperature, limits.top_p, seed_of(turn))
@@ -81,9 +86,13 @@ async def run_episode(
                 case End():
                     break
                 case Call(action):
-                    call = await _run(env, action, step_id=len(traj.calls))
+                    step_id += 1
+                    call = await _run(env, action, step_id)
                     traj.calls.append(call)
-                    observe(_block(protocol, codec, call.observation, limits.output_max_tokens) + protocol.after_insertion())
+                    observe(*_insertion(protocol, codec, call.observation, limits.output_max_tokens))
+                case Reject(action, defect, message):
+                    traj.calls.append(ToolCall(action, message, "model_error", {"error_type": "malformed_call", "defect": defect}))
+                    observe(*_insertion(protocol, codec, message, limits.output_max_tokens))
                 case go_on:
                     observe(go_on.text)
         else:
@@ -99,12 +108,21 @@ async def _run(env: EnvSession, action: str, step_id: int) -> ToolCall:
     return ToolCall(action, reply.observation, reply.outcome, reply.signals, time.monotonic() - start)
 
 
-def _block(protocol: TurnProtocol, codec: Codec, observation: str, max_tokens: int) -> str:
+def _insertion(protocol: TurnProtocol, codec: Codec, observation: str, max_tokens: int) -> tuple[str, list[int]]:
+    """The text to insert and its tokens: the observation's block, shortened as the protocol says, and what follows it."""
+    block, ids = _block(protocol, codec, observation, max_tokens)
+    after = protocol.after_insertion()
+    return (block + after, codec.encode(block + after)) if after else (block, ids)
+
+
+def _block(protocol: TurnProtocol, codec: Codec, observation: str, max_tokens: int) -> tuple[str, list[int]]:
+    most = MAX_CHARS_PER_TOKEN * max_tokens
     block = protocol.insertion(observation)
-    if len(codec.encode(block)) <= max_tokens:
-        return block
+    if len(block) <= most and len(ids := codec.encode(block)) <= max_tokens:
+        return block, ids
     message = protocol.too_long()
     if message is None:
         room = max(0, max_tokens - len(codec.encode(protocol.insertion(""))))
-        message = codec.decode(codec.encode(observation)[:room])
-    return protocol.insertion(message)
+        message = codec.decode(codec.encode(observation[:most])[:room]).rstrip(REPLACEMENT)  # the cut may be inside a character
+    block = protocol.insertion(message)
+    return block, codec.encode(block)

@@ -20,8 +20,10 @@ from ..config import Config
 from ..errors import EngineError, WeightsUnverified
 from ..types import Completion, Sampling
 from ..weights.digest import digest_file
+from ..weights.verify import Canary
 from .busy import BusyMeter
 from .codec import HfCodec, IncrementalDecoder
+from .proof import Proof
 
 if TYPE_CHECKING:
     import torch
@@ -38,6 +40,8 @@ class TorchEngine:
         self._running = asyncio.Event()
         self._running.set()
         self._busy = BusyMeter()
+        self.proof = Proof()
+        """Never waits: a push is over only when its canary was answered, and nothing is decoded meanwhile."""
         self._unfinished, self._tokens = 0, 0
 
     @classmethod
@@ -81,7 +85,7 @@ class TorchEngine:
     async def resume(self) -> None:
         self._running.set()
 
-    async def update_weights(self, path: Path, version: int, digest: str) -> None:
+    async def update_weights(self, path: Path, version: int, digest: str, canary: Canary | None = None) -> list[Completion]:
         from safetensors.torch import load_file
 
         received = digest_file(path)
@@ -93,6 +97,13 @@ class TorchEngine:
             if set(missing) - tied or unexpected:
                 raise WeightsUnverified(f"{path} does not hold this model: missing {sorted(set(missing) - tied)}, unexpected {unexpected}")
             self.version = version
+        return await self.canary(*canary) if canary else []
+
+    async def proved(self, version: int) -> None:
+        """Nothing is held back here: this engine is for tests, which ask the publisher."""
+
+    async def discard(self, why: str) -> None:
+        raise WeightsUnverified(why)
 
     async def canary(self, prompt_ids: list[list[int]], max_tokens: int, seed: int) -> list[Completion]:
         if not self._running.is_set():
@@ -109,6 +120,9 @@ class TorchEngine:
             "version": self.version,
             "paused": float(not self._running.is_set()),
         }
+
+    async def openai_app(self, cfg: Config) -> None:
+        """There is none."""
 
     def drain_busy_intervals(self) -> list[tuple[float, float]]:
         return self._busy.drain()

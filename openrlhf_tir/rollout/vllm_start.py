@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ..config import Config
 
 if TYPE_CHECKING:
-    from fastapi import FastAPI
     from vllm.engine.arg_utils import AsyncEngineArgs
-    from vllm.v1.engine.async_llm import AsyncLLM
 
 DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 CPU_KV_CACHE_MIB = 256
@@ -24,6 +22,8 @@ class LatestStats:
 
     def __init__(self) -> None:
         self.running, self.waiting, self.kv_usage = 0, 0, 0.0
+        self.prefix_tokens = self.prefix_hits = self.preemptions = 0
+        """Since the engine started: prompt tokens looked up in the prefix cache, and found; requests that lost their KV to others."""
 
     def __call__(self, vllm_config: Any, engine_index: int = 0) -> LatestStats:
         return self
@@ -31,6 +31,10 @@ class LatestStats:
     def record(self, scheduler_stats: Any, iteration_stats: Any, mm_cache_stats: Any = None, engine_idx: int = 0) -> None:
         if s := scheduler_stats:
             self.running, self.waiting, self.kv_usage = s.num_running_reqs, s.num_waiting_reqs, s.kv_cache_usage
+            self.prefix_tokens += s.prefix_cache_stats.queries
+            self.prefix_hits += s.prefix_cache_stats.hits
+        if iteration_stats:
+            self.preemptions += iteration_stats.num_preempted_reqs
 
     def log_engine_initialized(self) -> None:
         """Nothing to say."""
@@ -72,22 +76,9 @@ def engine_args(model: str, cfg: Config, *, gpu: bool, index: int) -> AsyncEngin
         max_num_seqs=v.max_num_seqs,
         max_model_len=v.max_model_len or cfg.data.max_len,
         seed=cfg.train.seed + 1000 * index,
+        scheduling_policy="priority",  # by arrival, as ever, but for the canary
+        generation_config="vllm",  # the model's own file would set temperature and top_k of requests that name none; its EOS ids still count
         weight_transfer_config=WeightTransferConfig(backend=v.sync_backend),
         worker_extension_cls="openrlhf_tir.weights.file_backend.WorkerExtension",
         **memory,
     )
-
-
-async def openai_app(llm: AsyncLLM, model: str) -> FastAPI:
-    """vLLM's HTTP API on an engine that is already running. Its lifespan only logs statistics, so it may be mounted."""
-    from vllm.entrypoints.launchers.api_server.app_state import init_app_state
-    from vllm.entrypoints.launchers.app import build_app
-    from vllm.entrypoints.launchers.cli_args import make_arg_parser, validate_parsed_serve_args
-    from vllm.utils.argparse_utils import FlexibleArgumentParser
-
-    args = make_arg_parser(FlexibleArgumentParser()).parse_args(["--model", model])
-    validate_parsed_serve_args(args)
-    tasks = await llm.get_supported_tasks()
-    app = build_app(args, tasks, llm.model_config)
-    await init_app_state(llm, app.state, args, tasks)
-    return app

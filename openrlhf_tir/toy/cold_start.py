@@ -54,14 +54,14 @@ class Batch(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """Learning rate: linear warm-up, then linear to `final_lr_ratio` of the peak over all stages; repairs run at `repair_lr_ratio`."""
+    """Learning rate: linear warm-up, then linear to `final_lr_ratio` of the peak over all stages; each repair again, from `repair_lr_ratio`."""
 
     stages: tuple[Stage, ...] = (Stage(600, 0.85), Stage(120, 0.36))
     batch_size: int = 16
     lr: float = 2e-3
     warmup_steps: int = 50
     final_lr_ratio: float = 0.05
-    repair_lr_ratio: float = 0.15
+    repair_lr_ratio: float = 0.4
     max_repairs: int = 4
 
     @property
@@ -89,10 +89,11 @@ def batches(schedule: Schedule, rng: Random) -> Iterator[Batch]:
 
 
 def repair_batches(schedule: Schedule, stages: Sequence[Stage], rng: Random) -> Iterator[Batch]:
-    """More batches after a missed gate, at one low learning rate."""
-    for stage in stages:
-        for _ in range(stage.steps):
-            yield _batch(schedule, rng, stage.tool_ratio, schedule.lr * schedule.repair_lr_ratio)
+    """More batches after a missed gate. The learning rate falls anew: at one low rate, code that was wrong one time in ten stayed so."""
+    ratios = [stage.tool_ratio for stage in stages for _ in range(stage.steps)]
+    high, low = schedule.repair_lr_ratio, schedule.final_lr_ratio
+    for step, ratio in enumerate(ratios):
+        yield _batch(schedule, rng, ratio, schedule.lr * (high - (high - low) * step / len(ratios)))
 
 
 def _batch(schedule: Schedule, rng: Random, ratio: float, lr: float) -> Batch:
@@ -118,7 +119,7 @@ def repair(figures: Figures, settled_ratio: float) -> tuple[list[Stage], float]:
         shift = 0.04 if figures.accuracy < low else -0.04 if figures.accuracy > high else 0.0
     ratio = min(0.6, max(0.1, settled_ratio + shift))
     weak = _missed(figures, "code_correct") or _missed(figures, "format_ok")
-    return ([Stage(80, 0.85)] if weak else []) + [Stage(40, ratio)], ratio
+    return ([Stage(160, 0.85)] if weak else []) + [Stage(60, ratio)], ratio
 
 
 def _missed(figures: Figures, name: str) -> bool:

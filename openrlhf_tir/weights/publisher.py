@@ -1,9 +1,12 @@
 """Publisher: the learner's weights -> every engine, proved on each before anyone trains on what it samples.
 
     learner.publish(file) -> digest
-        every engine, at once: update_weights(file, version, digest)      transport proved by the digest
-        every engine, at once: canary()                                   tokens sampled by the new weights
-    learner.score(canary tokens) -> max_abs_diff                          load proved by the log-probs
+        every engine, at once: update_weights(file, version, digest, canary)   transport proved by the digest
+                               -> what the new weights sampled first
+    learner.score(canary tokens) -> max_abs_diff                               load proved by the log-probs
+        every engine: proved(version)      what it sampled since is let go
+        or:           discard(why)         what it sampled since is lost; its owner starts another, which must `join`
+
 
 Sees Protocols only: engines are Ray handles in a run and plain objects in tests. This is the 'file' transport, the one that has
 been run; vLLM's nccl and ipc trainers drive VllmEngine's begin_update / receive / finish_update themselves, and the canary stays.
@@ -15,18 +18,18 @@ import asyncio
 import hashlib
 import shutil
 import time
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
-from ..errors import ConfigError, EngineGone, WeightsUnverified
+from ..errors import ConfigError, EngineGone, InfraError, WeightsUnverified
 from ..learner.learner import Learner
 from ..types import Completion
-from .verify import max_abs_diff
+from .verify import Canary, max_abs_diff
 
 SHARED_MEMORY = Path("/dev/shm")
 CALIBRATION_FACTOR = 4.0
@@ -35,21 +38,29 @@ MIN_CALIBRATED = 1e-3
 
 
 class PushTarget(Protocol):
-    """What a push needs of an engine. `update_weights` raises WeightsUnverified when the file is not the announced one; both raise
-    EngineGone when its process died, which takes the engine out of the push."""
+    """What a push needs of an engine. Each call raises EngineGone when its process died, which takes the engine out of the push."""
 
-    async def update_weights(self, path: Path, version: int, digest: str) -> None: ...
+    async def update_weights(self, path: Path, version: int, digest: str, canary: Canary | None = None) -> list[Completion]:
+        """The canary's completions. Raises WeightsUnverified when the file is not the announced one or did not load."""
+
+    async def proved(self, version: int) -> None:
+        """What was sampled by `version` may be used."""
+
+    async def discard(self, why: str) -> None:
+        """This engine holds unknown weights: nothing sampled by them is ever seen."""
+
     async def canary(self, prompt_ids: list[list[int]], max_tokens: int, seed: int) -> list[Completion]: ...
 
 
 @dataclass(frozen=True, slots=True)
 class PublishReport:
-    """`canary_max_diff` in nats, the worst engine's."""
+    """`canary_max_diff` in nats, the worst proved engine's; `refused` engines are being started again."""
 
     version: int
     seconds: float
     digest: str
     canary_max_diff: float
+    refused: int = 0
 
 
 def push_directory(run_dir: Path, model_bytes: int, *, one_node: bool = True) -> Path:
@@ -80,8 +91,6 @@ class WeightPublisher:
             raise ConfigError("A weight push without a canary prompt proves nothing. Give at least one tokenised prompt.")
         self.learner, self.engines, self.directory = learner, engines, directory
         self.canary_prompts, self.canary_tokens, self.tolerance, self.seed = canary_prompts, canary_tokens, tolerance, seed
-        self.failed: list[int] = []
-        """Indices of the engines for which the last push was not proved: they hold unknown weights and must be started again."""
         self._digest: str | None = None
         self._file: Path | None = None
         self._version = 0
@@ -92,25 +101,19 @@ class WeightPublisher:
 
         Call before the first push, when the tolerance is None (bf16). Returns the tolerance.
         """
-        diffs, _ = await self._compare(list(self.engines), self._version)
+        diffs = await self._differences(await asyncio.gather(*(e.canary(*self._canary()) for e in self.engines)))
         self.tolerance = max(CALIBRATION_FACTOR * max(diffs), MIN_CALIBRATED)
         return self.tolerance
 
     async def publish(self, version: int) -> PublishReport:
-        """Push the learner's current weights as `version`. Raises WeightsUnverified; then nothing sampled since may be trained."""
+        """Push the learner's current weights as `version`. Nothing that an engine sampled by it is seen before it is proved there.
+
+        An engine that it is not proved on is discarded, and in the report. Raises WeightsUnverified when there is nothing new to push.
+        """
         start = time.monotonic()
-        path = self.directory / f"v{version}.safetensors"
-        self.directory.mkdir(parents=True, exist_ok=True)
-        digest = await self.learner.publish(path)
-        if digest == self._digest:
-            raise WeightsUnverified(
-                f"Version {version} has the weights of the push before it (digest {digest[:12]}): the learner did not step, or published too early."
-            )
-        old, self._file, self._digest, self._version = self._file, path, digest, version
-        worst = await self._prove(list(self.engines))
-        if old not in (None, path):
-            old.unlink(missing_ok=True)
-        return PublishReport(version, time.monotonic() - start, digest, worst)
+        await self._write(version)
+        worst, refused = await self._prove(list(self.engines))
+        return PublishReport(version, time.monotonic() - start, self._digest, worst, len(refused))
 
     @asynccontextmanager
     async def changing(self) -> AsyncIterator[None]:
@@ -119,51 +122,81 @@ class WeightPublisher:
             yield
 
     async def join(self, engine: PushTarget) -> None:
-        """Bring one new engine to the last push and prove it, before anything is sent to it. Raises like `publish`."""
+        """Bring one new engine to the last push and prove it, before anything is sent to it. Raises WeightsUnverified.
+
+        Between two pushes (pipeline.push_every > 1) the learner has moved on and cannot score the last one: the engine gets its current weights.
+        """
         async with self._changing:
-            if self._file is not None:
-                await self._prove([engine])
+            if self._file is None:
+                return
+            if self.learner.version > self._version:
+                await self._write(self.learner.version)
+            _, refused = await self._prove([engine])
+            if refused:
+                raise WeightsUnverified(f"Version {self._version} is not proved on a new engine: {refused[0]}.")
 
     async def close(self) -> None:
         """Remove the last file."""
         shutil.rmtree(self.directory, ignore_errors=True)
 
-    async def _prove(self, engines: list[PushTarget]) -> float:
-        """Last push -> engines -> canary -> worst difference. One scoring call for all. Engines that died meanwhile are left out."""
-        version, self.failed = self._version, []
-        alive = await self._on_all(engines, [e.update_weights(self._file, version, self._digest) for e in engines])
-        diffs, stale = await self._compare([e for e, _ in alive], version)
-        self.failed = sorted(stale | {i for i, diff in enumerate(diffs) if not diff <= self.tolerance})
-        if self.failed:
-            said = ", ".join(f"engine {i}: {diffs[i]:.3g} nats{', tokens of another version' if i in stale else ''}" for i in self.failed)
+    async def _write(self, version: int) -> None:
+        """The learner's weights -> a file, which is the last push from now on; the one before it is removed."""
+        path = self.directory / f"v{version}.safetensors"
+        self.directory.mkdir(parents=True, exist_ok=True)
+        digest = await self.learner.publish(path)
+        if digest == self._digest and version != self._version:
             raise WeightsUnverified(
-                f"Version {version} arrived (digest {self._digest[:12]}) but is not what these engines sample from: {said}; "
-                f"accepted is vllm.canary_tolerance = {self.tolerance:g}. Start them again; raise the tolerance only for lower precision."
+                f"Version {version} has the weights of the push before it (digest {digest[:12]}): the learner did not step, or published too early."
             )
-        return max(diffs, default=0.0)
+        old, self._file, self._digest, self._version = self._file, path, digest, version
+        if old not in (None, path):
+            old.unlink(missing_ok=True)
 
-    async def _compare(self, engines: list[PushTarget], version: int) -> tuple[list[float], set[int]]:
-        """Canary on all engines, one scoring call -> largest difference in nats per engine, and which sampled with another version.
+    def _canary(self) -> Canary:
+        return Canary(self.canary_prompts, self.canary_tokens, self.seed + self._version)
 
-        No engine alive: nothing to compare; whoever replaces them is proved by `join` before anything is sent to it.
+    async def _prove(self, engines: list[PushTarget]) -> tuple[float, dict[int, str]]:
+        """Last push -> engines -> canary -> verdict: the worst difference of those proved, and why others were refused, by index.
+
+        One scoring call for all. Engines that died meanwhile are in neither; whoever replaces them is proved by `join`.
         """
-        alive = await self._on_all(engines, [e.canary(self.canary_prompts, self.canary_tokens, self.seed + version) for e in engines])
-        sampled = [completions for _, completions in alive]
+        version = self._version
+        calls = [e.update_weights(self._file, version, self._digest, self._canary()) for e in engines]
+        results = await asyncio.gather(*calls, return_exceptions=True)
+        sampled, refused = {}, {}
+        for i, result in enumerate(results):
+            if isinstance(result, EngineGone):
+                continue
+            if isinstance(result, BaseException):
+                if not isinstance(result, InfraError):
+                    raise result
+                refused[i] = str(result)
+            else:
+                sampled[i] = result
+        diffs = dict(zip(sampled, await self._differences(list(sampled.values())), strict=True))
+        for i, diff in diffs.items():
+            if any((c.versions != version).any() for c in sampled[i]):
+                refused[i] = f"{diff:.3g} nats, tokens of another version"
+            elif not diff <= self.tolerance:
+                refused[i] = (
+                    f"{diff:.3g} nats: the file arrived (digest {self._digest[:12]}) but is not what the engine samples from; accepted is "
+                    f"vllm.canary_tolerance = {self.tolerance:g}. Raise it only for lower precision"
+                )
+        proved = [i for i in diffs if i not in refused]
+        verdicts = [engines[i].proved(version) for i in proved] + [engines[i].discard(f"Version {version}: {why}.") for i, why in refused.items()]
+        await asyncio.gather(*map(_unless_gone, verdicts))
+        return max((diffs[i] for i in proved), default=0.0), refused
+
+    async def _differences(self, sampled: list[list[Completion]]) -> list[float]:
+        """Canary completions of each engine -> its largest difference in nats."""
         sequences = [[*prompt, *c.token_ids.tolist()] for cs in sampled for prompt, c in zip(self.canary_prompts, cs, strict=True)]
         if not sequences:
-            return [], set()
+            return []
         scores = iter(await self.learner.score(sequences))
         # Scores are of every token but the sequence's first: the response starts at index len(prompt) - 1.
-        diffs = [max_abs_diff(cs, [np.asarray(next(scores))[len(prompt) - 1 :] for prompt in self.canary_prompts]) for cs in sampled]
-        return diffs, {i for i, cs in enumerate(sampled) for c in cs if (c.versions != version).any()}
+        return [max_abs_diff(cs, [np.asarray(next(scores))[len(prompt) - 1 :] for prompt in self.canary_prompts]) for cs in sampled]
 
-    async def _on_all(self, engines: list[PushTarget], calls: list) -> list[tuple[PushTarget, Any]]:
-        """All engines at once -> (engine, result) of those alive. Every one has answered before the first failure is raised."""
-        results = await asyncio.gather(*calls, return_exceptions=True)
-        errors = {i: r for i, r in enumerate(results) if isinstance(r, BaseException) and not isinstance(r, EngineGone)}
-        alive = [(e, r) for e, r in zip(engines, results, strict=True) if not isinstance(r, BaseException)]
-        if errors:
-            self.failed = sorted(errors)
-            said = "; ".join(f"engine {i}: {e or type(e).__name__}" for i, e in errors.items())
-            raise WeightsUnverified(f"Version {self._version} did not reach {len(results) - len(alive)} of {len(results)} engines. {said}")
-        return alive
+
+async def _unless_gone(call: Awaitable[None]) -> None:
+    with suppress(EngineGone):
+        await call

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,10 +18,10 @@ START_TIMEOUT_S = 30.0
 
 
 @contextmanager
-def env_server(module: str, tmp: Path, *flags: str, env: dict[str, str] | None = None) -> Iterator[tuple[str, subprocess.Popen]]:
-    """(base URL, process) of `python -m module`; it is stopped at the end."""
+def env_server(module: str, tmp: Path, *flags: str, env: dict[str, str] | None = None, prefix: Sequence[str] = ()) -> Iterator[tuple[str, subprocess.Popen]]:
+    """(base URL, process) of `python -m module`; it is stopped at the end. `prefix` is a command that becomes the server by exec."""
     port_file = tmp / f"{module}-{time.monotonic_ns()}.port"
-    command = [sys.executable, "-m", module, "--port-file", str(port_file), *flags]
+    command = [*prefix, sys.executable, "-m", module, "--port-file", str(port_file), *flags]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, env={**os.environ, **(env or {})}, text=True)
     try:
         give_up = time.monotonic() + START_TIMEOUT_S

@@ -28,6 +28,7 @@ FAULTS = {
     "failure is ok": "a failing action",
     "failure breaks the session": "a failing action",
     "random observations": "determinism under a seed",
+    "claims to keep state": "state",
     "sessions share state": "session isolation",
     "serial crash": "concurrency",
     "batch loses a line": "batches",
@@ -169,7 +170,7 @@ class FaultyEnv:
         return web.json_response({"env": env, "sessions": len(self.sessions), "capacity": 4, "running": self.running})
 
     async def schema(self, request: web.Request) -> web.StreamResponse:
-        fields = {} if self.has("schema without capacity") else {"capacity": 4}
+        fields = {"stateful": self.has("claims to keep state"), **({} if self.has("schema without capacity") else {"capacity": 4})}
         return web.json_response({"env": "echo", "action": "any text", **fields})
 
     async def metrics(self, request: web.Request) -> web.StreamResponse:

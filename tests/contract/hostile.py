@@ -47,9 +47,23 @@ def prints(name: str, code: str, observation: str) -> Attack:
 FILES = [
     *[
         refused(f"read {path}", f"open({path!r}, 'rb').read(1)")
-        for path in ("/etc/shadow", "/etc/passwd", "/root/.bashrc", "/proc/1/environ", "/proc/1/mem", "/proc/kcore", "/proc/kmsg", "/dev/mem", "/dev/kmsg", "/dev/sda")
+        for path in (
+            "/etc/shadow",
+            "/etc/passwd",
+            "/root/.bashrc",
+            "/proc/1/environ",
+            "/proc/1/mem",
+            "/proc/kcore",
+            "/proc/kmsg",
+            "/dev/mem",
+            "/dev/kmsg",
+            "/dev/sda",
+        )
     ],
-    *[refused(f"list {path}", f"import os; os.listdir({path!r})") for path in ("/home", "/sys", "/run", "/var/log", "/proc/1/root", "/proc/1/fd", "/proc/1/cwd/etc")],
+    *[
+        refused(f"list {path}", f"import os; os.listdir({path!r})")
+        for path in ("/home", "/sys", "/run", "/var/log", "/proc/1/root", "/proc/1/fd", "/proc/1/cwd/etc")
+    ],
     *[
         refused(f"write {path}", f"open({path!r}, 'w')")
         for path in ("/x", "/usr/x", "/dev/x", "/proc/sys/kernel/core_pattern", "/proc/sys/kernel/hostname", "/proc/sysrq-trigger", "/proc/self/oom_score_adj")
@@ -75,7 +89,11 @@ PRIVILEGE = [
     refused("negative niceness", "import os; os.nice(-5)"),
     refused("set the host name", "import socket; socket.sethostname('x')"),
     refused("set the clock", "import time; time.clock_settime(time.CLOCK_REALTIME, 0)"),
-    prints("sudo and su", "import shutil, subprocess\nprint([subprocess.run([p, '-c', 'id'], capture_output=True, stdin=-3).returncode == 0 for p in ('su',) if shutil.which(p)] in ([], [False]))", "True\n"),
+    prints(
+        "sudo and su",
+        "import shutil, subprocess\nprint([subprocess.run([p, '-c', 'id'], capture_output=True, stdin=-3).returncode == 0 for p in ('su',) if shutil.which(p)] in ([], [False]))",
+        "True\n",
+    ),
     prints("set-uid bits are dead", "print(open('/proc/self/status').read().count('NoNewPrivs:\\t1'))", "1\n"),
     prints("no capabilities", "print({l.split()[1].strip('0') for l in open('/proc/self/status') if l.startswith('Cap')})", "{''}\n"),
 ]
@@ -107,17 +125,35 @@ SYSTEM_CALLS = [
     c_call("drop the seccomp filter", "libc.syscall(317, 0, 0, 0)"),
 ]
 NETWORK = [
-    *[refused(f"connect to {host}:{port}", f"import socket; socket.create_connection(({host!r}, {port}), 1)") for host, port in (("127.0.0.1", 22), ("1.1.1.1", 53), ("::1", 80))],
-    *[refused(f"socket family {n} type {kind}", f"import socket; socket.socket({n}, {kind})") for n, kind in ((2, 2), (2, 3), (10, 1), (16, 3), (17, 3), (38, 5), (40, 1))],
+    *[
+        refused(f"connect to {host}:{port}", f"import socket; socket.create_connection(({host!r}, {port}), 1)")
+        for host, port in (("127.0.0.1", 22), ("1.1.1.1", 53), ("::1", 80))
+    ],
+    *[
+        refused(f"socket family {n} type {kind}", f"import socket; socket.socket({n}, {kind})")
+        for n, kind in ((2, 2), (2, 3), (10, 1), (16, 3), (17, 3), (38, 5), (40, 1))
+    ],
     refused("resolve a name", "import socket; socket.getaddrinfo('example.com', 80)"),
     refused("abstract unix socket of the host", "import socket; socket.socket(socket.AF_UNIX).connect('\\0/tmp/.X11-unix/X0')"),
 ]
 FORGERY = [
-    prints("write to every descriptor", "import os\nfor fd in range(3, 4096):\n    try: os.write(fd, b'1 0 end RS 1')\n    except OSError: continue\n    print('ESCAPED', fd)", ""),
+    prints(
+        "write to every descriptor",
+        "import os\nfor fd in range(3, 4096):\n    try: os.write(fd, b'1 0 end RS 1')\n    except OSError: continue\n    print('ESCAPED', fd)",
+        "",
+    ),
     prints("no descriptor but three", "import os\nprint(sorted(map(int, os.listdir('/proc/self/fd')))[:4])", "[0, 1, 2, 3]\n"),
-    prints("reopen descriptors of relatives", "import os\nfound = []\nfor pid in filter(str.isdigit, os.listdir('/proc')):\n    try: found += os.listdir(f'/proc/{pid}/fd') if int(pid) != os.getpid() else []\n    except OSError: pass\nprint(found)", "[]\n"),
-    prints("walk the frames", "import sys\nf = sys._getframe()\nwhile f:\n    for v in list(f.f_locals.values()):\n        if hasattr(v, 'fileno') and v not in (sys.stdin, sys.stdout, sys.stderr):\n            try: print('ESCAPED', v.fileno())\n            except Exception: pass\n    f = f.f_back", ""),
-    ends("claim success on exit", "import os; os.write(1, b'{\"outcome\": \"ok\"}'); os._exit(256 + 3)", "exception"),
+    prints(
+        "reopen descriptors of relatives",
+        "import os\nfound = []\nfor pid in filter(str.isdigit, os.listdir('/proc')):\n    try: found += os.listdir(f'/proc/{pid}/fd') if int(pid) != os.getpid() else []\n    except OSError: pass\nprint(found)",
+        "[]\n",
+    ),
+    prints(
+        "walk the frames",
+        "import sys\nf = sys._getframe()\nwhile f:\n    for v in list(f.f_locals.values()):\n        if hasattr(v, 'fileno') and v not in (sys.stdin, sys.stdout, sys.stderr):\n            try: print('ESCAPED', v.fileno())\n            except Exception: pass\n    f = f.f_back",
+        "",
+    ),
+    ends("claim success on exit", 'import os; os.write(1, b\'{"outcome": "ok"}\'); os._exit(256 + 3)', "exception"),
     ends("exit status 2**63", "import sys; sys.exit(2**63)", None),
     ends("exit status of a signal", "import os; os._exit(137)", "exception"),
     ends("stop itself", "import os, signal; os.kill(os.getpid(), signal.SIGSTOP)", "time_limit"),
@@ -129,18 +165,39 @@ SIGNALS = [
     prints("kill PID 1", "import os\nfor s in (1, 2, 3, 9, 15, 19):\n    try: os.kill(1, s)\n    except PermissionError: pass\nprint('alive')", "alive\n"),
     ends("kill everything", "import os; os.kill(-1, 9)", None, "exception"),
     ends("kill the parent group", "import os; os.kill(0, 9)", "exception"),
-    ends("ignore every signal", "import signal\nfor s in range(1, 65):\n    try: signal.signal(s, signal.SIG_IGN)\n    except (OSError, ValueError): pass\nwhile True: pass", "time_limit"),
+    ends(
+        "ignore every signal",
+        "import signal\nfor s in range(1, 65):\n    try: signal.signal(s, signal.SIG_IGN)\n    except (OSError, ValueError): pass\nwhile True: pass",
+        "time_limit",
+    ),
     ends("crash", "import ctypes; ctypes.string_at(0)", "exception"),
-    ends("alarm storm", "import signal, itertools\nsignal.signal(14, lambda *a: None); signal.setitimer(signal.ITIMER_REAL, 1e-5, 1e-5)\nfor _ in range(10**5): pass", None),
+    ends(
+        "alarm storm",
+        "import signal, itertools\nsignal.signal(14, lambda *a: None); signal.setitimer(signal.ITIMER_REAL, 1e-5, 1e-5)\nfor _ in range(10**5): pass",
+        None,
+    ),
 ]
 BOMBS = [
     ends("fork bomb", "import os\nwhile True:\n    try: os.fork()\n    except OSError: pass", "time_limit", "memory"),
-    ends("vfork bomb by subprocess", "import subprocess\nwhile True:\n    try: subprocess.Popen(['sleep', '600'])\n    except OSError: pass", "time_limit", "exception"),
+    ends(
+        "vfork bomb by subprocess",
+        "import subprocess\nwhile True:\n    try: subprocess.Popen(['sleep', '600'])\n    except OSError: pass",
+        "time_limit",
+        "exception",
+    ),
     ends("thread bomb", "import threading, time\nwhile True: threading.Thread(target=time.sleep, args=(600,)).start()", "exception", "time_limit", "memory"),
     ends("one big allocation", "x = bytearray(1 << 34)", "memory"),
     ends("creeping allocation", "x = []\nwhile True: x.append(bytearray(1 << 20))", "memory"),
-    ends("memory by many processes", "import os, time\nfor i in range(16):\n    if os.fork() == 0:\n        x = b'x' * (60 << 20); time.sleep(600)\ntime.sleep(600)", "memory"),
-    ends("shared memory by many", "import os, time, mmap\nfor i in range(16):\n    if os.fork() == 0:\n        m = mmap.mmap(-1, 60 << 20); m.write(bytes(60 << 20)); time.sleep(600)\ntime.sleep(600)", "memory"),
+    ends(
+        "memory by many processes",
+        "import os, time\nfor i in range(16):\n    if os.fork() == 0:\n        x = b'x' * (60 << 20); time.sleep(600)\ntime.sleep(600)",
+        "memory",
+    ),
+    ends(
+        "shared memory by many",
+        "import os, time, mmap\nfor i in range(16):\n    if os.fork() == 0:\n        m = mmap.mmap(-1, 60 << 20); m.write(bytes(60 << 20)); time.sleep(600)\ntime.sleep(600)",
+        "memory",
+    ),
     prints("fill /tmp", "try:\n    for i in range(99): open(f'/tmp/{i}', 'wb').write(bytes(8 << 20))\nexcept OSError as e: print(e.errno)", "28\n"),
     prints("fill /dev/shm", "try:\n    for i in range(99): open(f'/dev/shm/{i}', 'wb').write(bytes(8 << 20))\nexcept OSError as e: print(e.errno)", "28\n"),
     prints("use up inodes", "try:\n    for i in range(10**6): open(f'/tmp/{i}', 'w').close()\nexcept OSError as e: print(e.errno)", "28\n"),
@@ -166,11 +223,20 @@ OUTPUT = [
     ends("binary junk", "import os; os.write(1, bytes(range(256)) * 100)", None),
     ends("terminal escapes and NULs", "print('\\x1b[2J\\0\\ud800'.encode('utf-8', 'surrogatepass'))", None),
     ends("never read stdin", "import sys; print(sys.stdin.read(), input())", "exception"),
-    ends("make the output pipe block", "import fcntl, os\nfcntl.fcntl(1, fcntl.F_SETFL, os.O_NONBLOCK)\nfcntl.fcntl(1, 1031, 4096)\nprint('x' * 10**6)", None, "exception"),
+    ends(
+        "make the output pipe block",
+        "import fcntl, os\nfcntl.fcntl(1, fcntl.F_SETFL, os.O_NONBLOCK)\nfcntl.fcntl(1, 1031, 4096)\nprint('x' * 10**6)",
+        None,
+        "exception",
+    ),
 ]
 SURVIVORS = [
     ends("setsid daemon", "import subprocess; subprocess.Popen(['sleep', '31536001'], start_new_session=True)", None),
-    ends("double fork", "import os\nif os.fork() == 0:\n    os.setsid()\n    if os.fork() == 0: os.execv('/usr/bin/sleep', ['sleep', '31536001'])\n    os._exit(0)", None),
+    ends(
+        "double fork",
+        "import os\nif os.fork() == 0:\n    os.setsid()\n    if os.fork() == 0: os.execv('/usr/bin/sleep', ['sleep', '31536001'])\n    os._exit(0)",
+        None,
+    ),
     ends("nohup in a shell", "import os; os.system('nohup setsid sleep 31536001 >/dev/null 2>&1 &')", None),
     ends("thread that never ends", "import threading, time; threading.Thread(target=time.sleep, args=(31536001,)).start()", "time_limit"),
     ends("atexit that never ends", "import atexit, time; atexit.register(time.sleep, 31536001)", "time_limit"),
@@ -184,7 +250,15 @@ NEIGHBOURS = [
     prints("files of others", "import os\nprint(os.listdir('/tmp'), os.listdir('/dev/shm'))", "['main.py'] []\n"),
     prints("unix sockets of others", "print(len(open('/proc/net/unix').readlines()))", "1\n"),
     prints("environment of the server", "import os\nprint([k for k in os.environ if 'TOKEN' in k or 'KEY' in k])", "[]\n"),
-    prints("mounts of the host", "print([l.split()[1] for l in open('/proc/mounts') if l.split()[1].startswith(('/etc', '/home', '/sys', '/run', '/var'))])", "[]\n"),
-    prints("signal the neighbours", "import os\ndef reachable(pid):\n    try: os.kill(pid, 0)\n    except OSError: return False\n    return pid != os.getpid()\nprint([p for p in range(1, 70000) if reachable(p)])", "[]\n"),
+    prints(
+        "mounts of the host",
+        "print([l.split()[1] for l in open('/proc/mounts') if l.split()[1].startswith(('/etc', '/home', '/sys', '/run', '/var'))])",
+        "[]\n",
+    ),
+    prints(
+        "signal the neighbours",
+        "import os\ndef reachable(pid):\n    try: os.kill(pid, 0)\n    except OSError: return False\n    return pid != os.getpid()\nprint([p for p in range(1, 70000) if reachable(p)])",
+        "[]\n",
+    ),
 ]
 ATTACKS = [*FILES, *PRIVILEGE, *SYSTEM_CALLS, *NETWORK, *FORGERY, *SIGNALS, *BOMBS, *OUTPUT, *SURVIVORS, *NEIGHBOURS]

@@ -36,6 +36,7 @@ class Subject:
 
 SUBJECTS = {
     "python_tir": Subject("env_servers.python_tir"),
+    "python_tir stateful": Subject("env_servers.python_tir", flags=lambda tmp: ["--stateful"]),
     "echo": Subject("env_servers.echo", action="hello", slow_action="slow", slow_task={"delay_s": 1.5}),
     "search": Subject("tests.contract.slow_search", action="number 7", slow_action="slow", flags=lambda tmp: ["--corpus", write_corpus(tmp)]),
     "math": Subject(

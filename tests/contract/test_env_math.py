@@ -55,6 +55,28 @@ async def test_a_thousand_numerals_take_less_than_a_second(http):
     assert [r["equal"] for r in body] == [i % 2 == 0 for i in range(2000)]
 
 
+async def test_a_thousand_requests_of_one_numeral_each_take_about_a_second(http):
+    """Patience for a machine under load; `benchmarks.env_servers` measures."""
+    start = time.perf_counter()
+    for first in range(0, 1000, 50):
+        assert all(await asyncio.gather(*[verify(http, str(i), f"{i}.0") for i in range(first, first + 50)]))
+    assert time.perf_counter() - start < 8.0
+
+
+async def test_more_hanging_expressions_than_workers_keep_no_numeral_waiting(http):
+    sessions = [await http.open({"label": "7"}) for _ in range(3)]
+    hanging = [*(verify(http, HANGS, str(k)) for k in range(3)), *(http.step(s, 0, HANGS) for s in sessions)]
+    hanging = [asyncio.create_task(h) for h in hanging]
+    await http.until_running(6)
+    start = time.perf_counter()
+    assert await verify(http, "7", "7.0") == (True, "exact")
+    assert (await http.step(await http.open({"label": "7"}), 0, "7.0"))[1]["reward"] == 1.0
+    assert time.perf_counter() - start < 0.9  # less than one deadline
+    verdicts = await asyncio.gather(*hanging)
+    assert verdicts[:3] == [(False, "timeout")] * 3
+    assert [body["signals"]["how"] for _, body, _ in verdicts[3:]] == ["timeout"] * 3
+
+
 async def test_a_hanging_expression_costs_its_deadline_and_nobody_else(http):
     start = time.perf_counter()
     hanging = asyncio.create_task(verify(http, HANGS, "7"))

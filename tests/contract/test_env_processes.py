@@ -14,6 +14,7 @@ import pytest
 from openrlhf_tir.rollout.env_client import EnvClient
 
 from .env_process import Http, env_server
+from .slow_search import write_corpus
 
 ECHO = "env_servers.echo"
 REPO = Path(__file__).resolve().parents[2]
@@ -25,18 +26,18 @@ def front(tmp_path_factory):
         yield url
 
 
-async def open_anywhere(front: str) -> tuple[str, str]:
+async def open_anywhere(front: str, task: dict) -> tuple[str, str]:
     """(session, server that holds it), over a connection of its own, so that any process may take it."""
     async with Http(front) as http:
-        _, body, _ = await http.send("POST", "/reset", json={})
+        _, body, _ = await http.send("POST", "/reset", json={"task": task})
         return body["session_id"], body["server"]
 
 
-async def open_on_each(front: str) -> dict[str, str]:
+async def open_on_each(front: str, task: dict | None = None) -> dict[str, str]:
     """server -> session"""
     held = {}
     for _ in range(50):
-        opened = await asyncio.gather(*[open_anywhere(front) for _ in range(8)])
+        opened = await asyncio.gather(*[open_anywhere(front, task or {}) for _ in range(8)])
         held.update({server: session for session, server in opened})
         if len(held) == 2:
             return held
@@ -58,7 +59,7 @@ async def test_a_clients_steps_and_retries_reach_the_process_that_holds_the_sess
             assert await session.reset() == f"hi {i}"
             replies = [await session.step(f"{i} {k // 2}", step_id=k // 2) for k in range(6)]  # every step twice
             assert [r.observation for r in replies] == [f"{i} {k // 2}" for k in range(6)]
-            return session._server
+            return session.server
 
     async with EnvClient({"echo": front}) as client:
         servers = await asyncio.gather(*[episode(client, i) for i in range(24)])
@@ -66,6 +67,35 @@ async def test_a_clients_steps_and_retries_reach_the_process_that_holds_the_sess
     for server in set(servers):
         async with Http(server) as http:
             assert await http.steps_counted() <= 24 * 3 + 1
+
+
+SERVERS = {
+    "python_tir": ("env_servers.python_tir", lambda tmp: ["--stateful", "--workers", "1"], {}, ["x = 6", "print(x * 7)"], "42\n"),
+    "math": ("env_servers.math", lambda tmp: ["--workers", "1"], {"label": "\\frac{1}{2}"}, ["0.25", "0.5"], "correct"),
+    "search": (
+        "env_servers.search",
+        lambda tmp: ["--corpus", write_corpus(tmp), "--topk", "1"],
+        {},
+        ["3", "7"],
+        'Doc 1(Title: "7") This is number 7 of them.\n',
+    ),
+}
+"""name -> (module, flags, task, actions, what the last one shows)"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SERVERS)
+async def test_every_server_keeps_its_sessions_where_they_are(name, tmp_path):
+    module, flags, task, actions, shows = SERVERS[name]
+    with env_server(module, tmp_path, "--processes", "2", *flags(tmp_path)) as (front, _):
+        held = await open_on_each(front, task)
+        assert len(held) == 2 and front not in held
+        for server, session in held.items():
+            async with Http(server) as holder, Http(next(other for other in held if other != server)) as stranger:
+                answers = [(await holder.step(session, k, action))[1] for k, action in enumerate(actions)]
+                assert answers[-1]["observation"] == shows
+                assert (await holder.step(session, 1, actions[1]))[1] == answers[-1]
+                assert (await stranger.step(session, 0, actions[0]))[0] == 404
 
 
 async def test_when_one_process_dies_all_end_and_the_exit_code_says_so(tmp_path):
@@ -101,7 +131,7 @@ async def test_the_start_script_prints_a_list_over_which_a_client_spreads_sessio
             async with client.session("echo", {}) as one, client.session("echo", {}) as other:
                 await one.reset()
                 await other.reset()
-                assert {one._server, other._server} == set(urls)
+                assert {one.server, other.server} == set(urls)
                 assert [(await s.step("a", step_id=k)).observation for s in (one, other) for k in range(3)] == ["a"] * 6
     finally:
         script.terminate()

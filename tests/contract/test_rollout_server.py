@@ -8,13 +8,16 @@ import json
 import httpx
 import numpy as np
 import pytest
-from starlette.applications import Starlette
+from fastapi import FastAPI
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
 from openrlhf_tir.errors import ConfigError, EngineError
+from openrlhf_tir.rollout.batcher import Batcher
 from openrlhf_tir.rollout.server import ServerLimits, build_app, serve
-from openrlhf_tir.types import Completion, Sampling, Segment, ToolCall, Trajectory
+from openrlhf_tir.rollout.traced.agents import Agents
+from openrlhf_tir.rollout.traced.session import CURRENT, Sessions
+from openrlhf_tir.types import Completion, Sampling, Segment, Task, ToolCall, Trajectory
 
 TOKEN = "s3cret"
 
@@ -26,13 +29,29 @@ def trajectory(index: int) -> Trajectory:
     return t
 
 
+class Letters:
+    """A codec: token i is the i-th letter."""
+
+    def decode(self, token_ids):
+        return "".join(chr(97 + int(i)) for i in token_ids)
+
+
+async def proved(versions_T):
+    """Every version is."""
+
+
 class FakeService:
     """`gate` holds requests back until a test opens it."""
 
     def __init__(self) -> None:
+        self.agents = Agents(Sessions(idle_s=60), Letters(), proved)
         self.gate = asyncio.Event()
         self.gate.set()
         self.paused, self.given_up, self.fails, self.hold_at, self.asked = False, 0, False, None, []
+        self.queue = Batcher(self, max_queue=1000)
+
+    def admit(self, request):
+        self.queue.admit(request.n or 2)
 
     async def run_group(self, request):
         self.asked.append(request)
@@ -78,8 +97,18 @@ async def client(service):
     async def vllm_route(request):
         return PlainTextResponse("vllm")
 
-    vllm_app = Starlette(routes=[Route("/v1/models", vllm_route), Route("/health", vllm_route)])
-    limits = ServerLimits(max_groups=2, max_requests=2, max_body_bytes=2000, kept_groups=1, retry_after_s=7)
+    async def complete(request):
+        """Samples what it is told, as vLLM's app would through the engine."""
+        body = await request.json()
+        await service.gate.wait()
+        ids = np.array(body["sampled"], np.int32)
+        if session := CURRENT.get():
+            session.record(body["prompt"], Completion(ids, np.full(len(ids), -0.5, np.float32), np.full(len(ids), 3, np.int32), "x", "stop"))
+        return PlainTextResponse("sampled")
+
+    routes = [Route("/v1/models", vllm_route), Route("/health", vllm_route), Route("/v1/completions", complete, methods=["POST"])]
+    vllm_app = FastAPI(routes=routes)
+    limits = ServerLimits(max_groups=2, max_requests=2, max_sessions=2, max_body_bytes=2000, kept_groups=1, retry_after_s=7)
     app = build_app(service, token=TOKEN, vllm_app=vllm_app, limits=limits)
     server, port = await serve(app)
     async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", headers={"Authorization": f"Bearer {TOKEN}"}, timeout=5) as client:
@@ -176,6 +205,13 @@ async def test_generate_is_token_ids_in_and_token_ids_logprobs_versions_out(clie
     assert service.asked == [([1, 2], Sampling(5, ("x",), 0.5, 1.0, 3))]
 
 
+@pytest.mark.parametrize("stream", ["", "?stream=true"])
+async def test_a_group_that_the_queue_has_no_room_for_is_429_before_anything_is_sampled(client, service, stream):
+    full = await client.post(f"/v1/groups{stream}", json={"prompt": "p", "n": 1001})
+    assert (full.status_code, full.headers["retry-after"]) == (429, "1") and "rollout.max_queue = 1000" in full.json()["detail"]
+    assert service.asked == [] and (await client.post(f"/v1/groups{stream}", json={"prompt": "p", "n": 1000})).status_code in (200, 202)
+
+
 async def test_generate_over_the_bound_is_429_and_a_broken_engine_503(client, service):
     service.gate.clear()
     body = {"token_ids": [1], "max_tokens": 1}
@@ -253,3 +289,93 @@ async def test_a_stopped_server_closes_its_port(service):
         await asyncio.gather(server, return_exceptions=True)
         with pytest.raises(httpx.TransportError):
             await client.get(f"http://127.0.0.1:{port}/health")
+
+
+# --- traced sessions
+
+
+async def test_an_external_agent_takes_a_task_asks_and_is_rewarded(client, service):
+    running = asyncio.create_task(service.agents.run(Task("1+1?", "2", "math", {"row": 7}), 4))
+    task = (await client.post("/agent/tasks", json={"wait_s": 5})).json()
+    assert (task["prompt"], task["label"], task["env"], task["meta"]) == ("1+1?", "2", "math", {"row": 7})
+    assert task["base_url"] == f"{client.base_url}/sessions/{task['session_id']}/v1"
+    assert (await client.post(f"{task['base_url']}/completions", json={"prompt": [0, 1], "sampled": [2]})).text == "sampled"
+    await client.post(f"{task['base_url']}/completions", json={"prompt": [0, 1, 2, 9], "sampled": [3]})
+    trace = (await client.get(f"/sessions/{task['session_id']}")).json()
+    assert [(s["source"], s["token_ids"]) for s in trace["segments"]] == [("model", [2]), ("env", [9]), ("model", [3])]
+    end = (await client.post(f"/sessions/{task['session_id']}/reward", json={"reward": 0.5, "parts": {"steps": 2}})).json()
+    assert end == {"requests": 2, "chains": 1, "model_tokens": 2, "untrained_tokens": 0, "trajectory": None}
+    t = await running
+    assert (t.index, t.reward, t.token_ids.tolist(), t.versions.tolist()) == (4, 0.5, [2, 9, 3], [3, -1, 3])
+
+
+async def test_requests_outside_the_session_are_not_in_its_trace(client, service):
+    session = (await client.post("/sessions", json={})).json()
+    await client.post("/v1/completions", json={"prompt": [0], "sampled": [1]})
+    end = (await client.post(f"/sessions/{session['session_id']}/reward", json={"reward": 1.0})).json()
+    assert (end["requests"], end["trajectory"]["failed"], end["trajectory"]["reward"]) == (0, "agent_silent", 1.0)
+
+
+async def test_a_reward_while_a_request_is_being_answered_is_409(client, service):
+    session = (await client.post("/sessions", json={})).json()
+    service.gate.clear()
+    asking = asyncio.create_task(client.post(f"{session['base_url']}/completions", json={"prompt": [0], "sampled": [1]}))
+    async with asyncio.timeout(5):
+        while not service.agents.sessions.get(session["session_id"]).running:
+            await asyncio.sleep(0.01)
+    refused = await client.post(f"/sessions/{session['session_id']}/reward", json={"reward": 1.0})
+    assert refused.status_code == 409 and "1 requests" in refused.json()["detail"]
+    service.gate.set()
+    await asking
+    assert (await client.post(f"/sessions/{session['session_id']}/reward", json={"reward": 1.0})).json()["requests"] == 1
+
+
+async def test_an_ended_session_is_404_for_requests_rewards_and_questions(client, service):
+    running = asyncio.create_task(service.agents.run(Task("q", ""), 0))
+    task = (await client.post("/agent/tasks", json={})).json()
+    assert (await client.delete(f"/sessions/{task['session_id']}")).status_code == 204
+    assert (await running).failed == "agent_gave_up"
+    for request in (
+        client.post(f"{task['base_url']}/completions", json={"prompt": [0], "sampled": [1]}),
+        client.post(f"/sessions/{task['session_id']}/reward", json={}),
+        client.get(f"/sessions/{task['session_id']}"),
+    ):
+        reply = await request
+        assert reply.status_code == 404 and task["session_id"] in reply.json()["detail"]
+
+
+async def test_no_task_is_204_and_one_session_too_many_429(client):
+    assert (await client.post("/agent/tasks", json={"wait_s": 0.01})).status_code == 204
+    ids = [(await client.post("/sessions", json={})).json()["session_id"] for _ in range(2)]
+    full = await client.post("/sessions", json={})
+    assert (full.status_code, full.headers["retry-after"]) == (429, "7")
+    await client.delete(f"/sessions/{ids[0]}")
+    assert (await client.post("/sessions", json={})).status_code == 201
+
+
+async def test_a_reward_that_is_no_number_is_422(client):
+    session = (await client.post("/sessions", json={})).json()
+    reply = await client.post(f"/sessions/{session['session_id']}/reward", content='{"reward": NaN}', headers={"Content-Type": "application/json"})
+    assert reply.status_code == 422
+
+
+async def test_the_openai_app_has_its_own_bound(client, service):
+    service.gate.clear()
+    body = {"prompt": [0], "sampled": [1]}
+    running = [asyncio.create_task(client.post("/v1/completions", json=body)) for _ in range(2)]
+    await asyncio.sleep(0.1)
+    full = await client.post("/v1/completions", json=body)
+    assert (full.status_code, full.headers["retry-after"]) == (429, "7")
+    service.gate.set()
+    assert [r.status_code for r in await asyncio.gather(*running)] == [200, 200]
+    assert (await client.post("/v1/completions", json=body)).status_code == 200
+
+
+async def test_one_openapi_document_describes_our_routes_and_the_mounted_ones(client):
+    schema = (await client.get("/openapi.json")).json()
+    ours = {"/v1/groups", "/v1/groups/{group_id}", "/generate", "/health", "/metrics", "/pause", "/resume"}
+    sessions = {"/agent/tasks", "/sessions", "/sessions/{session_id}", "/sessions/{session_id}/reward"}
+    assert ours | sessions <= schema["paths"].keys()
+    assert schema["security"] == [{"token": []}] and schema["components"]["securitySchemes"]["token"]["scheme"] == "bearer"
+    assert "429" in schema["paths"]["/generate"]["post"]["responses"]
+    assert "versions" in schema["components"]["schemas"]["GenerateReply"]["properties"]

@@ -57,7 +57,8 @@ def run(rank: int, world: int, port: int, model: Path, out: Path) -> None:
     _draw()  # so that the states saved are not those that every start seeds
     learner.save(out / f"ckpt-{world}")
     results["drawn"] = _draw()
-    learner.step(*batch(world, seed=1))
+    learner.step(*batch(world, seed=1))  # while the checkpoint is being written: it must hold the weights from before
+    learner.written()
     results["continued"] = _weight_hash(learner)
     results["version"] = learner.version
     learner.export(out / f"export-{world}")
@@ -77,6 +78,11 @@ def run(rank: int, world: int, port: int, model: Path, out: Path) -> None:
     tuned = start()
     results["sft_grads"] = _record_gradients(tuned)
     results["sft_metrics"] = tuned.sft_step(SFT_ROWS, 1e-3)
+
+    tuned.reload(config(model, world))
+    results["reloaded"] = (tuned.version, _weight_hash(tuned))
+    tuned.step(*batch(world, seed=0))
+    results["reloaded_then_stepped"] = _weight_hash(tuned)
 
     packed = start(packing_samples=True)
     results["packed_scores"] = packed.score(SEQUENCES)

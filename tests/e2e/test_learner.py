@@ -135,6 +135,14 @@ def test_a_resumed_run_goes_on_bit_for_bit(results, world):
         assert (rank["resumed_version"], rank["version"]) == (1, 2)
 
 
+@pytest.mark.parametrize("world", WORLDS)
+def test_a_reloaded_learner_is_a_new_one(results, world):
+    """Nothing of the fine-tuning before is left, neither weights nor moments of the optimiser."""
+    for rank in results[world]:
+        assert rank["reloaded"] == (0, rank["loaded"][0])
+        assert rank["reloaded_then_stepped"] == rank["weights"]
+
+
 def test_a_checkpoint_that_does_not_fit_is_refused_with_the_remedy(results):
     absent, other = results[1][0]["refused"]
     assert "holds no learner checkpoint" in absent

@@ -1,4 +1,5 @@
-"""The whole thing, for real: Ray, vLLM, ZeRO-3 on two ranks, the sandbox server; a few steps, killed with -9, and resumed."""
+"""The whole thing, for real: Ray, vLLM, ZeRO-3 on two ranks, the sandbox server; a few steps. A learner rank is killed with -9, then the
+controller: the first recovers by itself and the engine stays up, the second is resumed."""
 
 from __future__ import annotations
 
@@ -11,8 +12,10 @@ import time
 from collections import Counter
 from pathlib import Path
 
+import psutil
 import pytest
 
+from benchmarks.crash_matrix import find
 from openrlhf_tir.observability import metrics, summary
 from openrlhf_tir.replay.ledger import audit
 from openrlhf_tir.toy.model import save_model
@@ -53,12 +56,17 @@ def wait_for_step(run_dir: Path, step: int, process: subprocess.Popen, timeout_s
 
 
 @pytest.mark.slow
-def test_a_run_killed_with_9_resumes_and_trains_every_prompt_once(tmp_path):
+def test_a_run_whose_learner_and_controller_are_killed_with_9_trains_every_prompt_once(tmp_path):
     save_model(tmp_path / "init", seed=0)
     write_data(tmp_path / "data", seed=0, n_train=200)
 
     first = start(tmp_path)
-    wait_for_step(tmp_path, 3, first)
+    wait_for_step(tmp_path, 2, first)
+    controller = psutil.Process(first.pid)
+    engine = find(controller, "rollout-0").pid
+    find(controller, "learner-1").kill()
+    wait_for_step(tmp_path, 4, first)
+    assert find(controller, "rollout-0").pid == engine, "the engine must outlive the learner"
     os.kill(first.pid, signal.SIGKILL)
     first.wait()
 
@@ -67,7 +75,7 @@ def test_a_run_killed_with_9_resumes_and_trains_every_prompt_once(tmp_path):
 
     report = audit(tmp_path / "ledger.jsonl")
     assert report.errors == []
-    assert report.rollbacks == 1
+    assert report.rollbacks == 2
     assert len(report.trained) == STEPS * 4 and max(Counter(report.trained).values()) == 1
     assert report.committed_trained == report.trained
 

@@ -1,4 +1,4 @@
-"""The real vLLM engine on a tiny model: one engine for the whole module, tests in order (each push moves the version on).
+"""The real vLLM engine on a tiny model: one engine for all (conftest.py), tests in order (each push moves the version on).
 
 The reference is a plain fp32 forward of the same weights by transformers.
 """
@@ -7,37 +7,21 @@ from __future__ import annotations
 
 import asyncio
 
+import httpx
 import numpy as np
 import pytest
-import pytest_asyncio
 
-from openrlhf_tir.config import Config
 from openrlhf_tir.errors import EngineError, WeightsUnverified
-from openrlhf_tir.rollout.vllm_engine import VllmEngine
+from openrlhf_tir.rollout.traced.session import Sessions
 from openrlhf_tir.types import Sampling
 from openrlhf_tir.weights.publisher import WeightPublisher
+from openrlhf_tir.weights.verify import Canary
 
-from .tiny_model import EOS, WORD, HfLearner, make_tokenizer, save_tiny
+from .conftest import tiny_config
+from .tiny_model import EOS, WORD, HfLearner, make_tokenizer
 
-pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="session")]
 TOLERANCE = 1e-4
-
-
-def tiny_config() -> Config:
-    return Config(
-        vllm={"sync_backend": "file", "kv_cache_mib": 64, "max_num_seqs": 64},
-        ds={"param_dtype": "fp32"},
-        data={"max_len": 384},
-        rollout={"max_new_tokens": 256},
-    )
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def engine(tmp_path_factory):
-    model = save_tiny(tmp_path_factory.mktemp("model"), seed=0)
-    engine = await VllmEngine.start(str(model), tiny_config())
-    yield engine
-    await engine.stop()
 
 
 @pytest.fixture(scope="module")
@@ -157,6 +141,7 @@ async def test_a_push_of_other_weights_is_sampled_from(engine, learner, publishe
     assert report.canary_max_diff <= TOLERANCE
     assert (after.versions == 1).all()
     assert engine.version == 1
+    assert report.refused == 0
 
 
 async def test_a_push_that_changes_nothing_is_refused(learner, publisher):
@@ -183,6 +168,33 @@ async def test_requests_in_flight_go_on_with_the_new_weights_and_say_so(engine, 
         assert c.versions.tolist() == [2] * switch + [3] * (len(c.versions) - switch)
         assert worst(old, prompt, c, slice(0, switch)) <= TOLERANCE
         assert worst(learner, prompt, c, slice(switch, None)) <= TOLERANCE
+
+
+async def test_under_a_full_engine_the_canary_is_answered_first_and_what_the_new_weights_sampled_waits_for_its_verdict(engine, learner, prompt, tmp_path):
+    """64 sequences decode at once, 192 are asked for: a canary that took its turn would wait until 128 of them have ended."""
+    answered = []
+
+    async def ask(i: int):
+        answered.append(await engine.generate(prompt, Sampling(200), request_id=f"full{i}"))
+
+    so_far = engine.requests.tokens
+    tasks = [asyncio.create_task(ask(i)) for i in range(192)]
+    while engine.requests.tokens < so_far + 64 * 3:
+        await asyncio.sleep(0.005)
+    digest = await learner.publish(tmp_path / "w.safetensors")
+    sampled = await engine.update_weights(tmp_path / "w.safetensors", 4, digest, Canary([prompt], 4, seed=0))
+    unfinished, before = len(engine.requests), len(answered)
+    assert (sampled[0].versions == 4).all()
+    assert unfinished > 64, "the canary waited for its turn"
+    while engine.requests.request_ids:
+        await asyncio.sleep(0.01)
+    await asyncio.sleep(0.05)
+    assert len(answered) == before, "sampled by weights that were not proved yet"
+    assert all((c.versions < 4).all() for c in answered)
+    await engine.proved(4)
+    await asyncio.gather(*tasks)
+    assert len(answered) == 192 and all(c.finish_reason in ("stop", "length") for c in answered)
+    assert sum((c.versions == 4).all() for c in answered) > 30 and any(len(set(c.versions.tolist())) == 2 for c in answered)
 
 
 async def test_a_paused_engine_stays_paused_through_a_push_and_answers_after_resume(engine, learner, tmp_path, prompt):
@@ -215,57 +227,112 @@ async def test_a_file_that_is_not_the_announced_one_is_refused_and_harmless(engi
     assert worst(learner, prompt, c) <= TOLERANCE
 
 
+def verdict_only(engine, **replaced):
+    """The engine as a push target that survives being discarded: the tests below need it after each refusal."""
+
+    class Target:
+        refused = ""
+        update_weights, canary, proved = engine.update_weights, engine.canary, engine.proved
+
+        async def discard(self, why):
+            self.refused = why
+            engine.proof.proved(engine.version)
+
+    target = Target()
+    for name, function in replaced.items():
+        setattr(target, name, function)
+    return target
+
+
 async def test_the_canary_catches_a_push_that_only_arrives(engine, learner, publisher):
     """The engine takes the file and checks its digest, but loads nothing: the silent failure."""
     learner.reset(seed=5)
 
-    class Deaf:
-        async def update_weights(self, path, version, digest):
-            engine.version = version
+    async def deaf(path, version, digest, canary):
+        engine.requests.switch(version)
+        return await engine.canary(*canary)
 
-        canary = engine.canary
-
-    publisher.engines = [Deaf()]
-    with pytest.raises(WeightsUnverified, match=r"arrived .* but is not what these engines sample from: engine 0"):
-        await publisher.publish(5)
-    assert publisher.failed == [0]
+    publisher.engines = [target := verdict_only(engine, update_weights=deaf)]
+    assert (await publisher.publish(5)).refused == 1
+    assert "arrived" in target.refused and "is not what the engine samples from" in target.refused
 
 
 async def test_the_canary_catches_a_tied_head_that_keeps_its_packed_copy(engine, learner, publisher):
     """Without the re-pack the logits still come from the old embedding; every check before the canary passes."""
+    publisher.engines = [target := verdict_only(engine)]
     await engine.init_transfer({"repack_lm_head": False})
     learner.reset(seed=6)
-    with pytest.raises(WeightsUnverified, match="nats"):
-        await publisher.publish(6)
+    assert (await publisher.publish(6)).refused == 1
+    assert "nats" in target.refused
     await engine.init_transfer({"repack_lm_head": True})
     learner.reset(seed=7)
-    assert (await publisher.publish(7)).canary_max_diff <= TOLERANCE
+    report = await publisher.publish(7)
+    assert report.refused == 0 and report.canary_max_diff <= TOLERANCE
 
 
 async def test_the_canary_catches_a_layer_that_was_not_in_the_file(engine, learner, publisher):
+    publisher.engines = [verdict_only(engine)]
     learner.reset(seed=8)
     learner.leave_out = "model.layers.1.mlp.down_proj.weight"
-    with pytest.raises(WeightsUnverified, match="nats"):
-        await publisher.publish(8)
+    assert (await publisher.publish(8)).refused == 1
     learner.leave_out = None
 
 
-async def test_vllms_own_api_runs_on_the_same_engine(engine, prompt):
-    import httpx
+async def test_a_traced_request_over_a_push_has_the_version_of_each_token(engine, learner, tmp_path):
+    """Through vLLM's own app, which asks for the answer as a whole: what was sampled before and after the push is told apart."""
+    old = HfLearner(seed=8)
+    await engine.update_weights(tmp_path / "v8", 8, await old.publish(tmp_path / "v8"))
+    session, prompt = Sessions(idle_s=60).open(), make_tokenizer().encode("User: hi\nAssistant:")
+    learner.reset(seed=9)
+    digest = await learner.publish(tmp_path / "v9")
+    transport = httpx.ASGITransport(await engine.openai_app(tiny_config()))
+    with session.request():
+        async with httpx.AsyncClient(transport=transport, base_url="http://engine") as client:
+            body = {"model": "policy", "prompt": prompt, "max_tokens": 200}
+            asking = [asyncio.create_task(client.post("/v1/completions", json=body)) for _ in range(16)]
+            so_far = engine.requests.tokens
+            while engine.requests.tokens < so_far + 16 * 8:
+                await asyncio.sleep(0.005)
+            await engine.update_weights(tmp_path / "v9", 9, digest)
+            assert {reply.status_code for reply in await asyncio.gather(*asking)} == {200}
+    spanning = [c for chain in session.trace.chains for _, c in chain.parts if len(set(c.versions.tolist())) == 2]
+    assert spanning and session.trace.requests == 16
+    for c in spanning:
+        switch = int((c.versions == 8).sum())
+        assert worst(old, prompt, c, slice(0, switch)) <= TOLERANCE
+        assert worst(learner, prompt, c, slice(switch, None)) <= TOLERANCE
 
-    app = await engine.openai_app()
+
+async def test_vllms_own_api_runs_on_the_same_engine(engine, prompt):
+    app = await engine.openai_app(tiny_config())
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://engine") as client:
-        [model] = (await client.get("/v1/models")).json()["data"]
+        model, *_ = (await client.get("/v1/models")).json()["data"]
+        assert model["id"] == "policy"
         body = {"model": model["id"], "prompt": prompt, "max_tokens": 4, "return_token_ids": True}
         reply = (await client.post("/v1/completions", json=body)).json()
     assert 1 <= len(reply["choices"][0]["token_ids"]) <= 4
 
 
+async def test_what_refused_weights_sampled_is_lost_and_not_returned(engine, learner, prompt, tmp_path):
+    digest = await learner.publish(tmp_path / "w.safetensors")
+    await engine.update_weights(tmp_path / "w.safetensors", 9, digest, Canary([prompt], 2, seed=0))
+    held = asyncio.create_task(engine.generate(prompt, Sampling(4), request_id="held"))
+    while len(engine.requests) == 0:
+        await asyncio.sleep(0)
+    while len(engine.requests):
+        await asyncio.sleep(0.01)
+    assert not held.done()
+    engine.proof.refuse("5 nats")
+    with pytest.raises(WeightsUnverified, match="5 nats"):
+        await held
+    engine.proof = type(engine.proof)()  # the next test wants a working engine
+
+
 async def test_a_push_that_fails_half_way_breaks_the_engine_and_frees_its_callers(engine, prompt, tmp_path):
     """Last: the engine is unusable afterwards."""
-    waiting = asyncio.create_task(engine.generate(prompt, Sampling(256, stop=("\x00",)), request_id="caught"))
-    await asyncio.sleep(0.02)
     await engine.begin_update()
+    waiting = asyncio.create_task(engine.generate(prompt, Sampling(256), request_id="caught"))  # frozen: it cannot have ended before
+    await asyncio.sleep(0.02)
     with pytest.raises(WeightsUnverified, match="'receive'"):
         await engine.receive({"path": str(tmp_path / "missing.safetensors")})
     with pytest.raises(EngineError, match="broken"):

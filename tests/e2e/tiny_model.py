@@ -12,6 +12,7 @@ import numpy as np
 
 PAD, EOS = 0, 1
 WORD = "ab"
+CHAT_TEMPLATE = "{% for m in messages %}{{ m.role }}:{{ m.content }}<eos>{% endfor %}{% if add_generation_prompt %}assistant:{% endif %}"
 
 
 def make_tokenizer():
@@ -23,7 +24,7 @@ def make_tokenizer():
     tokenizer = Tokenizer(models.BPE(vocab, merges=[("a", "b")]))
     tokenizer.add_special_tokens([AddedToken(t, special=True) for t in specials])
     tokenizer.decoder = decoders.Fuse()
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="<pad>", eos_token="<eos>")
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="<pad>", eos_token="<eos>", chat_template=CHAT_TEMPLATE)
 
 
 def make_model(seed: int = 0, *, scale: float = 1.0):

@@ -76,15 +76,17 @@ class FakeRollout:
         return group
 
     def where(self, key):
-        return "on fake, env echo"
+        return "on fake"
 
     def engine_stats(self):
         return {}
 
 
 class FakeLearner:
-    def __init__(self, seconds: float = 1.0, crash_at: int | None = None) -> None:
-        self.version, self.seconds, self.crash_at = 0, seconds, crash_at
+    """`write_seconds`: how long the disk takes for a checkpoint, in the background."""
+
+    def __init__(self, seconds: float = 1.0, crash_at: int | None = None, write_seconds: float = 0.0) -> None:
+        self.version, self.seconds, self.crash_at, self.write_seconds = 0, seconds, crash_at, write_seconds
         self.trained: list[tuple[int, GroupKey, int]] = []
 
     async def step(self, batch):
@@ -98,6 +100,9 @@ class FakeLearner:
     async def save(self, directory: Path):
         (directory / "learner.json").write_text(json.dumps({"version": self.version}))
 
+    async def written(self):
+        await asyncio.sleep(self.write_seconds)
+
     async def load(self, directory: Path):
         self.version = json.loads((directory / "learner.json").read_text())["version"]
         return self.version
@@ -105,7 +110,7 @@ class FakeLearner:
 
 class FakePublisher:
     def __init__(self, rollout: FakeRollout, seconds: float = 0.1) -> None:
-        self.rollout, self.seconds, self.live_at_push = rollout, seconds, []
+        self.rollout, self.seconds, self.live_at_push, self.versions = rollout, seconds, [], []
 
     @asynccontextmanager
     async def changing(self):
@@ -113,6 +118,7 @@ class FakePublisher:
 
     async def publish(self, version):
         self.live_at_push.append(self.rollout.live)
+        self.versions.append(version)
         await asyncio.sleep(self.seconds)
         self.rollout.version = version
         return PublishReport(version, self.seconds, "digest", 0.0)
@@ -140,7 +146,7 @@ class Silent:
 
 
 def pipeline(run_dir: Path, *, prompts=None, rollout=None, learner=None, metrics=None, **flags) -> Pipeline:
-    """A Pipeline on fakes. flags: mode, S, B, max_steps, depth, save_steps, reissues, stall."""
+    """A Pipeline on fakes. flags: mode, S, B, max_steps, depth, save_steps, reissues, stall, push_every, evaluate (a coroutine function), eval_steps."""
     rollout = rollout or FakeRollout()
     mode, S = flags.get("mode", "pipeline"), flags.get("S")
     cfg = Config.model_validate(
@@ -148,9 +154,16 @@ def pipeline(run_dir: Path, *, prompts=None, rollout=None, learner=None, metrics
             "run_dir": run_dir,
             "actor": {"num_gpus_per_node": 1},
             "rollout": {"batch_size": flags.get("B", 2), "n_samples_per_prompt": 2, "group_deadline_s": 10},
-            "pipeline": {"mode": mode, "max_staleness": S, "depth": flags.get("depth"), "stall_timeout_s": flags.get("stall", 1000)},
+            "pipeline": {
+                "mode": mode,
+                "max_staleness": S,
+                "depth": flags.get("depth"),
+                "stall_timeout_s": flags.get("stall", 1000),
+                "push_every": flags.get("push_every", 1),
+            },
             "train": {"max_steps": flags.get("max_steps", 10), "max_reissues": flags.get("reissues", 2)},
             "ckpt": {"save_steps": flags.get("save_steps", -1)},
+            "eval": {"steps": flags.get("eval_steps", -1)},
         }
     )
     return Pipeline(
@@ -162,4 +175,5 @@ def pipeline(run_dir: Path, *, prompts=None, rollout=None, learner=None, metrics
         ledger=Ledger(run_dir / "ledger.jsonl"),
         checkpoints=Checkpoints(run_dir / "ckpt", 2),
         observer=Observer(metrics or MemoryMetrics(), Silent(), Silent()),
+        measure=flags.get("evaluate"),
     )

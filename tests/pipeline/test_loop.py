@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from openrlhf_tir.errors import StallError
 from openrlhf_tir.replay.ledger import audit
 
 from .fakes import FakeLearner, FakePrompts, FakeRollout, pipeline
@@ -120,15 +119,6 @@ def test_the_last_steps_start_no_group_that_cannot_be_used(tmp_path):
     run(p.run())
     assert p.budget.acquired == 6
     assert audit(p.ledger.path).open == []
-
-
-def test_a_stall_names_who_waits_for_what(tmp_path):
-    p = pipeline(tmp_path, B=2, stall=50, rollout=FakeRollout(latency=lambda r: 1e6))
-    with pytest.raises(ExceptionGroup) as e:
-        run(p.run())
-    (stall,) = e.value.exceptions
-    assert isinstance(stall, StallError)
-    assert "'wait for replay'" in str(stall) and "6 are rolling" in str(stall) and "oldest is 0/0/0" in str(stall)
 
 
 @pytest.mark.parametrize("crash_at", [0, 3, 5])

@@ -3,20 +3,47 @@
 import pytest
 
 from openrlhf_tir.errors import ConservationError
-from openrlhf_tir.pipeline.budget import Budget, gate_open
+from openrlhf_tir.pipeline.budget import Budget, gate_open, surplus_by_deadline
 
 
 def test_gate_waits_for_a_group_that_must_be_trained_at_this_version():
-    assert not gate_open(3, 2, [3])
-    assert gate_open(3, 2, [4])
+    assert not gate_open(3, 2, [], [3])
+    assert gate_open(3, 2, [], [4])
 
 
 def test_gate_is_shut_when_more_groups_are_due_than_the_steps_left_can_take():
-    """B = 2 at version 1, four groups due at 2: the step at version 2 takes two of them, the other two would be too old."""
-    assert not gate_open(1, 2, [2, 2, 2, 2])
-    assert gate_open(1, 2, [2, 2])
-    assert gate_open(1, 2, [2, 2, 3, 3])
-    assert not gate_open(1, 2, [2, 2, 3, 3, 3])
+    """B = 2 at version 1, four groups due at 2 remain: the step at version 2 takes two of them, the other two would be too old."""
+    assert not gate_open(1, 2, [1, 1], [2, 2, 2, 2])
+    assert gate_open(1, 2, [1, 1], [2, 2])
+    assert gate_open(1, 2, [1, 1], [2, 2, 3, 3])
+    assert not gate_open(1, 2, [1, 1], [2, 2, 3, 3, 3])
+
+
+def test_gate_counts_what_the_batch_leaves_in_the_buffer():
+    """B = 2: two of the three buffered go now; the third and one rolling fill the step at 2, a second rolling one would not fit."""
+    assert gate_open(1, 2, [2, 2, 2], [2])
+    assert not gate_open(1, 2, [2, 2, 2], [2, 2])
+
+
+def test_gate_trusts_what_rolling_groups_will_become():
+    """Ten groups due at 2 roll, of which two at most will be accepted; but one that is due now must be over, whatever is likely."""
+    assert gate_open(1, 2, [1, 1], [2] * 10, possible=lambda n: n // 5)
+    assert not gate_open(1, 2, [1, 1], [2] * 11, possible=lambda n: -(-n // 5))
+    assert not gate_open(1, 2, [1, 1], [1], possible=lambda n: 0)
+
+
+def test_surplus_is_what_no_order_of_steps_can_train():
+    """B = 2 at version 1: room for 2 due at 1, for 4 due by 2, for 6 due by 3."""
+    assert surplus_by_deadline(1, 2, [1, 1, 2, 2, 3, 3]) == {}
+    assert surplus_by_deadline(1, 2, [1, 1, 1, 2, 2, 3]) == {1: 1}
+    assert surplus_by_deadline(1, 2, [2] * 5 + [3] * 3) == {2: 1, 3: 1}
+
+
+def test_surplus_does_not_shut_the_gate():
+    """Three due now, B = 2: the third is lost whether one waits or not."""
+    assert gate_open(1, 2, [1, 1, 1], [])
+    assert gate_open(1, 2, [1, 1, 1, 2, 2], [])
+    assert not gate_open(1, 2, [1, 1, 1, 2, 2], [2])
 
 
 def test_admission_counts_groups_in_training_until_their_weights_are_pushed():

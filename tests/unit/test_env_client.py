@@ -6,89 +6,14 @@ import asyncio
 
 import pytest
 from aiohttp import web
-from aiohttp.test_utils import TestServer, unused_port
+from aiohttp.test_utils import unused_port
 
-from openrlhf_tir.errors import ConfigError, EnvError, EnvTimeout
+from openrlhf_tir.errors import ConfigError, EnvError, EnvFull, EnvTimeout
 from openrlhf_tir.protocol import TRAINABLE_OUTCOMES
-from openrlhf_tir.rollout.env_client import MAX_REPLY_BYTES, EnvClient
+from openrlhf_tir.rollout.env_client import EnvClient
+from openrlhf_tir.rollout.env_http import MAX_REPLY_BYTES
 
-
-class Script:
-    """A server that answers /step from a list of scripted handlers, then normally. It keeps what it was sent."""
-
-    def __init__(self, *steps) -> None:
-        self.steps, self.seen, self.deleted, self.headers = list(steps), [], asyncio.Queue(), []
-        self.resets, self.names_server = [], None
-        app = web.Application(client_max_size=1 << 30)
-        app.add_routes([web.post("/reset", self._reset), web.post("/step", self._step)])
-        app.add_routes([web.delete("/session/{id}", self._delete), web.get("/schema", self._schema)])
-        self.server = TestServer(app)
-
-    async def __aenter__(self) -> Script:
-        await self.server.start_server()
-        self.url = str(self.server.make_url("")).rstrip("/")
-        return self
-
-    async def __aexit__(self, *exc: object) -> None:
-        await self.server.close()
-
-    async def _reset(self, request: web.Request) -> web.StreamResponse:
-        body = await request.json()
-        self.resets.append(body)
-        self.headers.append(request.headers)
-        return web.json_response({"session_id": body["session_id"], "observation": "hi", "server": self.names_server})
-
-    async def _step(self, request: web.Request) -> web.StreamResponse:
-        body = await request.json()
-        self.seen.append(body)
-        if self.steps:
-            return await self.steps.pop(0)(request, body)
-        return ok(body)
-
-    async def _delete(self, request: web.Request) -> web.StreamResponse:
-        self.deleted.put_nowait(request.match_info["id"])
-        return web.json_response({"closed": True})
-
-    async def _schema(self, request: web.Request) -> web.StreamResponse:
-        return web.json_response({"env": "scripted", "action": "text", "capacity": 3})
-
-
-def ok(body: dict, **fields) -> web.Response:
-    return web.json_response({"session_id": body["session_id"], "step_id": body["step_id"], "observation": "fine", **fields})
-
-
-async def hang_up(request, body):
-    request.transport.close()
-    return web.Response()
-
-
-def status(code: int, text: str = "sorry", **headers: str):
-    async def answer(request, body):
-        return web.Response(status=code, text=text, headers={k.replace("_", "-"): v for k, v in headers.items()})
-
-    return answer
-
-
-def outcome(name: str, **signals):
-    async def answer(request, body):
-        return ok(body, outcome=name, signals=signals)
-
-    return answer
-
-
-async def stall(request, body):
-    await asyncio.sleep(30)
-    return ok(body)
-
-
-def client(*scripts: Script, **kwargs) -> EnvClient:
-    return EnvClient({"e": [s.url for s in scripts]}, **{"step_timeout_s": 5.0, "backoff_s": 0.01, **kwargs})
-
-
-async def one_step(c: EnvClient, action: str = "a"):
-    async with c.session("e", {"label": "1"}, seed=7) as s:
-        await s.reset()
-        return await s.step(action, step_id=0)
+from .scripted_env import Script, client, hang_up, ok, one_step, outcome, stall, status
 
 
 async def test_an_episode_resets_steps_and_closes_its_session():
@@ -114,7 +39,7 @@ async def test_a_broken_connection_is_tried_again_with_the_same_ids():
 
 async def test_after_max_retries_it_is_an_env_error_that_names_url_and_fact():
     async with Script(hang_up, status(500, "boom"), status(500, "boom")) as script, client(script, max_retries=2) as c:
-        with pytest.raises(EnvError, match=rf"{script.url}/step failed 3 times.*HTTP 500: 'boom'"):
+        with pytest.raises(EnvError, match=rf"{script.url} failed 3 times.*HTTP 500: 'boom'"):
             await one_step(c)
     assert len(script.seen) == 3
 
@@ -126,11 +51,18 @@ async def test_capacity_is_waited_for_and_is_no_failure():
     assert len(script.seen) == 9
 
 
-async def test_capacity_for_longer_than_the_deadline_is_a_timeout():
-    async with Script(*[status(429, Retry_After="1")] * 9) as script, client(script, step_timeout_s=0.3) as c:
-        with pytest.raises(EnvTimeout, match=r"had no room or no answer within 0\.3 s"):
+async def test_waiting_for_room_takes_nothing_from_the_steps_deadline():
+    async with Script(*[status(429, Retry_After="0.1")] * 3) as script, client(script, step_timeout_s=0.25) as c:
+        assert (await one_step(c)).outcome == "ok"
+    assert [s["deadline_s"] for s in script.seen] == [0.25] * 4
+
+
+async def test_no_room_for_capacity_timeout_s_is_its_own_fault():
+    async with Script(*[status(429, Retry_After="1")] * 9) as script, client(script, capacity_timeout_s=0.3) as c:
+        with pytest.raises(EnvFull, match=r"Env 'e' had no room for 0\.3 s") as e:
             await one_step(c)
     assert len(script.seen) == 1
+    assert e.value.reason == "capacity"
 
 
 async def test_a_server_that_does_not_answer_is_a_timeout():

@@ -14,7 +14,7 @@ LAYERS = [
     {"algorithms", "rewards", "filters", "env_probe", "env_check", "settings", "compat_flags"},
     {"rollout", "replay", "learner", "weights", "data", "observability", "toy"},
     {"pipeline"},
-    {"cluster"},
+    {"cluster", "simulation"},
     {"preflight", "flags"},
     {"commands"},
     {"cli"},
@@ -45,6 +45,7 @@ TORCH_FREE = {
     "data",
     "replay",
     "pipeline",
+    "simulation",
     "rewards",
     "filters",
 }

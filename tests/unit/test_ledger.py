@@ -63,6 +63,40 @@ def test_a_half_written_last_line_is_cut_off(tmp_path):
     assert audit(again.path).open == [GroupKey(0, 1, 0)]
 
 
+def test_the_audit_counts_what_a_resume_would_take_back_and_what_waits(tmp_path):
+    ledger = Ledger(tmp_path / "l.jsonl")
+    a, b, c = issue(ledger, 1, 2, 3)
+    ledger.ended("filtered", a, reason="zero_variance")
+    ledger.committed(1, ledger.lines)
+    ledger.ended("trained", b, step=1)
+    ledger.ended("requeued", c, reason="timeout")
+    report = audit(ledger.path)
+    assert (report.provisional, report.waiting, report.open) == (1, [(0, 3)], [])
+    issue(ledger, 3)
+    report = audit(ledger.path)
+    assert (report.waiting, report.open) == ([], [GroupKey(0, 3, 1)])
+
+
+def test_the_audit_of_a_run_that_is_being_killed_leaves_out_half_a_line(tmp_path):
+    ledger = Ledger(tmp_path / "l.jsonl")
+    issue(ledger, 1)
+    ledger.close()
+    with (tmp_path / "l.jsonl").open("a") as f:
+        f.write('{"t": 1, "e": "trai')
+    assert audit(tmp_path / "l.jsonl").open == [GroupKey(0, 1, 0)]
+
+
+def test_an_end_that_the_pipeline_does_not_know_of_is_named(tmp_path):
+    ledger = Ledger(tmp_path / "l.jsonl")
+    a, b = issue(ledger, 1, 2)
+    ledger.check_open([a, b])
+    with pytest.raises(ConservationError, match="lost: 0/2/0"):
+        ledger.check_open([a])
+    ledger.ended("filtered", a, reason="x")
+    with pytest.raises(ConservationError, match="ended, yet in flight: 0/1/0"):
+        ledger.check_open([a, b])
+
+
 def test_the_audit_finds_a_prompt_trained_twice(tmp_path):
     path = tmp_path / "l.jsonl"
     path.write_text(

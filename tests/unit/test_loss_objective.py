@@ -67,7 +67,35 @@ def test_with_is_correction_the_ratio_is_one_and_the_rollout_policy_only_weighs(
 
 def test_is_correction_masks_a_token_outside_the_band():
     advantage = {"is_correction_level": "token", "is_correction_threshold": (0.8, 1.2)}
-    assert evaluate(Config(algo={"advantage": advantage}))[1] == pytest.approx([0.0, 0.0, -1 / 3])
+    _, grad, metrics = evaluate(Config(algo={"advantage": advantage}))
+    assert grad == pytest.approx([0.0, 0.0, -1 / 3])
+    assert metrics["is_filtered"] == pytest.approx(2 / 3)
+
+
+def test_is_correction_rejects_a_sequence_by_its_mean_log_ratio():
+    # The geometric mean of 1.5, 0.7, 1.0 is 1.016: within (0.8, 1.02), outside (0.8, 1.01).
+    def of(high: float):
+        _, grad, metrics = evaluate(Config(algo={"advantage": {"is_correction_level": "seq", "is_correction_threshold": (0.8, high)}}))
+        return grad, metrics["is_filtered"]
+
+    assert of(1.02) == (pytest.approx([-1.5 / 3, 0.7 / 3, -1 / 3]), 0.0)
+    assert of(1.01) == ([0.0, 0.0, 0.0], 1.0)
+
+
+def test_is_correction_clips_a_weight_to_the_band():
+    advantage = {"is_correction_level": "token", "is_correction_mode": "clip", "is_correction_threshold": (0.8, 1.2)}
+    _, grad, metrics = evaluate(Config(algo={"advantage": advantage}))
+    assert grad == pytest.approx([-1.2 / 3, 0.8 / 3, -1 / 3])
+    assert metrics["is_filtered"] == pytest.approx(2 / 3)
+
+
+def test_is_correction_that_would_do_nothing_is_refused():
+    with pytest.raises(ValueError, match=r"does nothing with actor.policy_loss_type = 'gspo'"):
+        Config(actor={"policy_loss_type": "gspo"}, algo={"advantage": {"is_correction_level": "token"}})
+
+
+def test_without_is_correction_nothing_is_filtered():
+    assert "is_filtered" not in evaluate(Config())[2]
 
 
 def test_a_single_threshold_is_an_upper_bound():
@@ -110,7 +138,17 @@ def test_the_diagnostics_of_stale_and_fresh_tokens_are_told_apart():
     w = RATIOS
     assert metrics["kl_rollout"] == pytest.approx(sum(r - 1 - math.log(r) for r in w) / 3)
     assert metrics["ess"] == pytest.approx(sum(w) ** 2 / (3 * sum(r * r for r in w)))
-    assert metrics["mismatch_max"] == pytest.approx(-math.log(0.7))  # the only token of the current version
+    # Engine mismatch: the only token of the current version.
+    assert metrics["mismatch_max"] == metrics["mismatch_mean_abs"] == pytest.approx(-math.log(0.7))
+    assert metrics["mismatch_kl"] == pytest.approx(0.7 - 1 - math.log(0.7))
+    # Version lag: the other two.
     assert metrics["lag_mean_abs"] == pytest.approx((math.log(1.5) + 0.0) / 2, abs=1e-6)
+    assert metrics["lag_kl"] == pytest.approx((1.5 - 1 - math.log(1.5) + 0.0) / 2)
+    assert metrics["lag_share"] == pytest.approx(2 / 3)
     assert (metrics["staleness_mean"], metrics["staleness_max"]) == (1.0, 2.0)
     assert (metrics["entropy"], metrics["advantage_abs_mean"]) == (3.0, 1.0)
+
+
+def test_a_half_without_tokens_has_no_figures():
+    assert not {"lag_mean_abs", "lag_kl"} & evaluate(Config())[2].keys()
+    assert not {"mismatch_mean_abs", "mismatch_kl"} & evaluate(Config(), lag=(1, 1, 1))[2].keys()

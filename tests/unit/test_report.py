@@ -39,13 +39,15 @@ def plots(run_dir):
 def test_a_whole_run_gets_every_figure_and_a_page_that_stands_alone(tmp_path):
     extra = {"accuracy": 0.5, "eval/accuracy": 0.5, "staleness_mean": 1.0, "staleness_max": 2, "step_s": 2.0, "failed/timeout": 1}
     extra |= {"response_tokens_mean": 90.0, "entropy": 0.4, "canary_max_diff": 0.0, "tokens_per_s": 900.0}
+    extra |= {"selection/env/echo/trained": 2, "mismatch_mean_abs": 1e-5, "lag_share": 0.5}
     write_metrics(tmp_path, **extra)
     write_trace(tmp_path)
     summary.write(tmp_path, a_summary())
     (tmp_path / "config.toml").write_text(to_toml(Config(logger=Logger(wandb={"key": "SECRET"}))))
     page = build_report(tmp_path).read_text()
-    assert plots(tmp_path) == {"accuracy", "response", "drops", "staleness", "health", "step_time", "throughput", "timeline", "timeline_zoom"}
-    assert page.count("data:image/png;base64,") == 18
+    learned, ran = {"accuracy", "response", "drops", "staleness", "health", "selection", "off_policy"}, {"step_time", "throughput"}
+    assert plots(tmp_path) == learned | ran | {"timeline", "timeline_zoom"}
+    assert page.count("data:image/png;base64,") == 22
     assert not re.search(r'(src|href|srcset)="(?!data:)', page)
     assert "+60.0 pp" in page and "SECRET" not in page and "(hidden)" in page
     assert "Remarks" not in page

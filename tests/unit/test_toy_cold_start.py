@@ -10,7 +10,7 @@ import pytest
 from openrlhf_tir.errors import ColdStartError
 from openrlhf_tir.toy.cold_start import Schedule, Stage, batches, check_gates, cold_start, repair
 
-SHORT = Schedule(stages=(Stage(6, 1.0), Stage(4, 0.0)), batch_size=3, lr=1.0, warmup_steps=2, final_lr_ratio=0.2, repair_lr_ratio=0.1, max_repairs=2)
+SHORT = Schedule(stages=(Stage(6, 1.0), Stage(4, 0.0)), batch_size=3, lr=1.0, warmup_steps=2, final_lr_ratio=0.2, repair_lr_ratio=0.8, max_repairs=2)
 
 
 @dataclass
@@ -62,7 +62,7 @@ def test_a_missed_gate_is_named_with_its_value_and_range(name, value, sentence):
 
 def test_too_little_code_settles_again_with_more_of_it():
     # The gate's middle is 0.325: 0.225 measured at a ratio of 0.28 is 0.1 short.
-    assert repair(Measured(code_ratio=0.225), 0.28) == ([Stage(40, pytest.approx(0.38))], pytest.approx(0.38))
+    assert repair(Measured(code_ratio=0.225), 0.28) == ([Stage(60, pytest.approx(0.38))], pytest.approx(0.38))
 
 
 def test_code_that_does_not_work_is_learned_further_before_settling():
@@ -96,11 +96,12 @@ async def test_a_base_model_that_passes_at_once_is_not_trained_further():
     assert len(run.lrs) == 10
 
 
-async def test_a_missed_gate_continues_training_at_the_repair_rate_until_it_passes():
+async def test_a_missed_gate_continues_training_from_the_repair_rate_until_it_passes():
     run = Scripted(Measured(code_ratio=0.1), Measured(code_ratio=0.45), Measured())
     await cold_start(run.sft_step, run.evaluate, seed=0, schedule=SHORT)
-    assert run.steps_at_evaluation == [10, 50, 90]
-    assert run.lrs[10:] == pytest.approx([0.1] * 80)
+    assert run.steps_at_evaluation == [10, 70, 130]
+    assert run.lrs[10:70] == run.lrs[70:]
+    assert (run.lrs[10], run.lrs[40], run.lrs[69]) == pytest.approx((0.8, 0.5, 0.21))  # 60 steps of 0.01 towards 0.2
 
 
 async def test_repairs_start_from_the_ratio_of_the_last_one():
@@ -108,7 +109,7 @@ async def test_repairs_start_from_the_ratio_of_the_last_one():
     run = Scripted(Measured(code_ratio=0.225), Measured(code_ratio=0.225), Measured())
     await cold_start(run.sft_step, run.evaluate, seed=0, schedule=SHORT, on_step=lambda batch, metrics: seen.append(batch.tool_ratio))
     # SHORT settles at 0.0: lifted to the least ratio 0.1 by the first repair, by another 0.1 by the second.
-    assert (seen[10], seen[50]) == pytest.approx((0.1, 0.2))
+    assert (seen[10], seen[70]) == pytest.approx((0.1, 0.2))
 
 
 async def test_after_the_last_repair_the_command_fails_with_the_figures():

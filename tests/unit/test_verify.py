@@ -94,6 +94,10 @@ class FakeLearner:
     def __init__(self) -> None:
         self.updates = 0
 
+    @property
+    def version(self) -> int:
+        return self.updates
+
     async def publish(self, path: Path) -> str:
         path.write_bytes(b"weights")
         return f"digest of update {self.updates}"
@@ -105,15 +109,23 @@ class FakeLearner:
 class FakeEngine:
     def __init__(self, fails: str = "", lags: int = 0) -> None:
         self.fails, self.lags, self.version, self.files = fails, lags, 0, []
+        self.verdicts: list[int | str] = []
 
-    async def update_weights(self, path: Path, version: int, digest: str) -> None:
+    async def update_weights(self, path: Path, version: int, digest: str, canary):
         assert path.read_bytes() == b"weights"
         if self.fails:
             raise WeightsUnverified(self.fails)
         self.version = version
+        return await self.canary(*canary)
 
     async def canary(self, prompt_ids, max_tokens, seed):
         return [completion([-float(self.version - self.lags)] * max_tokens, self.version) for _ in prompt_ids]
+
+    async def proved(self, version: int) -> None:
+        self.verdicts.append(version)
+
+    async def discard(self, why: str) -> None:
+        self.verdicts.append(why)
 
 
 def publisher(engines, tmp_path) -> WeightPublisher:
@@ -146,18 +158,37 @@ async def test_unchanged_weights_are_not_a_new_version(tmp_path):
 
 async def test_one_engine_that_refuses_does_not_keep_the_push_from_the_others(tmp_path):
     engines = [FakeEngine(), FakeEngine(fails="other digest"), FakeEngine()]
-    p = publisher(engines, tmp_path)
-    with pytest.raises(WeightsUnverified, match=r"1 of 3 engines\. engine 1: other digest"):
-        await publish(p, 1)
-    assert p.failed == [1]
+    report = await publish(publisher(engines, tmp_path), 1)
+    assert (report.refused, report.canary_max_diff) == (1, 0.0)
     assert [e.version for e in engines] == [1, 0, 1]
+    assert [e.verdicts for e in engines] == [[1], ["Version 1: other digest."], [1]]
 
 
-async def test_an_engine_that_samples_from_older_weights_is_named_with_its_distance(tmp_path):
-    p = publisher([FakeEngine(), FakeEngine(lags=1)], tmp_path)
-    with pytest.raises(WeightsUnverified, match="engine 1: 1 nats"):
-        await publish(p, 1)
-    assert p.failed == [1]
+async def test_an_engine_that_samples_from_older_weights_is_discarded_with_its_distance(tmp_path):
+    engines = [FakeEngine(), FakeEngine(lags=1)]
+    report = await publish(publisher(engines, tmp_path), 1)
+    assert report.refused == 1
+    assert engines[0].verdicts == [1]
+    assert engines[1].verdicts[0].startswith("Version 1: 1 nats: the file arrived")
+
+
+async def test_an_engine_whose_canary_is_of_another_version_is_discarded_though_the_numbers_agree(tmp_path):
+    class Unswitched(FakeEngine):
+        async def canary(self, prompt_ids, max_tokens, seed):
+            return [completion([-1.0] * max_tokens, version=0) for _ in prompt_ids]
+
+    engine = Unswitched()
+    assert (await publish(publisher([engine], tmp_path), 1)).refused == 1
+    assert "tokens of another version" in engine.verdicts[0]
+
+
+async def test_a_bug_in_an_engine_is_raised_and_not_taken_for_a_bad_push(tmp_path):
+    class Buggy(FakeEngine):
+        async def update_weights(self, path, version, digest, canary):
+            raise KeyError("a bug")
+
+    with pytest.raises(KeyError):
+        await publish(publisher([Buggy()], tmp_path), 1)
 
 
 def test_a_publisher_without_canary_prompts_is_refused(tmp_path):
@@ -175,7 +206,7 @@ def test_two_runs_of_the_same_name_push_to_different_places():
 
 
 class DeadEngine(FakeEngine):
-    async def update_weights(self, path, version, digest):
+    async def update_weights(self, path, version, digest, canary):
         raise EngineGone("died")
 
 

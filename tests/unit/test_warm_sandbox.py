@@ -46,6 +46,20 @@ async def test_a_cancelled_call_ends_before_the_next_begins(warm):
     assert warm._places[0] is slot  # it was asked to end the call, not killed
 
 
+async def test_a_call_cancelled_twice_does_not_spoil_its_successor(warm):
+    """A missed deadline and then the close of its session, or a task group: whoever cancels may do so again while the call is being ended."""
+    for _ in range(10):
+        call = asyncio.create_task(warm.run("import time; time.sleep(60)"))
+        await asyncio.sleep(0.05)
+        for _ in range(3):
+            call.cancel()
+            await asyncio.sleep(0)
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        after = await warm.run("print(1)")
+        assert (after.stdout, after.return_code, after.killed) == (b"1\n", 0, None)
+
+
 async def test_a_call_that_waits_for_a_slot_can_be_cancelled(warm):
     running = asyncio.create_task(warm.run("import time; time.sleep(0.3); print('done')"))
     await asyncio.sleep(0)

@@ -57,6 +57,16 @@ class Slot:
         os.close(self.pidfd)
 
 
+async def until_ended(turn: asyncio.Task[Execution], given_up: asyncio.Future[None]) -> Execution:
+    """The result of `turn`. Cancelled: `given_up` is, and `turn` is waited for, but not cancelled, however often the caller is."""
+    try:
+        return await asyncio.shield(turn)
+    except asyncio.CancelledError:
+        given_up.cancel()
+        await asyncio.wait([turn])
+        raise
+
+
 class Call:
     def __init__(self, slot: Slot, limits: Limits) -> None:
         self.slot, self.limits = slot, limits
@@ -69,22 +79,24 @@ class Call:
         slot.calls += 1
         self.id = b"%d" % slot.calls
 
-    async def run(self, job: bytes, *fds: int) -> Execution:
-        """`job` is for the snippet's process alone; `fds` go to it after its stdout and stderr."""
+    @property
+    def session_bytes(self) -> int:
+        """What a session holds after this call: memory above the warm interpreter's and files, estimated."""
+        return int(self.reply[5]) if self.reply else 0
+
+    async def run(self, job: bytes, given_up: asyncio.Future[None], *fds: int) -> Execution:
+        """`job` is for the snippet's process alone; `fds` go to it after its stdout and stderr. `given_up` ends it early: never cancel this."""
         self._send(job, fds)
         for stream in (self.out, self.err):
             self.loop.add_reader(stream.read_fd, self._on_output, stream)
         self.loop.add_reader(self.slot.sock.fileno(), self._on_reply)
         clock = self.loop.call_later(self.limits.code_timeout_s + ANSWER_S, self._too_late, "time_limit")
         self.memory_check = self.loop.call_later(MEMORY_CHECK_S, self._check_memory)
-        try:
-            await asyncio.shield(self.done)
-        finally:
-            if not self.done.done():
-                self.stop("cancelled")
-                await asyncio.shield(asyncio.create_task(self._finish(clock), name="end a cancelled call"))
-            else:
-                await self._finish(clock)
+        given_up.add_done_callback(lambda _: self.stop("cancelled"))
+        await self.done
+        clock.cancel()
+        self.memory_check.cancel()
+        await self._finish()
         return self._describe()
 
     def _send(self, job: bytes, more: Sequence[int]) -> None:
@@ -113,9 +125,10 @@ class Call:
             message = self.slot.sock.recv(256)
         except ConnectionError:
             message = b""
-        if message:
-            self.reply = message.split()
-        else:
+        reply = message.split()
+        if reply and reply[0] == self.id:
+            self.reply = reply
+        else:  # closed, or out of step: an answer that is not this call's is nobody's
             self.slot.usable = False
         self.loop.remove_reader(self.slot.sock.fileno())
         self.done.set_result(None)
@@ -138,10 +151,7 @@ class Call:
             self.stopped = self.stopped or reason
             self.slot.kill()  # its socket then ends the call
 
-    async def _finish(self, clock: asyncio.TimerHandle) -> None:
-        await self.done
-        clock.cancel()
-        self.memory_check.cancel()
+    async def _finish(self) -> None:
         if self.reply is None:
             self.slot.kill()
             await readable(self.slot.pidfd)
@@ -158,6 +168,8 @@ class Call:
         killed = self.stopped or ("time_limit" if reason == b"time" else None)
         if self.reply is None and self.stopped is None:
             raise SandboxError("the slot that ran the snippet ended: killed from outside, or out of memory on the host")
+        if reason == b"lost":
+            raise SandboxError("the session's interpreter was killed between two calls: from outside, or out of memory on the host")
         if not report.startswith(b"R"):
             self.slot.kill()
             raise SandboxError(f"the snippet's process did not come up (wait status {status}); its slot is replaced")

@@ -1,7 +1,7 @@
 """Container: starts bubblewrap with the master in it, and asks the master for slots.
 
 A server that runs as root drops to an unprivileged uid first and maps a range of uids, so that each slot's snippets have one of
-their own. Any other user maps itself only; a snippet then counts its processes in a user namespace of its own.
+their own (sessions share one). Any other user maps itself only. Where a uid is shared, each counts its processes in a user namespace of its own.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _CREDENTIALS = struct.Struct("3i")
 
 
 def _programs(seccomp: bytes | None) -> bytes:
-    sources = {name: _HERE / f"{name}.py" for name in ("master", "slot", "kernel", "warmup")} | {"runner": _HERE.parent / "runner.py"}
+    sources = {name: _HERE / f"{name}.py" for name in ("master", "slot", "session", "notebook", "kernel", "warmup")} | {"runner": _HERE.parent / "runner.py"}
     compiled = {name: compile(path.read_text(), f"<{name}>", "exec", dont_inherit=True, optimize=2) for name, path in sources.items()}
     return marshal.dumps({**compiled, "seccomp": seccomp})
 
@@ -45,8 +45,8 @@ def _programs(seccomp: bytes | None) -> bytes:
 class Container:
     """One master. `start` it once; when it is not `alive` any more, make another."""
 
-    def __init__(self, bwrap: Sequence[str], limits: Limits, slots: int, seccomp: bytes | None) -> None:
-        self._bwrap, self._limits, self._slots, self._programs = bwrap, limits, slots, _programs(seccomp)
+    def __init__(self, bwrap: Sequence[str], limits: Limits, slots: int, seccomp: bytes | None, *, echo_last: bool = False) -> None:
+        self._bwrap, self._limits, self._slots, self._programs, self._echo_last = bwrap, limits, slots, _programs(seccomp), echo_last
         self._control: socket.socket | None = None
         self._process: subprocess.Popen | None = None
         self._master = -1  # pidfd
@@ -99,19 +99,21 @@ class Container:
 
     def _options(self, as_root: bool) -> str:
         tmpfs = f"size={self._limits.file_bytes},nr_inodes={self._limits.file_bytes >> 12},mode=1777"
-        return json.dumps({"paths": site_packages(), "uid_range": as_root, "tmpfs": tmpfs})
+        options = {"paths": site_packages(), "uid_range": as_root, "tmpfs": tmpfs, "echo_last": self._echo_last}
+        options |= {"session_uid": self._slots + 1 if as_root else 0, "session_limits": self._limits.rlimits(cpu=False)}
+        return json.dumps(options)
 
     def _map_uids(self, child: int) -> None:
         for kind in ("uid", "gid"):
-            Path(f"/proc/{child}/{kind}_map").write_text(f"0 {UNPRIVILEGED_UID} {self._slots + 1}\n")
+            Path(f"/proc/{child}/{kind}_map").write_text(f"0 {UNPRIVILEGED_UID} {self._slots + 2}\n")
 
-    async def open_slot(self, index: int) -> tuple[socket.socket, int, int]:
-        """(socket, pid, pidfd) of a new slot. Raises SandboxError."""
+    async def open_slot(self, index: int | None) -> tuple[socket.socket, int, int]:
+        """(socket, pid, pidfd) of a new slot; `index` None: of a session's. Raises SandboxError."""
         ours, inside = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         try:
             with inside:
-                socket.send_fds(self._control, [b"slot %d" % index], [inside.fileno()])
+                socket.send_fds(self._control, [b"session" if index is None else b"slot %d" % index], [inside.fileno()])
             async with asyncio.timeout(SLOT_TIMEOUT_S):
                 pid = await hello(ours)
             return ours, pid, os.pidfd_open(pid)

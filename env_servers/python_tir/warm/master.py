@@ -1,6 +1,6 @@
 """Master: the first process of the container. Imports, warms up, then forks a slot whenever the server asks for one.
 
-    control socket: "ready" goes out once; b"slot <index>" with the slot's socket comes in, any number of times; EOF ends everything
+    control socket: "ready" goes out once; b"slot <index>" or b"session" with the slot's socket comes in, any number of times; EOF ends everything
 
 It never sees a request. Frames matter: a request's child returns from `serve_slots` and calls the runner from `main`, so that a
 snippet finds as many frames above it as in a fresh interpreter, and recursion ends at the same depth.
@@ -17,13 +17,16 @@ import sys
 def main(programs: dict) -> None:
     control_fd, options = int(sys.argv[1]), json.loads(sys.argv[2])
     sys.path += options["paths"]
-    kernel, slot, warmup, runner = (_load(programs, name) for name in ("kernel", "slot", "warmup", "runner"))
+    modules = {name: _load(programs, name) for name in ("kernel", "slot", "session", "notebook", "warmup", "runner")}
+    slot, warmup, runner = modules["slot"], modules["warmup"], modules["runner"]
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     warmup.warm_up()
     gc.collect()
     gc.freeze()  # a collection in a child would otherwise write to, hence copy, every page of this heap
-    job = serve_slots(socket.socket(fileno=control_fd), kernel, slot, options, programs["seccomp"])
+    job = serve_slots(socket.socket(fileno=control_fd), modules, options, programs["seccomp"])
     source = job.prepare(runner)
+    if source is None:
+        job.converse()
     runner.run(source, slot.PATH, slot.STATUS_FD)
 
 
@@ -33,8 +36,9 @@ def _load(programs: dict, name: str):
     return module
 
 
-def serve_slots(control: socket.socket, kernel, slot, options: dict, filter_program: bytes):
-    """Returns in a request's child only, with its Job."""
+def serve_slots(control: socket.socket, modules: dict, options: dict, filter_program: bytes):
+    """Returns in a snippet's process only, with its Job, or its Notebook whose source is None."""
+    kernel, slot, session = modules["kernel"], modules["slot"], modules["session"]
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # slots that end need no waiting for
     own_pid_namespace = os.open("/proc/self/ns/pid", os.O_RDONLY)
     control.send(b"ready")
@@ -47,7 +51,11 @@ def serve_slots(control: socket.socket, kernel, slot, options: dict, filter_prog
         if os.fork() == 0:
             os.close(own_pid_namespace)
             os.close(control.detach())
-            return slot.Slot(descriptors[0], int(message.split()[1]), kernel, options, filter_program).serve()
+            kind, _, index = message.partition(b" ")
+            if kind == b"slot":
+                uid, apart = (1 + int(index), False) if options["uid_range"] else (0, True)
+                return slot.Slot(descriptors[0], uid, apart, kernel, options, filter_program).serve()
+            return session.serve(slot.Slot(descriptors[0], options["session_uid"], True, kernel, options, filter_program), modules, options)
         os.close(descriptors[0])
 
 

@@ -30,19 +30,19 @@ from ..limits import Limits
 from ..sandbox import NO_FILES, Execution, SandboxError
 from ..stage import Stage
 from ..supervise import memory_file
-from .call import Call, Slot
+from .call import Call, Slot, until_ended
 from .container import Container, has_ended
 
 log = logging.getLogger(__name__)
 
 
 class WarmSandbox:
-    def __init__(self, limits: Limits = Limits(), *, slots: int = 2, seccomp: bytes | None = None) -> None:
-        """Starts nothing: the first call does. Raises SandboxError when bubblewrap is not installed."""
+    def __init__(self, limits: Limits = Limits(), *, slots: int = 2, seccomp: bytes | None = None, echo_last: bool = False) -> None:
+        """Starts nothing: the first call does. `echo_last` is for sessions. Raises SandboxError when bubblewrap is not installed."""
         bwrap = shutil.which("bwrap")
         if bwrap is None:
             raise SandboxError("bubblewrap is not installed. Run `apt-get install bubblewrap`, or use --isolation none on a machine that may be harmed.")
-        self.limits, self._seccomp, self._slots = limits, seccomp, slots
+        self.limits, self._seccomp, self._slots, self._echo_last = limits, seccomp, slots, echo_last
         self.isolation = "bwrap+seccomp" if seccomp else "bwrap"
         self._stage = Stage([sys.base_prefix, *site_packages()], uid=UNPRIVILEGED_UID)
         self._bwrap = root_file_system(bwrap, self._stage, limits)
@@ -52,6 +52,7 @@ class WarmSandbox:
         self._places: list[Slot | None] = [None] * slots
         self._free: deque[int] = deque(range(slots))
         self._waiting: deque[asyncio.Future[int]] = deque()
+        self._turns: set[asyncio.Task[Execution]] = set()
 
     async def run(
         self,
@@ -66,21 +67,36 @@ class WarmSandbox:
     ) -> Execution:
         limits = self.limits.for_call(timeout_s, memory_bytes, keep_bytes)
         program = marshal.dumps((limits.rlimits(), code.encode("utf-8", "surrogatepass"), stdin, list(files.items()), list(fetch)))
-        place = await self._take()
+        place, given_up = await self._take(), asyncio.get_running_loop().create_future()
+        turn = asyncio.create_task(self._turn(place, limits, program, fetch, given_up), name=f"call on slot {place}")
+        self._turns.add(turn)
+        turn.add_done_callback(self._ended)
+        return await until_ended(turn, given_up)
+
+    async def _turn(self, place: int, limits: Limits, program: bytes, fetch: Sequence[str], given_up: asyncio.Future[None]) -> Execution:
+        """Holds the place until its call has ended, however often and impatiently the caller is cancelled."""
         try:
             call = Call(await self._slot(place), limits)
             if not fetch:
-                return await call.run(program)
+                return await call.run(program, given_up)
             fetch_fd = memory_file(b"")
             try:
-                execution = await call.run(program, fetch_fd)
+                execution = await call.run(program, given_up, fetch_fd)
                 return dataclasses.replace(execution, files=job.unpack(fetch_fd, fetch))
             finally:
                 os.close(fetch_fd)
         finally:
             self._give_back(place)
 
+    def _ended(self, turn: asyncio.Task[Execution]) -> None:
+        self._turns.discard(turn)
+        if not turn.cancelled():
+            turn.exception()  # seen, also when its caller went away
+
     async def close(self) -> None:
+        for slot in filter(None, self._places):
+            slot.kill()
+        await asyncio.gather(*self._turns, return_exceptions=True)
         for place, slot in enumerate(self._places):
             if slot is not None:
                 await slot.end()
@@ -116,15 +132,19 @@ class WarmSandbox:
                 return slot
             self._places[place] = None
             await slot.end()
-        async with self._starting:
-            if self._container is None or not self._container.alive:
-                await self._start_container()
-        slot = self._places[place] = Slot(*await self._container.open_slot(place))
+        slot = self._places[place] = Slot(*await (await self._running()).open_slot(place))
         return slot
 
-    async def _start_container(self) -> None:
-        if self._container is not None:
-            log.error("the warm container ended; starting another. It said: %s", self._container.said() or "nothing")
-            self._container.kill()
-        self._container = Container(self._bwrap, self.limits, self._slots, self._seccomp)
-        await self._container.start()
+    async def open_session(self) -> Slot:
+        """A slot whose interpreter keeps its state; the caller ends it. Raises SandboxError."""
+        return Slot(*await (await self._running()).open_slot(None))
+
+    async def _running(self) -> Container:
+        async with self._starting:
+            if self._container is None or not self._container.alive:
+                if self._container is not None:
+                    log.error("the warm container ended; starting another. It said: %s", self._container.said() or "nothing")
+                    self._container.kill()
+                self._container = Container(self._bwrap, self.limits, self._slots, self._seccomp, echo_last=self._echo_last)
+                await self._container.start()
+        return self._container

@@ -25,24 +25,25 @@ SHARED = ("/tmp", "/dev/shm")
 
 
 class Slot:
-    def __init__(self, socket_fd, index, kernel, options, filter_program):
+    def __init__(self, socket_fd, uid, apart, kernel, options, filter_program):
+        """`uid` is the snippet's, 0 where no other is mapped; `apart`: slots share it, so its processes are counted in a user namespace of its own."""
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        self.socket, self.kernel, self.options = socket.socket(fileno=socket_fd), kernel, options
+        self.socket, self.kernel, self.uid, self.apart = socket.socket(fileno=socket_fd), kernel, uid, apart
         self.null = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
-        self.uid = 1 + index if options["uid_range"] else 0
         kernel.unshare(kernel.NEWNS | kernel.NEWIPC | kernel.NEWNET | kernel.NEWUTS)
         kernel.mount("proc", "/proc", kernel.MS_RDONLY | kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC)  # read-only: no oom_score_adj
         for directory in SHARED:
             kernel.mount("tmpfs", directory, kernel.MS_NOSUID | kernel.MS_NODEV, options["tmpfs"])
         with open("/proc/self/statm") as f:
-            self.own_size = int(f.read().split()[0]) * resource.getpagesize()
+            self.own_size, resident, shared, *_ = (int(pages) * resource.getpagesize() for pages in f.read().split())
+        self.own_memory = resident - shared
         os.umask(0o022)
         kernel.undumpable()
         kernel.no_new_privileges()
         kernel.empty_bounding_set()
-        if filter_program and self.uid:
+        if filter_program and not apart:
             kernel.seccomp(filter_program)
-        self.filter_program = None if self.uid else filter_program
+        self.filter_program = filter_program if apart else None
         kernel.keep_capabilities(kernel.KILL, kernel.SETUID, kernel.SETGID, kernel.DAC_OVERRIDE)
 
     def serve(self):
@@ -62,7 +63,7 @@ class Slot:
             for fd in (*descriptors, status_fd):
                 os.close(fd)
             reason = self._watch(pid, float(seconds))
-            status = _end_all(pid)
+            status = end_all(pid)
             report = os.read(report_fd, 16)
             os.close(report_fd)
             self.socket.send(b"%s %d %s %s %d" % (request, status, reason, b"".join(report.split()) or b"-", self._wipe()))
@@ -99,7 +100,7 @@ class Slot:
             return False
 
 
-def _end_all(pid):
+def end_all(pid):
     """Kill every other process of this namespace and wait until there is none. Returns the wait status of `pid`."""
     status = 0
     while True:
@@ -122,50 +123,52 @@ class Job:
 
     def prepare(self, runner):
         """Take the job, give up everything else. Returns the source."""
-        slot, kernel = self.slot, self.slot.kernel
+        slot = self.slot
         os.setsid()
-        limits, source, stdin, files, fetch = marshal.loads(_read_all(self.descriptors[0]))
-        self._leave_descriptors()
-        if slot.uid:
-            os.setresgid(slot.uid, slot.uid, slot.uid)
-            os.setresuid(slot.uid, slot.uid, slot.uid)
-        else:  # only one uid is mapped: a user namespace of its own counts its processes apart
-            kernel.unshare(kernel.NEWUSER)
-            kernel.empty_bounding_set()
-        kernel.keep_capabilities()
-        if slot.filter_program:
-            kernel.seccomp(slot.filter_program)
-        self._reseed()
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        more = {"AS": slot.own_size}  # what is mapped already is not the snippet's
-        runner.arrange(PATH, source, stdin, files, limits, more)
+        limits, source, stdin, files, fetch = marshal.loads(read_all(self.descriptors[0]))
+        slot.socket.detach()
+        kept = {0: slot.null, 1: self.descriptors[1], 2: self.descriptors[2], STATUS_FD: self.status_fd}
+        if len(self.descriptors) > 3:
+            kept[FETCH_FD] = self.descriptors[3]
+        keep_descriptors(kept)
+        give_up_rights(slot)
+        runner.arrange(PATH, source, stdin, files, limits, {"AS": slot.own_size})  # what is mapped already is not the snippet's
         if fetch:
             runner.stay_behind(fetch, FETCH_FD, STATUS_FD)
         sys.argv[:] = [PATH]
         sys.path[:0] = [os.path.dirname(PATH)]
         return source
 
-    def _leave_descriptors(self):
-        """Keep 0 to 2, the report, and the fetched files' end; close the rest."""
-        ours = {0: self.slot.null, 1: self.descriptors[1], 2: self.descriptors[2], STATUS_FD: self.status_fd}
-        if len(self.descriptors) > 3:
-            ours[FETCH_FD] = self.descriptors[3]
-        aside = {target: fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 64) for target, fd in ours.items()}
-        self.slot.socket.detach()
-        os.closerange(0, 64)
-        for target, fd in aside.items():
-            os.dup2(fd, target, inheritable=target <= 2)
-        os.closerange(64, 1 << 16)
 
-    def _reseed(self):
-        """`random` does so by itself in a fork."""
-        if "numpy" in sys.modules:
-            sys.modules["numpy"].random.seed()
-        if "sympy" in sys.modules:
-            sys.modules["sympy"].core.random.rng.seed()
+def keep_descriptors(kept):
+    """`kept` is {number from now on: open descriptor}; 0 to 2 pass through exec. All others are closed, the slot's socket among them."""
+    aside = {target: fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 64) for target, fd in kept.items()}
+    os.closerange(0, 64)
+    for target, fd in aside.items():
+        os.dup2(fd, target, inheritable=target <= 2)
+    os.closerange(64, 1 << 16)
 
 
-def _read_all(fd):
+def give_up_rights(slot):
+    """From the slot's rights to the snippet's: its uid, no capability, the filter; and random numbers of its own."""
+    kernel = slot.kernel
+    if slot.uid:
+        os.setresgid(slot.uid, slot.uid, slot.uid)
+        os.setresuid(slot.uid, slot.uid, slot.uid)
+    if slot.apart:
+        kernel.unshare(kernel.NEWUSER)
+        kernel.empty_bounding_set()
+    kernel.keep_capabilities()
+    if slot.filter_program:
+        kernel.seccomp(slot.filter_program)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    if "numpy" in sys.modules:  # `random` does so by itself in a fork
+        sys.modules["numpy"].random.seed()
+    if "sympy" in sys.modules:
+        sys.modules["sympy"].core.random.rng.seed()
+
+
+def read_all(fd):
     parts = []
     while part := os.read(fd, 1 << 20):
         parts.append(part)

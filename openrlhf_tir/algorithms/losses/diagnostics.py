@@ -5,9 +5,15 @@ With l = log pi - log mu (pi: the learner's weights, mu: the policy that sampled
     kl_rollout         1/n sum(exp(l) - 1 - l)                      k3 estimate of KL(mu || pi), never negative
     ess                (sum exp(l))^2 / (n sum exp(l)^2)            1 on-policy; small: few tokens carry the update
     clip_low/high      share of trained tokens whose gradient PPO cuts: ratio < 1 - eps_low with A < 0; ratio > 1 + eps_high with A > 0
-    mismatch_max       max |l| where lag = 0: same weights, so the engines disagree (dtype, kernels)
-    lag_mean_abs       mean |l| where lag > 0: what staleness adds
     log_ratio_abs_max  max |l|, whatever the lag
+
+l is split by lag, the learner's version minus that of the weights that sampled the token. Where lag = 0 pi and mu are the same weights, so
+what is left of l is the *engine mismatch* (dtype, kernels); where lag > 0 the *version lag* comes on top of it:
+
+    mismatch_max, mismatch_mean_abs, mismatch_kl       max |l|, mean |l| and mean k3 where lag = 0
+    lag_mean_abs, lag_kl, lag_share                    mean |l| and mean k3 where lag > 0; share of sampled tokens that lag
+
+and a half without tokens is left out. With an IS correction, is_filtered is the share of tokens (or sequences) outside its band.
 
 Only tokens the policy sampled enter these; environment tokens that are trained (env_mask off) count in entropy and trained_tokens.
 """
@@ -16,7 +22,10 @@ from __future__ import annotations
 
 import torch
 
-SUMS = ("trained", "sampled", "lagging", "entropy", "abs_advantage", "clip_low", "clip_high", "k3", "weight", "weight_sq", "lag", "lag_abs_ratio")
+SUMS = (
+    *("trained", "sampled", "lagging", "entropy", "abs_advantage", "clip_low", "clip_high", "weight", "weight_sq", "lag"),
+    *("k3", "lag_k3", "abs_ratio", "lag_abs_ratio"),
+)
 MAXIMA = ("log_ratio_abs_max", "mismatch_max", "staleness_max")
 
 
@@ -26,6 +35,8 @@ class Tally:
     def __init__(self, device: str) -> None:
         self.sums = torch.zeros(len(SUMS), dtype=torch.float64, device=device)
         self.maxima = torch.zeros(len(MAXIMA), dtype=torch.float64, device=device)
+        self.gated = torch.zeros(2, dtype=torch.float64, device=device)
+        """Units (tokens or sequences) outside the IS correction's band, and all that it looked at."""
 
     @torch.no_grad()
     def add(self, *, log_ratio: torch.Tensor, ratio: torch.Tensor, entropy: torch.Tensor, fields: dict[str, torch.Tensor], clip: tuple[float, float]) -> None:
@@ -35,6 +46,7 @@ class Tally:
         lag, adv = fields["lag"], fields["advantages"]
         late = sampled & (lag > 0)
         weight = log_ratio.double().exp()
+        k3 = weight - 1 - log_ratio
         terms = {
             "trained": trained,
             "sampled": sampled,
@@ -43,10 +55,12 @@ class Tally:
             "abs_advantage": adv.abs() * trained,
             "clip_low": sampled & (ratio < 1 - clip[0]) & (adv < 0),
             "clip_high": sampled & (ratio > 1 + clip[1]) & (adv > 0),
-            "k3": (weight - 1 - log_ratio) * sampled,
+            "k3": k3 * sampled,
+            "lag_k3": k3 * late,
             "weight": weight * sampled,
             "weight_sq": weight.square() * sampled,
             "lag": lag * sampled,
+            "abs_ratio": log_ratio.abs() * sampled,
             "lag_abs_ratio": log_ratio.abs() * late,
         }
         self.sums += torch.stack([terms[name].sum(dtype=torch.float64) for name in SUMS])
@@ -54,8 +68,12 @@ class Tally:
         maxima = torch.stack([distance.max(), (distance * (lag == 0)).max(), (lag * sampled).max().to(distance.dtype)])
         self.maxima = torch.maximum(self.maxima, maxima.double())
 
+    def add_gate(self, outside: torch.Tensor, units: torch.Tensor) -> None:
+        """`outside`: the share of a micro batch's `units` that the IS correction masked or clipped."""
+        self.gated += torch.stack([outside.double() * units, units.double()])
+
     def metrics(self) -> dict[str, float]:
-        """Call after the ranks have summed `sums` and maximised `maxima`."""
+        """Call after the ranks have summed `sums` and `gated` and maximised `maxima`."""
         s = dict(zip(SUMS, self.sums.tolist(), strict=True))
         per_trained, per_sampled = max(s["trained"], 1.0), max(s["sampled"], 1.0)
         return {
@@ -67,6 +85,17 @@ class Tally:
             "kl_rollout": s["k3"] / per_sampled,
             "ess": s["weight"] ** 2 / (per_sampled * s["weight_sq"]) if s["weight_sq"] else 1.0,
             "staleness_mean": s["lag"] / per_sampled,
-            "lag_mean_abs": s["lag_abs_ratio"] / max(s["lagging"], 1.0),
+            "lag_share": s["lagging"] / per_sampled,
             **dict(zip(MAXIMA, self.maxima.tolist(), strict=True)),
+            **self._split(s),
         }
+
+    def _split(self, s: dict[str, float]) -> dict[str, float]:
+        out = {}
+        if fresh := s["sampled"] - s["lagging"]:
+            out |= {"mismatch_mean_abs": (s["abs_ratio"] - s["lag_abs_ratio"]) / fresh, "mismatch_kl": (s["k3"] - s["lag_k3"]) / fresh}
+        if s["lagging"]:
+            out |= {"lag_mean_abs": s["lag_abs_ratio"] / s["lagging"], "lag_kl": s["lag_k3"] / s["lagging"]}
+        if units := self.gated[1].item():
+            out["is_filtered"] = self.gated[0].item() / units
+        return out

@@ -24,6 +24,16 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
+class Reject:
+    """The model meant a call that cannot be read. Nothing is run: `message` is inserted as a call's output would be, and the reward
+    finds `action` among the trajectory's calls, with `defect` (see tool_call.Malformed) in its signals."""
+
+    action: str
+    defect: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
 class GoOn:
     """Sample the next segment at once, after inserting `text` (mostly nothing)."""
 
@@ -40,7 +50,7 @@ class TurnProtocol(Protocol):
     def stops(self) -> tuple[str, ...]:
         """Stop strings of the next segment; a matched one stays in the text."""
 
-    def advance(self, completion: Completion) -> Call | GoOn | End:
+    def advance(self, completion: Completion) -> Call | Reject | GoOn | End:
         """What the segment just sampled asks for."""
 
     def insertion(self, observation: str) -> str:
@@ -53,7 +63,17 @@ class TurnProtocol(Protocol):
         """Text of the environment to add behind the block just inserted, e.g. that the calls are used up."""
 
 
-PROTOCOLS = {"retool": "retool:ReTool", "searchr1": "searchr1:SearchR1", "torl": "torl:ToRL", "zerotir": "zerotir:ZeroTir"}
+PROTOCOLS = {
+    "artist": "artist:Artist",
+    "function": "structured:Function",
+    "hermes": "structured:Hermes",
+    "retool": "retool:ReTool",
+    "searchr1": "searchr1:SearchR1",
+    "tooln1": "structured:ToolN1",
+    "toolrl": "structured:ToolRL",
+    "torl": "torl:ToRL",
+    "zerotir": "zerotir:ZeroTir",
+}
 
 
 def load(name: str) -> type:

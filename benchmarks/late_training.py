@@ -1,0 +1,70 @@
+"""Late training, simulated: python -m benchmarks.late_training [--quick]
+
+The filters keep 80 % of the groups, then fewer and fewer, 10 % at the end; in a second run 10 %, and from half time on 50 %. The learner is as fast as
+saturated engines at full acceptance, so that the engines are the bound throughout. Depth `auto` beside what staleness allows, (S+1) B, and beside 2 B.
+
+    efficiency = sum over steps of B / (acceptance * saturated groups per second), over the sum of their simulated seconds
+    discarded  = groups trained too late or surplus, of those accepted
+
+Everything runs on a virtual clock with modelled engines; benchmarks.pipeline measures the same on the wall clock.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+from openrlhf_tir.rollout.workload import Acceptance, Workload
+from openrlhf_tir.simulation.run import Result, configure, simulate
+
+SEED_WORKLOAD = Path(__file__).parent / "workload_seed.toml"
+STALENESS = (2, 4, 8)
+WARM_UP = 2
+LAST = 10
+
+
+def seconds_per_step(r: Result) -> list[float]:
+    times = r.rows["time"]
+    return [b - a for a, b in pairwise(times)][WARM_UP - 1 :]
+
+
+def efficiency(workload: Workload, acceptance: Acceptance, r: Result, last: int = 0) -> float:
+    """Of all counted steps, or of the last few."""
+    ideal = [workload.prompts / acceptance.at(step) / workload.saturated_groups_per_s for step in range(WARM_UP, workload.steps)]
+    return sum(ideal[-last:]) / sum(seconds_per_step(r)[-last:])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="16 steps at one staleness bound")
+    quick = parser.parse_args().quick
+    seed = Workload.read(SEED_WORKLOAD)
+    steps = 16 if quick else seed.late.steps
+    workload, fall, jump = replace(seed, steps=steps), replace(seed.late, steps=steps), replace(seed.jump, steps=steps)
+    learner_s = seed.prompts / seed.saturated_groups_per_s
+    facts: dict[str, float] = {}
+    for S in STALENESS[1:2] if quick else STALENESS:
+        for name, depth in (("auto", "auto"), ("fixed", None), ("fixed_2B", 2 * seed.prompts)):
+            r = simulate(workload, configure(workload, mode="pipeline", max_staleness=S, depth=depth), acceptance=fall, learner_s=learner_s)
+            facts[f"late_{name}_S{S}"] = round(efficiency(workload, fall, r), 3)
+            surplus, last = r.ends.get("requeued/surplus", 0), efficiency(workload, fall, r, LAST)
+            print(
+                f"falling, S = {S}, depth {name}: {efficiency(workload, fall, r):.3f} of the engines' best, in the last steps {last:.3f}; surplus {surplus}; "
+                f"token age {r.staleness_mean:.2f} (max {r.staleness_max}); waits for the gate {r.phases_s['wait for gate'] / r.steps:.0f} s a step",
+                flush=True,
+            )
+            facts[f"discarded_{name}_S{S}"] = surplus
+        r = simulate(workload, configure(workload, mode="pipeline", max_staleness=S, depth="auto"), acceptance=jump, learner_s=learner_s)
+        facts[f"surplus_share_after_jump_S{S}"] = round(r.surplus_share, 4)
+        print(
+            f"jump, S = {S}: surplus {r.ends.get('requeued/surplus', 0)} groups, {r.surplus_share:.2%} of those accepted; token age max {r.staleness_max}",
+            flush=True,
+        )
+    print(json.dumps(facts))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,125 @@
+"""Parts of `benchmarks.rollout`: one emulated rollout actor, on any clock. Real but for what sleeps.
+
+Actor = GroupRunner -> run_episode (ReTool turns) -> Batcher -> EmulatedEngine;   tools: in this process (SleepingEnvs), or EnvClient by HTTP
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from functools import lru_cache
+from typing import Any
+
+from benchmarks.workload_engine import STOP, parse
+from benchmarks.workload_env import action_of
+from openrlhf_tir.config import Config
+from openrlhf_tir.protocol import StepReply
+from openrlhf_tir.rollout.batcher import Batcher
+from openrlhf_tir.rollout.emulated_engine import EmulatedEngine, Written
+from openrlhf_tir.rollout.engine import Codec
+from openrlhf_tir.rollout.group import GroupRunner
+from openrlhf_tir.rollout.workload import PROMPT_TOKENS, Workload
+from openrlhf_tir.types import Group, GroupKey, GroupMeta, RewardParts, Task, Trajectory, Verdict
+
+ENV = "sleeping"
+PATIENCE_S = 3600.0
+KEEP = Verdict(True)
+PROMPT = "p" * PROMPT_TOKENS
+
+
+def config(w: Workload, **rollout: Any) -> Config:
+    """What one actor is told: the workload's sizes, limits that nothing meets."""
+    return Config.model_validate(
+        {
+            "actor": {"num_gpus_per_node": 1},
+            "rollout": {
+                "batch_size": w.prompts,
+                "n_samples_per_prompt": w.samples_per_prompt,
+                "max_new_tokens": 1_000_000,
+                "group_deadline_s": PATIENCE_S,
+                "drift_check": 0.0,  # the emulated engine's tokens say nothing
+                **rollout,
+            },
+            "vllm": {"max_num_seqs": w.engine.max_running},
+            "env": {
+                "name": ENV,
+                "protocol": "retool",
+                "max_calls": w.tool_calls,
+                "max_concurrency": w.env_capacity,
+                "output_max_tokens": 100_000,
+                "step_timeout_s": PATIENCE_S,
+                "capacity_timeout_s": PATIENCE_S,
+            },
+            "data": {"max_len": 2_000_000},
+        }
+    )
+
+
+def script_of(w: Workload, scale: float) -> Callable[[str], Written]:
+    """What the emulated model writes: the workload's segments, each but the last ending in a call that says how long it takes."""
+    scripts = lru_cache(maxsize=8192)(w.script)
+
+    def script(request_id: str) -> Written:
+        key, sample, turn = parse(request_id)
+        s = scripts(key, sample)
+        cached = PROMPT_TOKENS + sum(s.segments[:turn]) + sum(s.observations[: turn - 1]) if turn else 0
+        if turn == w.tool_calls:
+            return Written(s.segments[turn], cached=cached)
+        return Written(s.segments[turn], f"<code>{action_of(s.latencies_s[turn] * scale, s.observations[turn])}{STOP}", STOP, cached)
+
+    return script
+
+
+class SleepingEnvs:
+    """Environments in this process: a call sleeps as long as its action says, at most `capacity` at once."""
+
+    def __init__(self, capacity: int) -> None:
+        self.room = asyncio.Semaphore(capacity)
+
+    @asynccontextmanager
+    async def session(self, env: str, task: dict, *, seed: int) -> AsyncIterator[SleepingEnvs]:
+        yield self
+
+    async def reset(self) -> str:
+        return ""
+
+    async def step(self, action: str, *, step_id: int) -> StepReply:
+        seconds, tokens = action.split()
+        async with self.room:
+            await asyncio.sleep(float(seconds))
+        return StepReply.model_construct(session_id="s", step_id=step_id, observation="x" * int(tokens), outcome="ok", signals={})
+
+
+class NoReward:
+    async def score(self, trajectory: Trajectory, task: Task) -> RewardParts:
+        return RewardParts(0.0, False, {})
+
+
+class CharCodec:
+    """One character, one token, at no cost: for the virtual clock and for baselines."""
+
+    def encode(self, text: str) -> list[int]:
+        return [1] * len(text)
+
+    encode_prompt = encode
+
+    def decode(self, token_ids: Any) -> str:
+        return "x" * len(token_ids)
+
+
+class Actor:
+    """One rollout actor's moving parts."""
+
+    def __init__(self, w: Workload, cfg: Config, envs: Any, scale: float, codec: Codec | None = None, engine: Any = None) -> None:
+        self.envs, self.codec = envs, codec or CharCodec()
+        self.engine = engine or EmulatedEngine(w.engine, script_of(w, scale), time_scale=scale)
+        r = cfg.rollout
+        self.batcher = Batcher(self.engine, max_wait_ms=r.max_wait_ms, max_batch=r.max_batch, max_running=cfg.max_running, max_queue=1 << 20)
+        self.runner = GroupRunner(cfg, self.batcher, self.codec, envs, NoReward(), lambda group: KEEP)
+
+    async def run(self, prompt: int) -> tuple[GroupMeta, Group]:
+        meta, group = await self.runner.run(GroupKey(0, prompt), Task(PROMPT, "", ENV))
+        if meta.failed or meta.failures:
+            raise RuntimeError(f"group {prompt} had faults: {meta.failures}")
+        return meta, group

@@ -1,0 +1,46 @@
+"""Late training: the filters keep fewer and fewer groups (0.8 -> 0.1), and once suddenly more (0.1 -> 0.5). Depth `auto` beside a fixed one.
+
+    efficiency = sum over steps of (B / acceptance groups at the engines' saturated rate) / sum of measured step seconds
+
+The learner is as fast as the engines at acceptance 1, so the engines are the bound throughout. The fixed depth is two batches, what a pipeline
+with a queue of one batch holds.
+"""
+
+from __future__ import annotations
+
+from benchmarks.workload_cluster import Cluster
+from benchmarks.workload_parts import Plan
+from benchmarks.workload_record import Figures
+from benchmarks.workload_run import run
+from openrlhf_tir.rollout.workload import Acceptance, Workload
+
+TIME_SCALE = 0.2
+"""Saturated engines finish 2,048 trajectories in 10 s of wall-clock."""
+STALENESS = 4
+FIXED_BATCHES = 2
+
+
+def efficiency(w: Workload, plan: Plan, walls_s: list[float]) -> float:
+    """`walls_s`: of the counted steps."""
+    ideal = (w.prompts / w.saturated_groups_per_s / plan.acceptance.at(step) for step in range(plan.warmup, plan.steps))
+    return sum(ideal) / sum(walls_s)
+
+
+def surplus_share(f: Figures) -> float:
+    """Accepted groups that came too many, of all accepted ones."""
+    return f.surplus_groups / max(1, f.trained_groups + f.surplus_groups)
+
+
+async def late_training(c: Cluster, steps: int, scale: float | None) -> dict[str, float]:
+    w = c.workload
+    learner_s = w.prompts / w.saturated_groups_per_s
+    fall, jump = Acceptance(w.late.start, w.late.end, steps), Acceptance(w.jump.start, w.jump.end, steps, jump=True)
+    facts: dict[str, float] = {}
+    for name, depth in (("auto", "auto"), ("fixed", FIXED_BATCHES * w.prompts)):
+        plan = Plan("pipeline", learner_s, scale or TIME_SCALE, steps, 2, fall, STALENESS, depth)
+        f = await run(c, plan)
+        facts[f"late_training_{name}"] = round(efficiency(w, plan, f.steps_s), 3)
+        facts[f"late_training_{name}_discarded"] = f.discarded_groups
+        print(f"late training, {plan.name}: {f.step_s:.1f} s/step, machine {100 * f.machine_busy:.0f} %, age mean {f.staleness_mean:.2f}", flush=True)
+    f = await run(c, Plan("pipeline", learner_s, scale or TIME_SCALE, steps, 2, jump, STALENESS, "auto"))
+    return facts | {"surplus_share_after_jump": round(surplus_share(f), 4)}

@@ -1,0 +1,111 @@
+"""Small parts of the emulated cluster: what a run is told, prompts without end, lengths instead of text, verdicts without answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from openrlhf_tir.config import Config
+from openrlhf_tir.rollout.workload import PROMPT_TOKENS, Acceptance, Workload
+from openrlhf_tir.types import Group, RewardParts, Task, Trajectory, Verdict
+
+ENV = "sleeping"
+SYNC_ROLLOUT = "sync_rollout"
+"""The baseline, which is no mode of the pipeline."""
+PATIENCE_S = 3600.0
+"""Wall-clock deadline of groups and calls: nothing may fail because two cores were busy."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One run of one mode. `staleness` None: the mode's own. `depth` None: what staleness allows. Times in emulated seconds."""
+
+    mode: str
+    learner_s: float
+    scale: float
+    steps: int
+    warmup: int
+    acceptance: Acceptance
+    staleness: int | None = None
+    depth: int | str | None = None
+
+    @property
+    def name(self) -> str:
+        return self.mode + (f" S={self.staleness}" if self.staleness is not None else "") + (f" depth={self.depth}" if self.depth is not None else "")
+
+    def config(self, w: Workload, run_dir: str) -> Config:
+        """What the pipeline is told. The last step is never reached: the run is cut after `steps`, with the engines at work as in mid-training."""
+        return Config.model_validate(
+            {
+                "run_dir": run_dir,
+                "actor": {"num_gpus_per_node": 1},
+                "rollout": {
+                    "batch_size": w.prompts,
+                    "n_samples_per_prompt": w.samples_per_prompt,
+                    "max_new_tokens": 1_000_000,
+                    "group_deadline_s": PATIENCE_S,
+                    "drift_check": 0.0,  # the emulated engine's tokens say nothing
+                },
+                "vllm": {"num_engines": w.engine.count, "max_num_seqs": w.engine.max_running},
+                "env": {
+                    "name": ENV,
+                    "protocol": "retool",
+                    "max_calls": w.tool_calls,
+                    "max_concurrency": w.env_capacity,
+                    "output_max_tokens": 100_000,
+                    "step_timeout_s": PATIENCE_S,
+                    "capacity_timeout_s": PATIENCE_S,
+                },
+                "pipeline": {"mode": "sync" if self.mode == SYNC_ROLLOUT else self.mode, "max_staleness": self.staleness, "depth": self.depth},
+                "train": {"max_steps": 1_000_000},
+                "data": {"max_len": 2_000_000},
+                "ckpt": {"save_steps": -1},
+            }
+        )
+
+
+class CharCodec:
+    """One character, one token: a length is a length."""
+
+    def encode(self, text: str) -> list[int]:
+        return [1] * len(text)
+
+    encode_prompt = encode
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        return "x" * len(token_ids)
+
+
+class NoReward:
+    async def score(self, trajectory: Trajectory, task: Task) -> RewardParts:
+        return RewardParts(float(trajectory.index % 2), bool(trajectory.index % 2), {})
+
+
+def judge_of(w: Workload) -> Callable[[Group], Verdict]:
+    """The filters: a group is kept or not as the workload draws it, at the share that held when it was issued."""
+
+    def judge(group: Group) -> Verdict:
+        kept = w.accepted(group.key, group.task.meta["share"])
+        return Verdict(kept, "" if kept else "accuracy")
+
+    return judge
+
+
+class EndlessPrompts:
+    """In order. A task carries the acceptance that holds at the version at which it is issued."""
+
+    def __init__(self, acceptance: Acceptance, version: Callable[[], int]) -> None:
+        self.acceptance, self.version, self.at = acceptance, version, 0
+
+    def next(self) -> tuple[int, int]:
+        self.at += 1
+        return 0, self.at - 1
+
+    def task(self, prompt: int) -> Task:
+        return Task("p" * PROMPT_TOKENS, "", ENV, {"share": self.acceptance.at(self.version())})
+
+    def state(self) -> dict:
+        return {"at": self.at}
+
+    def restore(self, state: dict) -> None:
+        self.at = state["at"]

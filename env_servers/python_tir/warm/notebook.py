@@ -1,0 +1,119 @@
+"""Notebook: the interpreter of a session. One cell after another in one namespace, `__main__`, until somebody ends it.
+
+    from its slot   "<id>" with descriptors: the cell's source, stdout, stderr
+    to its slot     "up" once; then "<id> <exit code> <report>" for each cell; report: R it ran, RS it does not compile
+
+A cell reads as a script does: its own traceback, sys.exit ends the cell (not the session), stdin is at its end. With `echo` a last line
+that is an expression is shown as a prompt would show it. Source lines of all cells stay known to tracebacks and `inspect`.
+Not as in a script: atexit functions never run, there is no `__file__`, and output of a thread belongs to the cell that runs.
+"""
+
+import ast
+import builtins
+import linecache
+import os
+import socket
+import sys
+import traceback
+
+SOCKET_FD = 3
+FRAMES = 7
+"""Ours below a cell's: recursion ends where it does in a script."""
+
+
+class Notebook:
+    def __init__(self, slot, channel, slot_module, options):
+        self.slot, self.channel, self.slot_module, self.options = slot, channel, slot_module, options
+        self.count = 0
+
+    def prepare(self, runner):
+        """Give up everything but the channel. Returns None: there is no source yet."""
+        slot, module = self.slot, self.slot_module
+        os.setsid()
+        slot.socket.detach()
+        nowhere = os.open("/dev/null", os.O_WRONLY)
+        module.keep_descriptors({0: slot.null, 1: nowhere, 2: nowhere, SOCKET_FD: self.channel.detach()})
+        self.channel = socket.socket(fileno=SOCKET_FD)
+        module.give_up_rights(slot)
+        os.chdir("/tmp")
+        runner.limit(self.options["session_limits"], {"AS": slot.own_size})
+        sys.argv[:], sys.path[:0] = [""], ["/tmp"]
+        main = sys.modules["__main__"] = type(sys)("__main__")
+        runner.script_names(builtins)
+        self.namespace, self.exit_code = main.__dict__, runner.exit_code
+        self.namespace["__builtins__"] = builtins
+        self.streams = sys.stdout, sys.stderr
+        sys.setrecursionlimit(sys.getrecursionlimit() + FRAMES)
+        return None
+
+    def converse(self):
+        """Does not return. Whatever goes wrong out here is the end of the session, which the slot sees."""
+        me = os.getpid()
+        try:
+            self.channel.send(b"up")
+            while True:
+                request, descriptors, _, _ = socket.recv_fds(self.channel, 64, 3)
+                if not request:
+                    break
+                source = self._take(descriptors)
+                code, report = self._run(source)
+                self._flush()
+                if os.getpid() != me:
+                    os._exit(code)  # a fork that ran on to the end of the cell is no second notebook
+                self.channel.send(b"%s %d %s" % (request, code, report))
+        finally:
+            os._exit(1)
+
+    def _take(self, descriptors):
+        source, out, err = descriptors
+        code = self.slot_module.read_all(source)
+        os.dup2(out, 1)
+        os.dup2(err, 2)
+        for fd in descriptors:
+            os.close(fd)
+        sys.stdout, sys.stderr = self.streams
+        return code
+
+    def _run(self, source):
+        """(exit code, report) of one cell."""
+        self.count += 1
+        name = f"<cell {self.count}>"
+        text = source.decode("utf-8", "replace") + "\n"  # without a last newline the markers under it would be one column off
+        linecache.cache[name] = len(text), None, text.splitlines(True), name
+        try:
+            parts = _compile(source, name, self.options["echo_last"])
+        except BaseException as e:
+            traceback.print_exception(e.with_traceback(None))
+            return 1, b"RS"
+        try:
+            for part in parts:
+                exec(part, self.namespace)
+        except SystemExit as e:
+            return self.exit_code(e.code), b"R"
+        except BaseException as e:
+            traceback.print_exception(e.with_traceback(e.__traceback__.tb_next))
+            return 1, b"R"
+        return 0, b"R"
+
+    def _flush(self):
+        """Streams that the snippet has closed are opened again for the next cell."""
+        self.streams = tuple(_flushed(stream, fd) for stream, fd in zip(self.streams, (1, 2), strict=True))
+
+
+def _compile(source, name, echo_last):
+    """Code objects of the cell; a last expression apart, in the mode that shows its value."""
+    if not echo_last:
+        return [compile(source, name, "exec", dont_inherit=True)]
+    tree = compile(source, name, "exec", ast.PyCF_ONLY_AST, dont_inherit=True)
+    last = [tree.body.pop()] if tree.body and isinstance(tree.body[-1], ast.Expr) else []
+    return [compile(tree, name, "exec", dont_inherit=True), *(compile(ast.Interactive([e]), name, "single", dont_inherit=True) for e in last)]
+
+
+def _flushed(stream, fd):
+    try:
+        stream.flush()
+        return stream
+    except ValueError:  # closed
+        return open(fd, "w", encoding="utf-8", closefd=False)
+    except OSError:  # nobody reads any more
+        return stream

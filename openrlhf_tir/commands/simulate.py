@@ -1,0 +1,188 @@
+"""simulate: a workload and a configuration -> throughput, idle shares and staleness on a virtual clock; with --gpus: the best split."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..flags import add_config_flags, overrides_of
+
+if TYPE_CHECKING:
+    from ..config import Config
+    from ..rollout.workload import Acceptance, Workload
+
+SEED_WORKLOAD = Path(__file__).resolve().parents[2] / "benchmarks" / "workload_seed.toml"
+MODES = {
+    "sync": {"mode": "sync"},
+    "one_step": {"mode": "one_step"},
+    "pipeline": {"mode": "pipeline"},
+    "pipeline, auto": {"mode": "pipeline", "depth": "auto"},
+}
+"""What is compared when no --pipeline option says otherwise."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("simulation")
+    add = group.add_argument
+    add(
+        "--workload",
+        type=Path,
+        default=SEED_WORKLOAD,
+        metavar="FILE",
+        help="lengths, latencies, engines, learner and [[faults]] [benchmarks/workload_seed.toml]",
+    )
+    add(
+        "--scenario",
+        choices=("main", "late", "jump"),
+        default="main",
+        help="acceptance: constant, falling, or jumping at half time, as the workload says [main]",
+    )
+    add("--learner-seconds", type=float, metavar="S", help="seconds of a learner step [the workload's; 'match': one batch's rollout]")
+    add("--learner-ratio", type=float, default=1.0, metavar="X", help="times this [1]")
+    add("--gpus", type=int, metavar="N", help="plan: split N GPUs between rollout and training, and choose S")
+    add("--gpus-per-engine", type=int, default=1, metavar="N", help="of one engine, when planning [1]")
+    add("--learner-gpus", type=int, metavar="N", help="GPUs on which a learner step takes what the workload says, when planning [as many as its engines]")
+    add("--plot", type=Path, metavar="FILE", help="write a PNG of the (last) simulated run")
+    add("--json", action="store_true", help="print one JSON object instead of tables")
+    add_config_flags(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    from ..rollout.workload import Workload
+    from ..simulation.faults import read_faults
+    from ..simulation.run import learner_seconds, simulate
+
+    read = Workload.read(args.workload)
+    cfg, workload = sized(args, read)
+    scenario = {"main": workload.acceptance, "late": workload.late, "jump": workload.jump}[args.scenario]
+    learner_s = args.learner_ratio * (args.learner_seconds or learner_seconds(workload))
+    if args.gpus:
+        return _plan(args, workload, learner_s)
+    results = {}
+    for name, pipeline in compared(args).items():
+        each = cfg.model_copy(update={"pipeline": cfg.pipeline.model_validate({**cfg.pipeline.model_dump(), **pipeline})}) if pipeline else cfg
+        results[name] = simulate(workload, each, acceptance=stretched(scenario, cfg), learner_s=learner_s, faults=read_faults(args.workload))
+    if args.plot:
+        name, last = list(results.items())[-1]
+        _plot(args.plot, last, name, workload)
+    _show(args, workload, results, learner_s)
+    return 0
+
+
+def sized(args: argparse.Namespace, workload: Workload) -> tuple[Config, Workload]:
+    """A recipe or flag says how large the run is; what neither says is the workload's."""
+    from dataclasses import replace
+
+    from ..settings import load
+
+    given = overrides_of(args)
+    own = {
+        "rollout.batch_size": workload.prompts,
+        "rollout.n_samples_per_prompt": workload.samples_per_prompt,
+        "vllm.num_engines": workload.engine.count,
+        "train.max_steps": workload.late.steps if args.scenario != "main" else workload.steps,
+    }
+    cfg = load(args.recipe, {**({} if args.recipe else own), **given, "ckpt.save_steps": -1, "eval.steps": -1})
+    seed = cfg.train.seed if "train.seed" in given else workload.seed
+    engine = replace(workload.engine, count=cfg.vllm.num_engines)
+    sizes = {"prompts": cfg.rollout.batch_size, "samples_per_prompt": cfg.rollout.n_samples_per_prompt, "steps": cfg.train.max_steps}
+    return cfg, replace(workload, engine=engine, seed=seed, **sizes)
+
+
+def stretched(acceptance: Acceptance, cfg: Config) -> Acceptance:
+    """The scenario over the steps of this run."""
+    from dataclasses import replace
+
+    return replace(acceptance, steps=cfg.train.max_steps)
+
+
+def compared(args: argparse.Namespace) -> dict[str, dict]:
+    said = {name.removeprefix("pipeline."): value for name, value in overrides_of(args).items() if name.startswith("pipeline.")}
+    if not said and not args.recipe:
+        return MODES
+    return {", ".join(f"{name} {value}" for name, value in said.items()) or args.recipe: {}}
+
+
+def _show(args: argparse.Namespace, workload: Workload, results: dict, learner_s: float) -> None:
+    import json
+
+    from rich.console import Console
+
+    from ..simulation.table import table
+
+    if args.json:
+        print(json.dumps({name: figures(r) for name, r in results.items()}))
+        return
+    console = Console()
+    console.print(table(results))
+    first = next(iter(results.values()))
+    console.print(
+        f"{first.steps} steps of {workload.prompts} x {workload.samples_per_prompt} on {workload.engine.count} engines, learner {learner_s:.1f} s a step; "
+        f"simulated in {sum(r.wall_s for r in results.values()):.1f} s",
+        highlight=False,
+    )
+
+
+def figures(r) -> dict[str, float]:
+    """What scripts want of a Result."""
+    return {
+        "step_s": r.step_s,
+        "bound_s": r.bound_s,
+        "efficiency": r.efficiency,
+        "trained_tokens_per_s": r.trained_tokens / r.seconds,
+        "engine_idle": r.engine_idle,
+        "engine_use": r.engine_use,
+        "learner_idle": r.learner_idle,
+        "gate_wait_s_per_step": r.phases_s["wait for gate"] / r.steps,
+        "surplus_share": r.surplus_share,
+        "staleness_mean": r.staleness_mean,
+        "staleness_max": r.staleness_max,
+        "staleness": r.staleness,
+        "wall_s": r.wall_s,
+    }
+
+
+def _plot(path: Path, result, name: str, workload: Workload) -> None:
+    from ..observability.style import png
+    from ..simulation.plot import plot
+
+    saturated = workload.engine.saturated_tokens_per_s * workload.engine.count
+    path.write_bytes(png(plot(result, name, workload.engine.count, saturated)))
+
+
+def _plan(args: argparse.Namespace, workload: Workload, learner_s: float) -> int:
+    import json
+
+    from rich.console import Console
+
+    from ..simulation.planner import STALENESS, plans, recommend, splits
+    from ..simulation.table import plan_table
+
+    candidates = splits(
+        workload, gpus=args.gpus, gpus_per_engine=args.gpus_per_engine, learner_s=learner_s, learner_gpus=args.learner_gpus or workload.engine.count
+    )
+    console = Console(stderr=args.json)
+    with console.status("simulating") as status:
+        done = []
+
+        def tick(plan) -> None:
+            done.append(plan)
+            status.update(f"{len(done)}/{len(candidates) * len(STALENESS)} plans")
+
+        found = plans(workload, candidates, tick=tick)
+    chosen = recommend(found)
+    facts = {
+        "vllm.num_engines": chosen.split.engines,
+        "vllm.tensor_parallel_size": args.gpus_per_engine,
+        "actor.num_gpus_per_node": chosen.split.learner_gpus,
+        "pipeline.mode": "pipeline",
+        "pipeline.max_staleness": chosen.staleness,
+        "pipeline.depth": "auto",
+    }
+    if args.json:
+        print(json.dumps(facts | figures(chosen.result)))
+        return 0
+    console.print(plan_table(found, chosen))
+    console.print("recommended: " + " ".join(f"--{name} {value}" for name, value in facts.items()), highlight=False, soft_wrap=True)
+    return 0

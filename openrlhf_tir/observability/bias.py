@@ -1,0 +1,84 @@
+"""Bias: columns of metrics.jsonl -> two figures: is what is trained what was dispatched, and how far off-policy is it?"""
+
+from __future__ import annotations
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from .curves import Columns, Curve, finish, line, series
+from .style import Theme, new_figure
+
+PANELS = {"length": ("Length", "mean response tokens, up to"), "difficulty": ("Difficulty", "correct samples in %, up to"), "env": ("Environment", "")}
+STAGES = {"rolled": "rolled", "kept": "kept by the filters", "trained": "trained"}
+
+
+def selection(columns: Columns, theme: Theme) -> Figure | None:
+    counts = {by: _counts(columns, by) for by in PANELS}
+    counts = {by: table for by, table in counts.items() if any(sum(row.values()) for row in table.values())}
+    if not counts:
+        return None
+    figure, axes = new_figure(3.1, columns=len(counts))
+    for ax, (by, table) in zip(axes, counts.items(), strict=True):
+        _bars(ax, table, theme)
+        title, unit = PANELS[by]
+        ax.set(title=title, xlabel=unit, ylim=(0, None))
+        ax.set_xticks(range(len(table)), list(table))
+    axes[0].set_ylabel("share of groups")
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=len(STAGES))
+    return figure
+
+
+def _counts(columns: Columns, by: str) -> dict[str, dict[str, float]]:
+    """bin -> stage -> groups of the whole run; numbers in order, names after them."""
+    table: dict[str, dict[str, float]] = {}
+    for name, values in columns.items():
+        parts = name.split("/")
+        if len(parts) == 4 and parts[:2] == ["selection", by]:
+            table.setdefault(parts[2], dict.fromkeys(STAGES, 0.0))[parts[3]] = sum(v or 0 for v in values)
+    return dict(sorted(table.items(), key=lambda row: (not row[0].isdigit(), int(row[0]) if row[0].isdigit() else 0, row[0])))
+
+
+def _bars(ax: Axes, table: dict[str, dict[str, float]], theme: Theme) -> None:
+    for k, (stage, label) in enumerate(STAGES.items()):
+        values = np.array([row[stage] for row in table.values()])
+        ax.bar(np.arange(len(table)) + 0.27 * (k - 1), values / max(values.sum(), 1.0), width=0.25, color=theme.series[k], label=label)
+
+
+def off_policy(columns: Columns, theme: Theme) -> Figure | None:
+    figure, (left, middle, right) = new_figure(2.9, columns=3)
+    drawn = [
+        line(left, columns, "mismatch_mean_abs", "mean", theme.series[0]),
+        line(left, columns, "mismatch_max", "max", theme.series[4]),
+        line(middle, columns, "lag_mean_abs", "mean", theme.series[1]),
+        line(right, columns, "lag_share", "lag", theme.series[1]),
+        line(right, columns, "is_filtered", "filtered", theme.series[2]),
+    ]
+    if not any(drawn):
+        return None
+    found = [v[v > 0] for v in (series(columns, "mismatch_mean_abs"), series(columns, "mismatch_max")) if v is not None]
+    values = np.concatenate([*found, np.zeros(0)])
+    if len(values):
+        left.set_yscale("log")
+        left.set_ylim(10.0 ** np.floor(np.log10(values.min())), 10.0 ** np.ceil(np.log10(values.max()) + 0.01))
+        left.minorticks_off()
+    left.set(title="Mismatch", ylabel="|Δ log-prob|, nats")
+    middle.set(title="Version lag", ylabel="mean |Δ log-prob|, nats", ylim=(0, None))
+    right.set(title="Tokens", ylabel="share", ylim=(0, 1.02))
+    return finish(figure, [left, middle, right])
+
+
+BIAS_CURVES = (
+    Curve(
+        "selection",
+        "Selection",
+        "Groups rolled, kept by the filters, and trained. The filters change the mix on purpose; between kept and trained nothing may change.",
+        selection,
+    ),
+    Curve(
+        "off_policy",
+        "Off-policy",
+        "Learner against the policy that sampled: with the same weights (engine mismatch), with older ones; share that lags, and that the correction filtered.",
+        off_policy,
+    ),
+)

@@ -1,0 +1,184 @@
+"""Depth: how many groups are under way at once. `pipeline.depth` = a number is FixedDepth, `auto` is AutoDepth.
+
+Slots are counted in groups, but steps need *accepted* groups. When the filters reject most of what is rolled, a depth that suits their
+acceptance of 80 % starves the learner at 10 %. AutoDepth measures and admits one more group while all three hold:
+
+    staleness   buffered + training + possible(rolling + 1) <= (S+1) B
+                possible(n): the 1 - pipeline.overadmit_risk quantile of how many of n rolling groups will be accepted. FixedDepth counts all n.
+    demand      buffered + a * rolling < B (1 + E[L] / T)
+                a: acceptance; L: latency of a group; T: seconds of a learner step and its push. What the learner takes while a group
+                rolls: of the groups dispatched at an earlier step, sum_j P(L > jT) <= E[L] / T batches are still rolling just before a step,
+                so B are ready. More would only be older when trained. (2 B before the first step.) In an engine-bound run L grows with
+                depth, and what holds it is:
+    engines     rolling < cap
+                AIMD on what the engines say, as TCP finds the width of a path: cap grows while nothing queues (by one per finished group
+                until the first queue, then by B/8 per round of cap groups), * 0.95 when more sequences wait than QUEUE of those running,
+                * 0.7 when one was preempted for lack of KV; a cut needs a round's half to show, so none follows earlier.
+
+Acceptance is Beta(1 + accepted, 1 + rejected) over the last groups, in a short and a long window; `possible` takes the larger of their
+beta-binomial quantiles, so a rise is believed at once and a fall only when both have seen it: while acceptance is constant or falls,
+what was admitted fits. What is too much after a rise is surplus (surplus.py).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Mapping
+from statistics import NormalDist
+from typing import Protocol
+
+from ..config import Config
+
+QUEUE = 0.1
+"""Waiting / running sequences at which the engines are full: a place that falls free is taken at once, and nobody waits long."""
+GROW, CUT, CUT_PREEMPTED = 1 / 8, 0.95, 0.7
+SHORT, LONG = 64, 256
+"""Finished groups from which acceptance is measured."""
+
+
+class Depth(Protocol):
+    def possible(self, rolling: int) -> int:
+        """As many of `rolling` groups as may be accepted: a bound that staleness can be built on."""
+
+    def likely(self, rolling: int) -> int:
+        """As many of `rolling` groups as will be accepted at the end of a run, when no more are needed."""
+
+    def wants(self, rolling: int, buffered: int) -> bool:
+        """Whether one more group is useful; whether it is allowed is the budget's."""
+
+    def finished(self, accepted: bool, seconds: float, rolling: int, engines: Mapping[str, float]) -> None:
+        """A group was judged `seconds` after its dispatch; `rolling` others are under way on `engines` (Rollout.engine_stats)."""
+
+    def stepped(self, seconds: float) -> None:
+        """A learner step and its push took so long."""
+
+    def facts(self) -> dict[str, float]:
+        """For the metrics."""
+
+
+class FixedDepth:
+    """At most `depth` groups rolling or buffered. Every rolling group may be accepted, so none is ever surplus."""
+
+    def __init__(self, depth: int) -> None:
+        self.depth = depth
+
+    def possible(self, rolling: int) -> int:
+        return rolling
+
+    likely = possible
+
+    def wants(self, rolling: int, buffered: int) -> bool:
+        return rolling + buffered < self.depth
+
+    def finished(self, accepted: bool, seconds: float, rolling: int, engines: Mapping[str, float]) -> None:
+        """Nothing to learn."""
+
+    def stepped(self, seconds: float) -> None:
+        """Nothing to learn."""
+
+    def facts(self) -> dict[str, float]:
+        return {}
+
+
+class Window:
+    """The last n outcomes, and how many of them are good."""
+
+    def __init__(self, n: int) -> None:
+        self.outcomes: deque[bool] = deque(maxlen=n)
+        self.good = 0
+
+    def add(self, outcome: bool) -> None:
+        if len(self.outcomes) == self.outcomes.maxlen:
+            self.good -= self.outcomes[0]
+        self.outcomes.append(outcome)
+        self.good += outcome
+
+    def predict(self, n: int, z: float) -> float:
+        """Quantile (z normal deviates from the mean) of how many of n more are good: beta-binomial(n, a, b) under a flat prior.
+
+        Cornish and Fisher's expansion to the skewness, from the distribution's own moments.
+        """
+        a, b = 1 + self.good, 1 + len(self.outcomes) - self.good
+        c = a + b
+        mean = n * a / c
+        variance = n * a * b * (c + n) / (c * c * (c + 1))
+        skew = (c + 2 * n) * (b - a) / (c + 2) * math.sqrt((1 + c) / (n * a * b * (n + c)))
+        return mean + math.sqrt(variance) * (z + (z * z - 1) * skew / 6)
+
+
+class AutoDepth:
+    """The control law above. One per run, fed by the loop; reads no clock."""
+
+    def __init__(self, *, batch_groups: int, start: int, risk: float) -> None:
+        self.B = batch_groups
+        self.z = NormalDist().inv_cdf(1 - risk)
+        self.cap = float(start)
+        self.short, self.long = Window(SHORT), Window(max(LONG, 2 * batch_groups))
+        self.latency_s = self.period_s = None
+        self._preemptions = 0.0
+        self._since_cut = 0
+        self._congested = False
+
+    # --- acceptance
+
+    @property
+    def acceptance(self) -> float:
+        """Share of the long window, and one accepted group before it: until something is known, all count."""
+        return (1 + self.long.good) / (1 + len(self.long.outcomes))
+
+    def possible(self, rolling: int) -> int:
+        if not rolling:
+            return 0
+        if not self.long.outcomes:
+            return rolling
+        return min(rolling, math.ceil(max(w.predict(rolling, self.z) for w in (self.short, self.long))))
+
+    def likely(self, rolling: int) -> int:
+        return max(0, math.floor(min(rolling, self.long.predict(rolling, -1.0)))) if rolling and self.long.outcomes else rolling
+
+    # --- demand and engines
+
+    def wants(self, rolling: int, buffered: int) -> bool:
+        if rolling >= self.cap:
+            return False
+        known = self.latency_s is not None and self.period_s is not None
+        batches = 1 + self.latency_s / self.period_s if known else 2.0
+        return buffered + self.acceptance * rolling < self.B * batches
+
+    def finished(self, accepted: bool, seconds: float, rolling: int, engines: Mapping[str, float]) -> None:
+        self.short.add(accepted)
+        self.long.add(accepted)
+        gain = 1 / max(self.B, 32)
+        self.latency_s = seconds if self.latency_s is None else self.latency_s + gain * (seconds - self.latency_s)
+        self._since_cut += 1
+        self._steer(rolling, engines)
+
+    def _steer(self, rolling: int, engines: Mapping[str, float]) -> None:
+        if "waiting" not in engines:  # nobody tells: then staleness and demand are the only bounds
+            self.cap = math.inf
+            return
+        preempted, self._preemptions = engines.get("preemptions", 0.0) > self._preemptions, engines.get("preemptions", 0.0)
+        if preempted or engines["waiting"] > QUEUE * engines["running"]:
+            self._congested = True
+            if self._since_cut >= self.cap / 2:
+                self.cap, self._since_cut = max(1.0, min(self.cap, rolling + 1) * (CUT_PREEMPTED if preempted else CUT)), 0
+        elif rolling + 1 >= self.cap * (1 - GROW):  # only a cap that binds says that the engines could hold more
+            self.cap += self.B * GROW / self.cap if self._congested else 1.0
+
+    def stepped(self, seconds: float) -> None:
+        self.period_s = seconds if self.period_s is None else 0.5 * (self.period_s + seconds)
+
+    def facts(self) -> dict[str, float]:
+        facts = {"acceptance": self.acceptance}
+        return facts | {"depth_cap": self.cap} if math.isfinite(self.cap) else facts
+
+
+def depth_for(cfg: Config) -> Depth:
+    """What `pipeline.mode` and `pipeline.depth` ask for; unset: as many groups as staleness allows."""
+    B, limit = cfg.rollout.batch_size, (cfg.pipeline.S + 1) * cfg.rollout.batch_size
+    if cfg.pipeline.mode in ("sync", "one_step"):
+        return FixedDepth(B)
+    if cfg.pipeline.depth == "auto":
+        return AutoDepth(batch_groups=B, start=limit, risk=cfg.pipeline.overadmit_risk)
+    return FixedDepth(cfg.pipeline.depth or limit)

@@ -1,0 +1,87 @@
+"""Diagnosis: a pipeline that does not move -> who waits for what, how long, and on whom. Text for a person; changes nothing.
+
+trainer --replay--> rolling groups --actor, env--> outside        (each arrow is an edge that can be blocked)
+        --gate----> the groups that must be trained first
+        --drain---> rolling groups
+        --step, push, checkpoint, evaluate--> learner, engines
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import sys
+import traceback
+from collections import Counter
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .loop import Pipeline
+    from .source import Flight
+
+OUTSIDE = {
+    "step": "the learner ranks, for the step",
+    "push": "the learner's weights to be written, sent to every engine and proved",
+    "checkpoint": "every rank's copy of its state",
+    "evaluate": "the engines, for the evaluation",
+}
+"""What the trainer waits for in the phases that the controller only looks at from outside."""
+
+
+def describe(p: Pipeline) -> str:
+    """One sentence per edge, the blocked one first."""
+    now = asyncio.get_running_loop().time()
+    waiting = set(p.replay.dispatches())
+    rolling = sorted((f for d, f in p.flights.items() if d not in waiting), key=lambda f: f.place)
+    parts = [f"the trainer waits for {_edge(p, rolling, waiting)} since {now - p.observer.since:.0f} s, at version {p.version}"]
+    if rolling:
+        spread = Counter(f"{p.rollout.where(f.key)}, env {f.env}" for f in rolling)
+        parts.append(f"{len(rolling)} groups are rolling: " + "; ".join(f"{n} {where}" for where, n in spread.most_common()))
+        longest = min(rolling, key=lambda f: f.started_at)
+        parts.append(f"the longest is {longest.key} since {now - longest.started_at:.0f} s ({p.rollout.where(longest.key)}, env {longest.env})")
+    else:
+        parts.append("no group is rolling")
+    parts.append(_admission(p))
+    return "; ".join(parts)
+
+
+def _edge(p: Pipeline, rolling: list[Flight], waiting: set[int]) -> str:
+    if p.observer.now == "wait for gate":
+        due = min((f.version for f in rolling), default=p.version) + p.S
+        first = [str(f.key) for f in rolling if f.version + p.S == due]
+        return f"the staleness gate: {len(first)} rolling groups must be trained by version {due}, first {', '.join(first[:3])}"
+    if p.observer.now == "drain":
+        return f"the engines to drain before a push: {len(rolling)} groups still roll"
+    if p.observer.now == "wait for replay":
+        return f"replay: {len(waiting)}/{p.B} groups are there"
+    return OUTSIDE.get(p.observer.now, f"'{p.observer.now}'")
+
+
+def _admission(p: Pipeline) -> str:
+    held = p.budget.pending + p.budget.states["training"]
+    if not p.source.ready:
+        return "no prompt is left to issue"
+    return f"new groups may start ({held} hold a slot)" if p.budget.admits() else f"no new group may start: {held} hold a slot, of {p.budget.limit} at most"
+
+
+def stacks() -> str:
+    """Where every asyncio task and every thread of this process is, down to the innermost await."""
+    out = io.StringIO()
+    for task in sorted(asyncio.all_tasks(), key=lambda t: t.get_name()):
+        out.write(f"task {task.get_name()!r}\n")
+        for frame, line in _awaits(task.get_coro()):
+            out.writelines(traceback.format_list([traceback.FrameSummary(frame.f_code.co_filename, line, frame.f_code.co_name)]))
+    for thread, frame in sys._current_frames().items():
+        out.write(f"thread {thread}\n")
+        out.writelines(traceback.format_stack(frame))
+    return out.getvalue()
+
+
+def _awaits(coroutine):
+    """(frame, line) of a suspended coroutine and of all it awaits. Task.print_stack shows the outermost only."""
+    while coroutine is not None:
+        frame = getattr(coroutine, "cr_frame", None) or getattr(coroutine, "ag_frame", None) or getattr(coroutine, "gi_frame", None)
+        if frame is None:
+            return
+        yield frame, frame.f_lineno
+        coroutine = getattr(coroutine, "cr_await", None) or getattr(coroutine, "ag_await", None) or getattr(coroutine, "gi_yieldfrom", None)

@@ -1,0 +1,82 @@
+"""Selection-bias meter: does what is trained look like what was dispatched? By response length, difficulty and environment.
+
+    rolled      groups whose attempt came to an end: kept, filtered, or failed for good (a prompt that is issued again counts when it ends)
+    kept        those that the filters let through
+    trained     those that a learner step took
+
+rolled -> kept is what the filters do on purpose. kept -> trained must do nothing: were the first finished taken instead of the oldest
+dispatched, or groups dropped for age, long and slow ones would be missing there. Per step the counts go into the metrics as
+`selection/<by>/<bin>/<stage>`; `selection_bias/<by>` is the total variation distance of kept and trained over the run so far:
+1/2 sum |share kept - share trained|, 0 equal, 1 disjoint. Groups that wait in replay count as kept only, so it falls as a run goes on.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable
+
+from ..types import GroupMeta
+
+UNKNOWN = "unknown"
+"""The bin of a group that failed: it has no length and no accuracy."""
+STAGES = ("rolled", "kept", "trained")
+
+
+def length_bin(tokens: list[int]) -> str:
+    """Mean response length, rounded up to a power of two: "64" holds 33 to 64."""
+    return str(2 ** math.ceil(math.log2(max(sum(tokens) / len(tokens), 1.0)))) if tokens else UNKNOWN
+
+
+def difficulty_bin(correct: list[bool]) -> str:
+    """Share of correct samples, rounded up to a quarter: "0" holds none right, "25" up to a quarter, "100" above three quarters."""
+    return str(25 * math.ceil(4 * sum(correct) / len(correct))) if correct else UNKNOWN
+
+
+def bins(meta: GroupMeta | None) -> dict[str, str]:
+    if meta is None:
+        return {"length": UNKNOWN, "difficulty": UNKNOWN, "env": UNKNOWN}
+    return {"length": length_bin(meta.response_tokens), "difficulty": difficulty_bin(meta.correct), "env": meta.env or UNKNOWN}
+
+
+class SelectionMeter:
+    """Counts between two steps, and over the run for the distance."""
+
+    def __init__(self) -> None:
+        self._step: Counter[tuple[str, str, str]] = Counter()
+        self._run: Counter[tuple[str, str, str]] = Counter()
+
+    def ended(self, end: str, meta: GroupMeta | None) -> None:
+        """A group's attempt ended as `end`; "requeued" comes again and is not counted."""
+        if end in ("buffered", "filtered", "failed"):
+            self._count("rolled", meta)
+        if end == "buffered":
+            self._count("kept", meta)
+
+    def trained(self, metas: Iterable[GroupMeta]) -> None:
+        for meta in metas:
+            self._count("trained", meta)
+
+    def restored(self, meta: GroupMeta) -> None:
+        """A group that waited in a checkpoint: the rows before it have counted it, this process has not."""
+        for by, name in bins(meta).items():
+            self._run[by, name, "kept"] += 1
+
+    def _count(self, stage: str, meta: GroupMeta | None) -> None:
+        for by, name in bins(meta).items():
+            self._step[by, name, stage] += 1
+            self._run[by, name, stage] += 1
+
+    def row(self) -> dict[str, float]:
+        """The metrics of the step that ended now."""
+        step, self._step = self._step, Counter()
+        out = {f"selection/{by}/{name}/{stage}": float(n) for (by, name, stage), n in sorted(step.items())}
+        return out | {f"selection_bias/{by}": self._distance(by) for by in ("length", "difficulty", "env") if self._total(by, "trained")}
+
+    def _total(self, by: str, stage: str) -> int:
+        return sum(n for (b, _, s), n in self._run.items() if (b, s) == (by, stage))
+
+    def _distance(self, by: str) -> float:
+        kept, trained = self._total(by, "kept"), self._total(by, "trained")
+        names = {name for b, name, _ in self._run if b == by}
+        return 0.5 * sum(abs(self._run[by, name, "kept"] / kept - self._run[by, name, "trained"] / trained) for name in names)

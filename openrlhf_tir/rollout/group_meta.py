@@ -1,0 +1,48 @@
+"""Group metadata: a group's payload -> what the controller needs to know of it. Statistics are over the valid trajectories only."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+
+from ..types import Group, GroupMeta, Trajectory, Verdict
+
+
+def failed_as(group: Group, min_valid: int) -> str | None:
+    """Why the group as a whole cannot be used: the commonest fault, when fewer than `min_valid` trajectories are valid."""
+    if len(group.valid) >= min_valid:
+        return None
+    return Counter(t.failed for t in group.trajectories if t.failed).most_common(1)[0][0]
+
+
+def describe(group: Group, *, prompt_tokens: int, verdict: Verdict, failed: str | None, actor: str, seconds: float) -> GroupMeta:
+    valid = group.valid
+    versions = [v for t in valid if (v := t.oldest_version) is not None]
+    return GroupMeta(
+        key=group.key,
+        verdict=verdict,
+        index=[t.index for t in valid],
+        rewards=[t.reward for t in valid],
+        correct=[bool(t.parts["correct"]) for t in valid],
+        used_code=[bool(t.parts.get("used_code", 0.0)) for t in valid],
+        response_tokens=[len(t.token_ids) for t in valid],
+        model_tokens=[t.model_tokens for t in valid],
+        prompt_tokens=prompt_tokens,
+        oldest_version=min(versions, default=-1),
+        failures=dict(Counter(t.failed for t in group.trajectories if t.failed)),
+        failed=failed,
+        stats=means(valid),
+        actor=actor,
+        env=group.task.env,
+        seconds=seconds,
+    )
+
+
+def means(valid: list[Trajectory]) -> dict[str, float]:
+    """Mean of every reward part over the valid trajectories, and the mean number of calls."""
+    if not valid:
+        return {}
+    names = sorted({name for t in valid for name in t.parts})
+    found = {name: float(np.mean([t.parts.get(name, 0.0) for t in valid])) for name in names}
+    return found | {"calls": float(np.mean([len(t.calls) for t in valid])), "truncated": float(np.mean([t.finish_reason == "length" for t in valid]))}

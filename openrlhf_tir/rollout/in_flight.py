@@ -1,0 +1,89 @@
+"""In flight: which requests an engine is answering, and which weights sampled each of their tokens.
+
+vLLM does not say which weights sampled a token, but a paused engine samples none: each running request's length at the moment of
+the switch is where its tokens change version.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ..types import Completion
+from .busy import BusyMeter
+
+
+@dataclass(slots=True, eq=False)
+class Live:
+    """One request. `switches` holds (number of tokens sampled so far, version of those that follow)."""
+
+    request_id: str
+    switches: list[tuple[int, int]]
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    text: str = ""
+
+    def extend(self, delta: Any) -> None:
+        """Add what vLLM sampled since the last call (a CompletionOutput of kind DELTA, with log-probs)."""
+        self.token_ids.extend(delta.token_ids)
+        self.logprobs.extend(at[token].logprob for at, token in zip(delta.logprobs, delta.token_ids, strict=True))
+        self.text += delta.text
+
+    def completion(self, last: Any) -> Completion:
+        """Everything so far; `last` is the output that carries the finish reason."""
+        versions_T = np.empty(len(self.token_ids), np.int32)
+        for sampled, version in self.switches:
+            versions_T[sampled:] = version
+        return Completion(
+            token_ids=np.asarray(self.token_ids, np.int32),
+            logprobs=np.asarray(self.logprobs, np.float32),
+            versions=versions_T,
+            text=self.text,
+            finish_reason=last.finish_reason,
+            stop_reason=last.stop_reason,
+        )
+
+
+class InFlight:
+    """The requests of one engine, whoever sent them."""
+
+    def __init__(self, version: int) -> None:
+        self.version = version
+        """Of the weights that sample now."""
+        self.busy = BusyMeter()
+        self._live: set[Live] = set()
+        self._finished_tokens = 0
+
+    @contextmanager
+    def track(self, request_id: str) -> Iterator[Live]:
+        live = Live(request_id, [(0, self.version)])
+        self._live.add(live)
+        self.busy.enter()
+        try:
+            yield live
+        finally:
+            self._live.discard(live)
+            self.busy.leave()
+            self._finished_tokens += len(live.token_ids)
+
+    def switch(self, version: int) -> None:
+        """Tokens that come from now on are `version`'s. Only while the engine is paused and its last tokens have arrived."""
+        self.version = version
+        for live in self._live:
+            live.switches.append((len(live.token_ids), version))
+
+    @property
+    def request_ids(self) -> list[str]:
+        return [live.request_id for live in self._live]
+
+    @property
+    def tokens(self) -> int:
+        """Sampled since the engine started."""
+        return self._finished_tokens + sum(len(live.token_ids) for live in self._live)
+
+    def __len__(self) -> int:
+        return len(self._live)

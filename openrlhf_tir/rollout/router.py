@@ -1,0 +1,130 @@
+"""Router: which rollout actor samples a group. Controller side; knows names, loads and states, not what an actor is.
+
+    place(prompt, n) -> a member     the prompt's home, if it has one that is not overloaded, else the least loaded, which becomes it
+
+Sticky: a prompt that comes again (evaluated, or issued again after a fault) finds its prefix in the cache where it was sampled last.
+Overloaded: more than one group above `BALANCE` times the mean load (after Mirrokni et al., Consistent Hashing with Bounded Loads,
+2016). A prompt seen for the first time goes by load alone, so stickiness costs no balance where it could gain nothing.
+
+    joined     up                   gets groups
+    suspect    does not answer      gets none, keeps its own; back when it answers
+    full       refused a group      gets none for so long as it said
+    draining   is to leave          gets none; `drained` when its last group has ended
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections import OrderedDict
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from ..errors import PipelineError
+
+BALANCE = 1.25
+HOMES = 1 << 16
+"""Prompts whose home is remembered; those that came longest ago are forgotten."""
+M = TypeVar("M")
+
+
+@dataclass(eq=False, slots=True)
+class Seat(Generic[M]):
+    """A member as the router sees it. `load` counts live trajectories."""
+
+    name: str
+    member: M
+    load: int = 0
+    suspect: bool = False
+    draining: bool = False
+    full_until: float = 0.0
+
+
+class Router(Generic[M]):
+    """Belongs to one event loop. Names are unique over the run."""
+
+    def __init__(self) -> None:
+        self.seats: dict[str, Seat[M]] = {}
+        self._homes: OrderedDict[bytes, str] = OrderedDict()
+        self._hopeless: BaseException | None = None
+        self._changed = asyncio.Event()
+
+    def join(self, name: str, member: M) -> None:
+        self.seats[name] = Seat(name, member)
+        self._notify()
+
+    def leave(self, name: str) -> bool:
+        """The member is gone, with what it ran. False when it had left already."""
+        left = self.seats.pop(name, None) is not None
+        self._notify()
+        return left
+
+    def suspect(self, name: str, suspect: bool) -> None:
+        if name in self.seats:
+            self.seats[name].suspect = suspect
+            self._notify()
+
+    def full(self, name: str, after_s: float) -> None:
+        """The member has no room, and says when to try again."""
+        if name in self.seats:
+            self.seats[name].full_until = asyncio.get_running_loop().time() + after_s
+
+    async def drained(self, name: str) -> None:
+        """Give the member nothing more; returns when its last group has ended, or it left."""
+        if name in self.seats:
+            self.seats[name].draining = True
+            self._notify()
+        while name in self.seats and self.seats[name].load:
+            await self._changed.wait()
+
+    def give_up(self, error: BaseException | None) -> None:
+        """No member will come any more: whoever waits for one gets PipelineError. None: one may come again."""
+        self._hopeless = error
+        self._notify()
+
+    @asynccontextmanager
+    async def place(self, prompt: str, n: int = 1) -> AsyncIterator[M]:
+        """A member for a group of n trajectories, counted as its load meanwhile; waits while there is none.
+
+        Raises PipelineError when there is none and none will come.
+        """
+        seat = await self._wait(prompt, n)
+        seat.load += n
+        try:
+            yield seat.member
+        finally:
+            seat.load -= n
+            self._notify()
+
+    async def _wait(self, prompt: str, n: int) -> Seat[M]:
+        loop = asyncio.get_running_loop()
+        while True:
+            able = [s for s in self.seats.values() if not s.suspect and not s.draining]
+            if ready := [s for s in able if s.full_until <= loop.time()]:
+                return self._choose(ready, prompt, n)
+            if not self.seats and self._hopeless:
+                raise PipelineError(f"No rollout actor is left, and a new one did not start: {self._hopeless}") from self._hopeless
+            try:
+                async with asyncio.timeout_at(min((s.full_until for s in able), default=None)):
+                    await self._changed.wait()
+            except TimeoutError:
+                continue  # a full one wants to be asked again
+
+    def _choose(self, ready: list[Seat[M]], prompt: str, n: int) -> Seat[M]:
+        key = hashlib.blake2b(prompt.encode(), digest_size=8).digest()
+        mean = sum(s.load for s in ready) / len(ready)
+        home = self.seats.get(self._homes.get(key, ""))
+        if home not in ready or home.load > BALANCE * mean + n:
+            home = min(ready, key=lambda s: s.load)
+        self._homes[key] = home.name
+        self._homes.move_to_end(key)
+        if len(self._homes) > HOMES:
+            self._homes.popitem(last=False)
+        return home
+
+    def _notify(self) -> None:
+        """Wake everyone who waits for a member or for one's last group."""
+        self._changed.set()
+        self._changed = asyncio.Event()

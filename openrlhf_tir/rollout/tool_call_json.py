@@ -1,0 +1,83 @@
+"""Tool calls as JSON between <tool_call> tags, in the three forms that methods train.
+
+    hermes   one object per block, any number of blocks          {"name": ..., "arguments": {...}}
+    toolrl   first block, one object per line                    {"name": ..., "parameters": {...}}
+    tooln1   last block, a list (a lone object is a list of one) [{"name": ..., "arguments": {...}}]
+
+Sources: Qwen's chat template; arXiv 2504.13958; arXiv 2505.00024. Arguments may be missing (a call without any), or JSON in a string, as
+some models encode them twice. What JSON does not know (NaN, a lone surrogate) is malformed: it could not be sent on.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from .tool_call import Malformed, ParsedCall, blocks, unclosed
+
+OPEN, CLOSE = "<tool_call>", "</tool_call>"
+
+
+def hermes_calls(text: str) -> list[ParsedCall | Malformed]:
+    return [call_from_json(b.text, "arguments") if b.closed else unclosed(b, CLOSE) for b in blocks(text, OPEN, CLOSE)]
+
+
+def toolrl_calls(text: str) -> list[ParsedCall | Malformed]:
+    block = next(blocks(text, OPEN, CLOSE), None)
+    if block is None:
+        return []
+    if not block.closed:
+        return [unclosed(block, CLOSE)]
+    lines = [line for line in block.text.split("\n") if line.strip()]
+    return [call_from_json(line, "parameters") for line in lines or [block.text]]
+
+
+def tooln1_calls(text: str) -> list[ParsedCall | Malformed]:
+    """An empty list is no call, and nothing malformed: Tool-N1 answers so where no tool fits."""
+    found = list(blocks(text, OPEN, CLOSE))
+    if not found:
+        return []
+    block = found[-1]
+    if not block.closed:
+        return [unclosed(block, CLOSE)]
+    value = load(block.text)
+    if isinstance(value, Malformed):
+        return [value]
+    return [call_of(item, "arguments", block.text) for item in (value if isinstance(value, list) else [value])]
+
+
+def call_from_json(text: str, key: str) -> ParsedCall | Malformed:
+    value = load(text)
+    return value if isinstance(value, Malformed) else call_of(value, key, text)
+
+
+def load(text: str) -> Any | Malformed:
+    """The JSON value of `text`; one that is encoded twice is decoded twice."""
+    if not text.strip():
+        return Malformed(text, "empty", "The call is empty.")
+    try:
+        value = json.loads(text, parse_constant=_refuse)
+        if isinstance(value, str):
+            value = json.loads(value, parse_constant=_refuse)
+        json.dumps(value, ensure_ascii=False).encode()
+    except (ValueError, RecursionError) as e:
+        return Malformed(text, "not_json", f"The call is not valid JSON: {e}.")
+    return value
+
+
+def call_of(value: Any, key: str, text: str) -> ParsedCall | Malformed:
+    if not isinstance(value, dict):
+        return Malformed(text, "not_a_call", f'A call is a JSON object like {{"name": ..., "{key}": {{...}}}}, not {type(value).__name__}.')
+    name = value.get("name")
+    if not isinstance(name, str) or not name:
+        return Malformed(text, "no_name", 'The call does not name a tool: "name" must be a string.')
+    arguments = value.get(key, {})
+    if isinstance(arguments, str):
+        arguments = load(arguments)
+    if not isinstance(arguments, dict):
+        return Malformed(text, "bad_arguments", f'"{key}" of {name} must be a JSON object.')
+    return ParsedCall(name, arguments)
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is no JSON value")

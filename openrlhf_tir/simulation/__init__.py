@@ -1,0 +1,1 @@
+"""Simulation: the real loop, budget, replay and depth controller on a virtual clock, with modelled engines, environments and learner."""

@@ -1,0 +1,128 @@
+"""The other ports of a simulated run: prompts, learner, publisher, and an observer that keeps figures instead of files."""
+
+from __future__ import annotations
+
+import asyncio
+from array import array
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+
+from ..pipeline.budget import Budget
+from ..pipeline.observer import Observer
+from ..types import GroupMeta, StepReport, Task, TrainBatch
+from ..weights.publisher import PublishReport
+from .rollout import SimulatedRollout
+
+TASK = Task("simulated", "0", "simulated")
+
+
+class EndlessPrompts:
+    """One epoch without end."""
+
+    def __init__(self) -> None:
+        self.at = 0
+
+    def next(self) -> tuple[int, int]:
+        self.at += 1
+        return 0, self.at - 1
+
+    def task(self, prompt: int) -> Task:
+        return TASK
+
+    def state(self) -> dict:
+        return {"at": self.at}
+
+    def restore(self, state: dict) -> None:
+        self.at = state["at"]
+
+
+class SimulatedLearner:
+    """A step takes `seconds`. Counts trained tokens by their staleness."""
+
+    def __init__(self, seconds: float) -> None:
+        self.version, self.seconds = 0, seconds
+        self.busy_s = 0.0
+        self.staleness: Counter[int] = Counter()
+
+    async def step(self, batch: TrainBatch) -> StepReport:
+        await asyncio.sleep(self.seconds)
+        for item in batch.items:
+            for version, tokens in item.payload.items():
+                self.staleness[self.version - version] += tokens
+        self.busy_s += self.seconds
+        self.version += 1
+        return StepReport(self.version, {}, self.seconds, batch.num_tokens)
+
+    async def save(self, directory: Path) -> None:
+        """Nothing to write."""
+
+    async def written(self) -> None:
+        """Nothing was."""
+
+
+class SimulatedPublisher:
+    """Every engine pauses for the push; running prefixes are computed again by the model."""
+
+    def __init__(self, rollout: SimulatedRollout, seconds: float) -> None:
+        self.rollout, self.seconds = rollout, seconds
+
+    @asynccontextmanager
+    async def changing(self) -> AsyncIterator[None]:
+        yield
+
+    async def publish(self, version: int) -> PublishReport:
+        self.rollout.pause()
+        await asyncio.sleep(self.seconds)
+        self.rollout.resume(version)
+        return PublishReport(version, self.seconds, "simulated", 0.0)
+
+
+class _Nowhere:
+    """A trace and a progress display that show nothing."""
+
+    def add(self, *args: object) -> None: ...
+    def update(self, *args: object) -> None: ...
+
+
+class Figures(Observer):
+    """An Observer in virtual seconds. `rows[name]` is one number per step, so memory grows by some hundred bytes a step."""
+
+    def __init__(self) -> None:
+        super().__init__(None, _Nowhere(), _Nowhere())
+        self.rows: dict[str, array] = {}
+        self.ends: Counter[str] = Counter()
+        self.spent: Counter[str] = Counter()
+        self.probe = lambda: {}
+        """Read at every step, e.g. the engines' counters."""
+
+    @contextmanager
+    def phase(self, name: str, version: int) -> Iterator[None]:
+        loop = asyncio.get_running_loop()
+        before, self.now, self.since = self.now, name, loop.time()
+        self.on_phase()
+        start = self.since
+        try:
+            yield
+        finally:
+            self.now = before
+            self.spent[name] += loop.time() - start
+
+    def group(self, end: str, meta: GroupMeta | None, failed: str | None) -> None:
+        self.ends[f"{end}/{failed}" if failed else end] += 1
+
+    def step(self, report: StepReport, budget: Budget, extra: dict[str, float]) -> None:
+        row = {
+            "time": asyncio.get_running_loop().time(),
+            "rolling": budget.rolling,
+            "buffered": budget.states["buffered"],
+            "trained_tokens": report.trained_tokens,
+            "surplus": self.ends["requeued/surplus"],
+            "rejected": self.ends["filtered"],
+            **{f"{name}_s": self.spent[name] for name in ("wait for replay", "wait for gate", "drain", "step", "push")},
+            **extra,
+            **self.probe(),
+        }
+        for name, value in row.items():
+            self.rows.setdefault(name, array("d")).append(value)

@@ -1,0 +1,196 @@
+"""SimulatedRollout: rollout actors without processes. A group is n scripted trajectories on one modelled engine and the modelled environment.
+
+    run_group -> n x [ engine: segment -> env: call -> engine: segment -> ... ] -> (GroupMeta, tokens by policy version)
+
+Everything between `run_group` and its result are callbacks on the clock: no coroutine per trajectory, so that millions fit into a minute.
+Routing, faults and metadata are those of cluster/pool.py: the same router; a dead actor's groups raise EngineGone; a failed call fails its
+trajectory, and a group with fewer than min_valid trajectories fails.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ..errors import EngineGone
+from ..rollout.engine_model import Clock, EngineModel
+from ..rollout.router import Router
+from ..rollout.workload import PROMPT_TOKENS, Script, Workload
+from ..types import KEEP, Group, GroupKey, GroupMeta, Task, Verdict
+from .environment import EnvModel
+
+REJECTED = Verdict(False, "simulated")
+
+
+class Actor:
+    def __init__(self, index: int, engine: EngineModel) -> None:
+        self.index, self.engine = index, engine
+        self.groups: set[_Group] = set()
+
+
+class _Group:
+    """One group under way. `tokens` counts model tokens by the policy version that wrote them."""
+
+    __slots__ = ("actor", "failures", "future", "key", "left", "lengths", "started", "tokens")
+
+    def __init__(self, key: GroupKey, actor: Actor, n: int, future: asyncio.Future, started: float) -> None:
+        self.key, self.actor, self.left, self.future, self.started = key, actor, n, future, started
+        self.tokens: Counter[int] = Counter()
+        self.lengths: list[int] = []
+        self.failures = 0
+
+
+class _Trajectory:
+    """Callbacks in turn: `write` a segment, `written`, `called`, `write` ... The group is told when it is over."""
+
+    __slots__ = ("cached_by", "context", "group", "marked", "script", "turn", "world")
+
+    def __init__(self, world: SimulatedRollout, group: _Group, script: Script) -> None:
+        self.world, self.group, self.script = world, group, script
+        self.turn = self.marked = 0
+        self.context, self.cached_by = PROMPT_TOKENS, -1
+
+    def write(self, fresh: int) -> None:
+        """The next segment; of its context only `fresh` tokens are new to the engine, unless the weights have changed."""
+        cached = self.context - fresh if self.cached_by == self.world.version else 0
+        self.group.actor.engine.submit(self.context, self.script.segments[self.turn], self.written, cached_tokens=cached)
+
+    def mark(self, written: float) -> None:
+        """The weights change: what was written so far is of the version before."""
+        new = int(written) - self.marked
+        if new > 0:
+            self.group.tokens[self.world.version] += new
+            self.marked += new
+
+    def written(self, ok: bool) -> None:
+        group, world, script = self.group, self.world, self.script
+        if not ok or group.future.done():
+            return
+        segment = script.segments[self.turn]
+        group.tokens[world.version] += segment - self.marked
+        self.marked, self.cached_by = 0, world.version
+        self.context += segment
+        if self.turn < len(script.latencies_s):
+            world.env.call(script.latencies_s[self.turn], self.called)
+        else:
+            group.lengths.append(script.model_tokens)
+            world.over(group)
+
+    def called(self, ok: bool) -> None:
+        if self.group.future.done():
+            return
+        if not ok:
+            self.group.failures += 1
+            self.world.over(self.group)
+            return
+        observation = self.script.observations[self.turn]
+        self.context += observation
+        self.turn += 1
+        self.write(observation)
+
+
+class SimulatedRollout:
+    """Implements pipeline.ports.Rollout. `accepts(key)` is the filters' verdict on a group that is done."""
+
+    def __init__(self, workload: Workload, clock: Clock, accepts: Callable[[GroupKey], bool], *, min_valid: int = 2, patience_s: float = 20.0) -> None:
+        self.workload, self.clock, self.accepts, self.min_valid = workload, clock, accepts, min_valid
+        self.actors = [Actor(i, EngineModel(workload.engine, clock)) for i in range(workload.engine.count)]
+        self.alive: list[Actor] = []
+        self.router: Router[Actor] = Router()
+        for actor in self.actors:
+            self.join(actor)
+        self.env = EnvModel(workload.env_capacity, clock, patience_s=patience_s)
+        self.version = 0
+
+    async def run_group(self, key: GroupKey, task: Task) -> tuple[GroupMeta, Any]:
+        n = self.workload.samples_per_prompt
+        async with self.router.place(str(key.prompt), n) as actor:
+            group = _Group(key, actor, n, asyncio.get_running_loop().create_future(), self.clock.time())
+            actor.groups.add(group)
+            for i in range(n):
+                # The samples share the prompt: the first computes it, the others find it in the prefix cache.
+                trajectory = _Trajectory(self, group, self.workload.script(key, i))
+                trajectory.cached_by = self.version if i else -1
+                trajectory.write(0)
+            try:
+                return await group.future
+            finally:
+                actor.groups.discard(group)
+
+    def over(self, group: _Group) -> None:
+        """One trajectory of the group has ended."""
+        group.left -= 1
+        if group.left:
+            return
+        valid = len(group.lengths)
+        failed = None if valid >= self.min_valid else "timeout"
+        meta = GroupMeta(
+            key=group.key,
+            verdict=KEEP if failed or self.accepts(group.key) else REJECTED,
+            index=list(range(valid)),
+            rewards=[float(i % 2) for i in range(valid)],
+            correct=[bool(i % 2) for i in range(valid)],
+            used_code=[True] * valid,
+            response_tokens=group.lengths,
+            model_tokens=group.lengths,
+            prompt_tokens=PROMPT_TOKENS,
+            oldest_version=min(group.tokens, default=-1),
+            failures={"timeout": group.failures} if group.failures else {},
+            failed=failed,
+            stats={"calls": float(self.workload.tool_calls), "truncated": 0.0},
+            actor=f"rollout-{group.actor.index}",
+            env="simulated",
+            seconds=self.clock.time() - group.started,
+        )
+        group.future.set_result((meta, group.tokens))
+
+    # --- weights
+
+    def pause(self) -> None:
+        """A push begins: what is written so far is of the version before."""
+        for actor in self.alive:
+            for sequence, written in actor.engine.in_flight():
+                sequence.on_done.__self__.mark(written)
+            actor.engine.pause()
+
+    def resume(self, version: int) -> None:
+        self.version = version
+        for actor in self.actors:
+            actor.engine.resume(recompute=True)
+
+    # --- faults
+
+    def die(self, actor: Actor) -> None:
+        """Its groups are lost; it serves again after `join`."""
+        self.alive.remove(actor)
+        self.router.leave(f"rollout-{actor.index}")
+        actor.engine.fail()
+        for group in sorted(actor.groups, key=lambda g: g.key):
+            if not group.future.done():
+                group.future.set_exception(EngineGone(f"Simulated death of rollout-{actor.index}."))
+
+    def join(self, actor: Actor) -> None:
+        self.alive.append(actor)
+        self.router.join(f"rollout-{actor.index}", actor)
+
+    # --- the rest of the port
+
+    async def fetch(self, payloads: Sequence[Any]) -> list[Group]:
+        return list(payloads)
+
+    async def store(self, group: Group) -> Any:
+        return group
+
+    def where(self, key: GroupKey) -> str:
+        return next((f"on rollout-{a.index}" for a in self.alive if any(g.key == key for g in a.groups)), "waiting for an actor")
+
+    def engine_stats(self) -> dict[str, float]:
+        """Sequences running and waiting and preemptions so far, of all engines."""
+        engines = [a.engine for a in self.alive]
+        return {
+            "running": float(sum(e.n for e in engines)),
+            "waiting": float(sum(e.waiting for e in engines)),
+            "preemptions": float(sum(e.preemptions for e in engines)),
+        }

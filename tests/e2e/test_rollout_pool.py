@@ -1,0 +1,145 @@
+"""Rollout actors as processes under Ray, with an emulated engine: killed with 500 live trajectories, scaled, moved to other servers."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections import Counter
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from benchmarks.fault_actor import EmulatedActor
+from benchmarks.fault_parts import config, fault_server, sessions, trained_on_a_fault
+from openrlhf_tir.cluster.control import Control, apply
+from openrlhf_tir.cluster.pool import RolloutPool
+from openrlhf_tir.cluster.ray_session import ray_session
+from openrlhf_tir.pipeline.checkpoint import Checkpoints
+from openrlhf_tir.pipeline.loop import Pipeline
+from openrlhf_tir.pipeline.observer import Observer
+from openrlhf_tir.replay.ledger import Ledger, audit
+from openrlhf_tir.types import GroupKey, Task
+from openrlhf_tir.weights.publisher import PublishReport
+
+from ..pipeline.fakes import FakeLearner, FakePrompts, MemoryMetrics, Silent
+
+ROOT = Path(__file__).parents[2]
+STEPS, B, N = 6, 8, 32
+"""With S = 3, 32 groups roll: 512 trajectories on each of two actors."""
+
+
+class CheckedLearner(FakeLearner):
+    """Looks at every trajectory that it is given."""
+
+    def __init__(self, pool: RolloutPool) -> None:
+        super().__init__(seconds=0.05)
+        self.pool, self.wrong = pool, []
+
+    async def step(self, batch):
+        for group in await self.pool.fetch([item.payload for item in batch.items]):
+            self.wrong += trained_on_a_fault(group)
+        return await super().step(batch)
+
+
+class DirectPublisher:
+    """Tells every actor its version; nothing is loaded."""
+
+    def __init__(self, pool: RolloutPool) -> None:
+        self.pool, self.version = pool, 0
+        pool.on_join = lambda member: member.update_weights(None, self.version, "")
+
+    @asynccontextmanager
+    async def changing(self):
+        yield
+
+    async def publish(self, version):
+        self.version = version
+        await asyncio.gather(*(m.update_weights(None, version, "") for m in list(self.pool.members)), return_exceptions=True)
+        return PublishReport(version, 0.0, "digest", 0.0)
+
+
+@pytest.mark.slow
+async def test_a_killed_actor_costs_no_prompt_and_a_run_can_grow_shrink_and_move(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))  # Ray's workers unpickle EmulatedActor by its name
+    cfg = config(
+        tmp_path,
+        n=N,
+        rollout={"batch_size": B, "max_wait_ms": 150},
+        vllm={"num_engines": 2},
+        train={"max_steps": STEPS, "max_reissues": 3},
+        pipeline={"max_staleness": 3},
+    )
+    with fault_server(tmp_path, delay_s=0.05) as first, fault_server(tmp_path, delay_s=0.05) as second, ray_session(cfg):
+        pool = await RolloutPool.start(cfg, "", {"echo": [first]}, EmulatedActor)
+        try:
+            await killed_with_500_live(cfg, pool, first)
+            await moved_and_scaled(pool, first, second)
+        finally:
+            await pool.stop()
+        assert (await sessions(first))["open"] == (await sessions(second))["open"] == []
+
+
+async def killed_with_500_live(cfg, pool: RolloutPool, url: str) -> None:
+    learner = CheckedLearner(pool)
+    pipeline = Pipeline(
+        cfg,
+        prompts=FakePrompts(10_000),
+        rollout=pool,
+        learner=learner,
+        publisher=DirectPublisher(pool),
+        ledger=Ledger(cfg.run_dir / "ledger.jsonl"),
+        checkpoints=Checkpoints(cfg.run_dir / "ckpt", 2),
+        observer=Observer(MemoryMetrics(), Silent(), Silent()),
+    )
+    victim = pool.members[0]
+    pid = await victim.actor.pid.remote()
+    run = asyncio.create_task(pipeline.run())
+    while len([s for s in (await sessions(url))["open"] if s.startswith(victim.owner)]) < 500:
+        assert not run.done(), run.result()
+        await asyncio.sleep(0.02)
+    lost = set(victim.running)
+    os.kill(pid, signal.SIGKILL)
+    await run
+
+    assert learner.wrong == [] and learner.version == STEPS
+    report = audit(cfg.run_dir / "ledger.jsonl")
+    assert report.errors == []
+    trained = [key for _, key, _ in learner.trained]
+    assert len(trained) == STEPS * B and max(Counter((k.epoch, k.prompt) for k in trained).values()) == 1
+    assert not lost & set(trained), "a group of the dead actor was trained"
+    assert {k.prompt for k in lost} & {k.prompt for k in trained}, "nothing of the dead actor was issued again"
+    async with asyncio.timeout(30):
+        while len(pool.members) < 2:
+            await asyncio.sleep(0.1)
+    assert victim not in pool.members
+    assert not [s for s in (await sessions(url))["open"] if s.startswith(victim.owner)]
+
+
+async def moved_and_scaled(pool: RolloutPool, first: str, second: str) -> None:
+    async def roll(epoch: int, groups: int) -> set[str]:
+        metas = await asyncio.gather(*(pool.run_group(GroupKey(epoch, i), Task(f"prompt {i} of {epoch}", "", "echo")) for i in range(groups)))
+        assert all(meta.failed is None for meta, _ in metas)
+        return {meta.actor for meta, _ in metas}
+
+    before = (await sessions(first))["resets"]
+    await apply(Control(env_urls={"echo": [second]}), pool, token=None)
+    await roll(1, 4)
+    assert (await sessions(first))["resets"] == before and (await sessions(second))["resets"] == 4 * N
+
+    await apply(Control(rollout_actors=3), pool, token=None)
+    async with asyncio.timeout(30):
+        while len(pool.members) < 3:
+            await asyncio.sleep(0.1)
+    assert await roll(2, 6) == {"rollout-0", "rollout-1", "rollout-2"}
+    assert (await sessions(first))["resets"] == before  # the new actor has the new map
+
+    rolling = asyncio.create_task(roll(3, 6))
+    await asyncio.sleep(0.2)
+    await apply(Control(rollout_actors=1), pool, token=None)
+    assert len(await rolling) == 3  # they finished what they had
+    async with asyncio.timeout(30):
+        while len(pool.members) > 1:
+            await asyncio.sleep(0.1)
+    assert await roll(4, 4) == {"rollout-0"}

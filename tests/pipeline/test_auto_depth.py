@@ -1,0 +1,120 @@
+"""Adaptive depth in the loop, on fakes and a virtual clock: the learner stays fed, surplus is conserved, no token exceeds S."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from openrlhf_tir.replay.ledger import audit
+
+from .fakes import FakeLearner, FakePrompts, FakeRollout, pipeline
+from .virtual_time import run
+
+
+def stale(learner: FakeLearner) -> int:
+    return max((version - oldest for version, _, oldest in learner.trained), default=0)
+
+
+def seconds_of(p) -> float:
+    async def timed():
+        start = asyncio.get_running_loop().time()
+        await p.run()
+        return asyncio.get_running_loop().time() - start
+
+    return run(timed())
+
+
+def rarely(r) -> str:
+    return "" if r.random() < 0.1 else "accuracy_high"
+
+
+def test_at_ten_percent_acceptance_auto_feeds_the_learner_and_a_fixed_depth_starves_it(tmp_path):
+    """B = 4, groups and steps of 1 s, engines without limit. S = 2 gives a fixed depth 12 slots: 1.2 accepted a second, 3.3 s a step. With risk
+    0.01 some 60 may roll, where the learner takes 40 at its fastest; chance and the small batch cost the rest."""
+
+    def of(name: str, depth):
+        rollout = FakeRollout(latency=lambda r: 1.0, fate=rarely)
+        return pipeline(tmp_path / name, S=2, B=4, depth=depth, max_steps=60, rollout=rollout, prompts=FakePrompts(100_000), learner=FakeLearner(1.0))
+
+    fixed, auto = of("fixed", None), of("auto", "auto")
+    assert seconds_of(fixed) > 60 * 3.0
+    assert seconds_of(auto) < 60 * 1.9
+    assert stale(auto.learner) <= 2
+    assert audit(auto.ledger.path).errors == []
+    assert auto.budget.states["surplus"] <= 0.01 * 60 * 4
+
+
+def test_when_everything_is_accepted_at_once_the_excess_is_surplus_and_its_prompts_come_back(tmp_path):
+    """Thousands rejected, then all accepted: more arrive than S has room for. The excess is queued again and trained in the end."""
+    finished = Counter()
+
+    def fate(r):
+        finished["n"] += 1
+        return "accuracy_high" if finished["n"] <= 600 else ""
+
+    p = pipeline(tmp_path, S=1, B=2, depth="auto", max_steps=1000, rollout=FakeRollout(fate=fate), prompts=FakePrompts(700), learner=FakeLearner(0.01))
+    run(p.run())
+    report = audit(p.ledger.path)
+    assert report.errors == [] and report.open == []
+    assert report.ended["requeued(surplus)"] == p.budget.states["surplus"] > 0
+    assert report.ended["trained"] + report.ended["filtered(accuracy_high)"] == 700
+    assert stale(p.learner) <= 1
+
+
+@settings(max_examples=40, deadline=None)
+@example(seed=0, mode="pipeline", S=4, B=4, push_every=1, low=0.0, high=1.0, period=46, fault=0.0, slow=1.0, learner=1.0)  # surplus after the last prompt
+@given(
+    seed=st.integers(0, 10_000),
+    mode=st.sampled_from(["pipeline", "pipeline_drain"]),
+    S=st.integers(1, 4),
+    B=st.integers(1, 4),
+    push_every=st.integers(1, 3),
+    low=st.floats(0, 0.5),
+    high=st.floats(0.5, 1),
+    period=st.integers(5, 80),
+    fault=st.floats(0, 0.2),
+    slow=st.floats(0.1, 20),
+    learner=st.floats(0.01, 3),
+)
+def test_no_interleaving_breaks_staleness_conservation_or_the_ledger(tmp_path_factory, seed, mode, S, B, push_every, low, high, period, fault, slow, learner):
+    """Acceptance that swings between `low` and `high` every `period` groups, random latencies and faults, over finite data."""
+    seen = Counter()
+
+    def fate(r):
+        seen["n"] += 1
+        x, share = r.random(), high if seen["n"] // period % 2 else low
+        return "!env" if x < fault / 2 else "?timeout" if x < fault else "" if r.random() < share else "accuracy_low"
+
+    p = pipeline(
+        tmp_path_factory.mktemp("run"),
+        mode=mode,
+        S=S,
+        B=B,
+        push_every=min(push_every, S + 1),
+        depth="auto",
+        rollout=FakeRollout(seed, latency=lambda r: r.choice([0.1, 1.0, slow]), fate=fate),
+        prompts=FakePrompts(80),
+        learner=FakeLearner(learner),
+        max_steps=1000,
+    )
+    run(p.run())
+    assert stale(p.learner) <= S
+    report = audit(p.ledger.path)
+    assert report.errors == [] and report.open == []
+    final = Counter({k: n for k, n in report.ended.items() if not k.startswith("requeued")})
+    assert final.total() == 80
+    assert len(p.learner.trained) == final["trained"] == p.budget.states["trained"]
+    assert report.ended["requeued(surplus)"] == p.budget.states["surplus"]
+    assert sum(p.budget.states.values()) == p.budget.acquired == report.ended.total()
+
+
+def test_a_run_that_ends_at_max_steps_gives_back_what_it_admitted_too_much(tmp_path):
+    p = pipeline(tmp_path, S=2, B=4, depth="auto", max_steps=20, rollout=FakeRollout(fate=rarely), prompts=FakePrompts(100_000), learner=FakeLearner(0.1))
+    run(p.run())
+    report = audit(p.ledger.path)
+    assert report.errors == [] and report.open == []
+    assert report.ended["trained"] == 80 and report.ended["requeued(end_of_run)"] > 0
+    assert not p.flights and not p.rolls and p.budget.rolling == p.budget.states["buffered"] == 0

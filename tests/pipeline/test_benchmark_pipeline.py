@@ -1,0 +1,156 @@
+"""benchmarks.pipeline: its emulated engine on a virtual clock, and its figures by hand."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from benchmarks.pipeline import SEED_FILE, bound_s, plans
+from benchmarks.rollout_parts import SleepingEnvs
+from benchmarks.workload_engine import ScriptedEngine, parse
+from benchmarks.workload_late import efficiency
+from benchmarks.workload_parts import ENV, SYNC_ROLLOUT, CharCodec, NoReward, Plan, judge_of
+from benchmarks.workload_predict import sync_rollout_seconds
+from benchmarks.workload_record import Record, Row
+from benchmarks.workload_table import median_of, ratio_name
+from openrlhf_tir.rollout.batcher import Batcher
+from openrlhf_tir.rollout.group import GroupRunner
+from openrlhf_tir.rollout.turns import Call, End
+from openrlhf_tir.rollout.turns.retool import ReTool
+from openrlhf_tir.rollout.workload import PROMPT_TOKENS, Acceptance, EngineSpec, Script, Workload
+from openrlhf_tir.simulation.parts import TASK
+from openrlhf_tir.simulation.rollout import SimulatedRollout
+from openrlhf_tir.types import GroupKey, Sampling, Task
+
+from .virtual_time import run
+
+ALL = Acceptance(1.0, 1.0, 12)
+
+
+class OneScript(Workload):
+    """Every trajectory: 10 tokens, a call of 2 s with 5 tokens of output, 20 tokens, the same call, 30 tokens."""
+
+    def script(self, key, sample):
+        return Script((10, 20, 30), (5, 5), (2.0, 2.0))
+
+
+@pytest.fixture(scope="module")
+def seed() -> Workload:
+    return Workload.read(SEED_FILE)
+
+
+@pytest.fixture
+def workload(seed) -> Workload:
+    """One engine that decodes 10 tokens/s whatever its load; prefill and pushes at 1000 tokens/s and 3 s."""
+    engine = EngineSpec(1, 8, 10_000, ((1.0, 10.0), (8.0, 80.0)), 1000.0, 3.0)
+    return OneScript(**{**vars(replace(seed, engine=engine))})
+
+
+def test_a_request_is_named_as_the_group_runner_names_it():
+    assert parse("0/17/1#3/2") == (GroupKey(0, 17, 1), 3, 2)
+
+
+def test_the_engine_writes_the_script_and_its_calls_are_calls(workload):
+    async def go():
+        engine = ScriptedEngine(workload, 0.5)
+        protocol, answers = ReTool(max_calls=2), []
+        for turn, context in enumerate((100, 115, 140)):
+            c = await engine.generate([1] * context, Sampling(1 << 20), request_id=f"0/0/0#0/{turn}")
+            answers.append((len(c.token_ids), protocol.advance(c)))
+        return answers, asyncio.get_running_loop().time()
+
+    answers, took = run(go())
+    assert answers == [(10, Call("1.000000 5")), (20, Call("1.000000 5")), (30, End())]  # 2 emulated seconds are 1 at half scale
+    # 60 tokens at 10/s, prefill of the prompt (100) and of the observations (5 + 5) at 1000/s, all at half scale
+    assert took == pytest.approx((6 + 0.11) / 2)
+
+
+def test_tokens_carry_the_version_that_wrote_them_across_a_push(workload):
+    """30 tokens at 10/s with the prompt cached: pushed to after 1 s, so 10 are of version 0 and 20 of version 1; 3 s of push, prefix again."""
+
+    async def go():
+        engine = ScriptedEngine(workload, 1.0)
+        asking = asyncio.create_task(engine.generate([1] * 100, Sampling(1 << 20), request_id="0/0/0#1/2"))
+        await asyncio.sleep(0.1 + 1.0)  # the prefix of another turn is not cached: 100 tokens of prefill first
+        await engine.push(1)
+        return Counter((await asking).versions.tolist()), asyncio.get_running_loop().time()
+
+    versions, took = run(go())
+    assert versions == {0: 10, 1: 20}
+    assert took == pytest.approx(0.1 + 3 + 3 + 0.11)
+
+
+def test_figures_count_what_comes_after_the_warm_up(workload):
+    """Four steps at 0, 2, 4 and 8 s of wall-clock, one warm-up; a scale of 0.5 makes 16 emulated seconds of three steps."""
+    record = Record(4)
+    for i, at in enumerate((0.0, 2.0, 4.0, 8.0)):
+        facts = {"trained_tokens": 32.0, "trained_groups": 2.0, "step_s": 1.0, "replay_wait_s": 0.5, "drops/accuracy": 1.0, "requeued/surplus": 1.0}
+        record.rows.append(Row(at, facts, {"tokens": 20.0 * i, "busy_s": 2.0 * i}, 0.25 * i, (100.0 * i, 30.0 * i)))
+    f = record.figures(Plan("pipeline", 2.0, 0.5, 4, 1, ALL), workload, {0: Counter({5: 99}), 1: Counter({0: 3}), 3: Counter({2: 1})})
+    assert f.step_s == pytest.approx(16 / 3) and f.steps_s == [4, 4, 8]
+    assert f.trained_tokens_per_s == 96 / 16
+    assert f.split == pytest.approx({"replay_wait": 1, "gate_wait": 0, "drain": 0, "step": 2, "push": 0, "other": 16 / 3 - 3})
+    assert f.learner_idle == pytest.approx(1 - 6 / 16)
+    assert f.engine_idle == pytest.approx(1 - 6 / 16)
+    assert f.engine_use == pytest.approx(60 / 16 / 80)
+    assert f.staleness == {0: 0.75, 2: 0.25} and f.staleness_mean == 0.5 and f.staleness_max == 2
+    assert (f.trained_groups, f.filtered_groups, f.discarded_groups, f.surplus_groups) == (6, 3, 3, 3)
+    assert f.controller_cpu_s_per_step == 0.25 and f.machine_busy == pytest.approx(0.3)
+
+
+def test_late_efficiency_is_the_saturated_time_at_each_steps_acceptance_over_the_measured(seed):
+    """Acceptance 0.5 after a warm-up: a step needs 2 x 49.3 s of saturated engines; measured in 2 x 49.3 / 0.8."""
+    plan = Plan("pipeline", 1.0, 1.0, 3, 1, Acceptance(0.5, 0.5, 3))
+    batch = bound_s(seed, 0)
+    assert efficiency(seed, plan, [2 * batch / 0.8] * 2) == pytest.approx(0.8)
+
+
+def test_a_point_runs_all_modes_at_one_scale_and_the_baseline_once(seed):
+    class Args:
+        time_scale, steps = None, 12
+
+    one, fast = (list(plans(seed, 200.0, r, Args)) for r in (1.0, 0.25))
+    assert [p.mode for p in one] == ["sync_rollout", "sync", "one_step", "pipeline_drain", "pipeline"]
+    assert {p.scale for p in one} == {0.05} and {p.learner_s for p in fast} == {50.0}
+    assert {p.scale for p in fast} == {10 / 50}  # a step at the bound takes 10 s of wall-clock
+    assert [p.name for p in fast][-2:] == ["pipeline S=4 depth=384", "pipeline S=8 depth=512"]
+
+
+def test_ratios_are_named_rollout_first_and_the_median_repeat_is_a_real_one(seed):
+    assert [ratio_name(r) for r in (0.25, 1.0, 4.0)] == ["4:1", "1:1", "1:4"]
+
+    class Run:
+        def __init__(self, rate):
+            self.trained_tokens_per_s = rate
+
+    assert median_of([Run(3), Run(1), Run(2)]).trained_tokens_per_s == 2
+
+
+def test_the_baseline_generates_in_full_batches_and_calls_one_after_another(workload):
+    """One prompt, two samples: 10, 20 and 30 tokens at 10/s each, prefill of the prompt once and of 2 x 5 tokens twice, 2 x 2 calls of 2 s in line."""
+    w = OneScript(**{**vars(workload), "prompts": 1, "samples_per_prompt": 2})
+    rollout = (1 + PROMPT_TOKENS / 1000) + 4 + (2 + 0.01) + 4 + (3 + 0.01)
+    assert sync_rollout_seconds(w, Plan(SYNC_ROLLOUT, 7.0, 1.0, 2, 1, ALL)) == pytest.approx(rollout + 7 + 3)
+
+
+def test_the_emulated_actor_takes_as_long_as_the_simulated_one(seed, tmp_path):
+    """The same 8 groups through group runner, episodes, queue and emulated engine, and through the simulation's callbacks."""
+    w = seed.with_batch(8, 4, engines=1)
+    cfg = Plan("sync", 1.0, 1.0, 2, 1, ALL).config(w, str(tmp_path))
+
+    async def emulated() -> float:
+        batcher = Batcher(ScriptedEngine(w, 1.0), max_running=cfg.max_running, max_queue=1 << 20)
+        runner = GroupRunner(cfg, batcher, CharCodec(), SleepingEnvs(w.env_capacity), NoReward(), judge_of(w))
+        done = await asyncio.gather(*(runner.run(GroupKey(0, p), Task("p" * PROMPT_TOKENS, "", ENV, {"share": 1.0})) for p in range(8)))
+        assert all(not meta.failures and len(meta.index) == 4 for meta, _ in done)
+        return asyncio.get_running_loop().time()
+
+    async def simulated() -> float:
+        rollout = SimulatedRollout(w, asyncio.get_running_loop(), lambda key: True)
+        await asyncio.gather(*(rollout.run_group(GroupKey(0, p), TASK) for p in range(8)))
+        return asyncio.get_running_loop().time()
+
+    assert run(emulated()) == pytest.approx(run(simulated()), rel=0.01)

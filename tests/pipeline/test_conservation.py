@@ -1,0 +1,103 @@
+"""The law of conservation under random interleavings, crashes and resumes; and that a broken law stops the run with a diagnosis.
+
+acquired = trained + filtered + failed + requeued + surplus + rolling + buffered + training
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from openrlhf_tir.errors import ConservationError
+from openrlhf_tir.replay.ledger import audit
+from openrlhf_tir.types import GroupKey
+
+from .fakes import FakeLearner, FakePrompts, FakeRollout, pipeline
+from .virtual_time import run
+
+PROMPTS = 24
+
+
+def a_life(run_dir: Path, seed: int, resume: bool, killed_after: float | None, flags: dict) -> FakeLearner:
+    """One process of a run: random latencies, drops, faults and disk times; killed at a random moment of virtual time, or to the end."""
+
+    def fate(r):
+        x = r.random()
+        return "accuracy_high" if x < flags["drop"] else "!env" if x < flags["drop"] + 0.1 else "?timeout" if x < flags["drop"] + 0.2 else ""
+
+    learner = FakeLearner(seconds=1.0, write_seconds=flags["write"])
+    rollout = FakeRollout(seed, lambda r: r.choice([0.1, 1.0, 8.0]), fate)
+    p = pipeline(run_dir, prompts=FakePrompts(PROMPTS), learner=learner, rollout=rollout, max_steps=1000, **flags["pipeline"])
+
+    async def live():
+        async with asyncio.timeout(killed_after):
+            await p.run(resume=resume)
+        assert sum(p.budget.states.values()) == p.budget.acquired
+        assert p.budget.rolling == p.budget.states["buffered"] == p.budget.states["training"] == 0
+
+    with suppress(TimeoutError):
+        run(live())
+    return learner
+
+
+@settings(max_examples=16, deadline=None)
+@given(
+    seed=st.integers(0, 10_000),
+    mode=st.sampled_from(["sync", "one_step", "pipeline", "pipeline_drain"]),
+    S=st.integers(1, 3),
+    B=st.integers(1, 3),
+    k=st.integers(1, 3),
+    save_steps=st.integers(1, 4),
+    write=st.floats(0, 6),
+    drop=st.floats(0, 0.6),
+    deaths=st.lists(st.floats(0.0, 60.0), max_size=3),
+)
+def test_whenever_it_is_killed_every_prompt_ends_once_and_staleness_is_bounded(tmp_path_factory, seed, mode, S, B, k, save_steps, write, drop, deaths):
+    """Killed at up to three random moments, each time resumed from what was committed, then run to the end of the data."""
+    run_dir = tmp_path_factory.mktemp("run")
+    S = {"sync": 0, "one_step": 1}.get(mode, S)
+    flags = {"mode": mode, "S": S, "B": B, "push_every": min(k, S + 1), "save_steps": save_steps}
+    lives = [*deaths, None]
+    for i, after in enumerate(lives):
+        learner = a_life(run_dir, seed + i, i > 0, after, {"drop": drop, "write": write, "pipeline": flags})
+        assert max((version - oldest for version, _, oldest in learner.trained), default=0) <= S
+    report = audit(run_dir / "ledger.jsonl")
+    assert report.errors == report.open == report.waiting == [] and report.provisional == 0
+    assert report.committed_trained == report.trained
+    ends = Counter({name: n for name, n in report.ended.items() if not name.startswith(("requeued", "surplus"))})
+    assert ends.total() == PROMPTS and ends["trained"] == len(report.trained) == len(set(report.trained))
+
+
+def broken(p) -> str:
+    with pytest.raises(ExceptionGroup) as e:
+        run(p.run())
+    (error,) = e.value.exceptions
+    assert isinstance(error, ConservationError)
+    return str(error)
+
+
+def test_a_slot_that_is_lost_stops_the_run_after_the_step_and_is_named(tmp_path):
+    """The books say that one group more is buffered than replay holds."""
+    p = pipeline(tmp_path, S=2, B=2, max_steps=5)
+    add = p.replay.add
+    p.replay.add = lambda place, item: None if item.meta.key.prompt == 3 else add(place, item)
+    assert "buffered: 4 in the books, 3 in fact" in broken(p)
+
+
+def test_a_prompt_that_is_lost_from_the_ledger_stops_the_run_and_is_named(tmp_path):
+    p = pipeline(tmp_path, S=2, B=2, max_steps=5)
+    take = p.replay.take
+
+    def lose_one(n):
+        taken = take(n)
+        p.ledger._open.add(GroupKey(0, 99))
+        return taken
+
+    p.replay.take = lose_one
+    assert "lost: 0/99/0" in broken(p)

@@ -1,0 +1,83 @@
+"""The watchdog on a virtual clock: the blocked edge by name, the stacks in a file, a checkpoint before the end."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from openrlhf_tir.errors import StallError
+
+from .fakes import FakeLearner, FakePrompts, FakeRollout, pipeline
+from .virtual_time import run
+
+
+def stalled(p) -> str:
+    """What the run says when it gives up."""
+    with pytest.raises(ExceptionGroup) as e:
+        run(p.run())
+    (stall,) = e.value.exceptions
+    assert isinstance(stall, StallError)
+    return str(stall)
+
+
+def test_groups_that_never_end_are_named_with_their_number_actor_and_environment(tmp_path):
+    """B = 2, S = 2: six slots, all rolling for ever."""
+    said = stalled(pipeline(tmp_path, B=2, stall=50, rollout=FakeRollout(latency=lambda r: 1e6)))
+    assert "the trainer waits for replay: 0/2 groups are there since 50 s, at version 0" in said
+    assert "6 groups are rolling: 6 on fake, env echo" in said
+    assert "the longest is 0/0/0 since 50 s (on fake, env echo)" in said
+    assert "no new group may start: 6 hold a slot, of 6 at most" in said
+
+
+def test_one_old_group_that_holds_the_gate_is_named(tmp_path):
+    """S = 1, B = 1: the first group never ends; the second is trained at version 0; then the gate waits for the first, due at version 1."""
+    latencies = iter([1e6] + [1.0] * 10)
+    said = stalled(pipeline(tmp_path, S=1, B=1, stall=50, rollout=FakeRollout(latency=lambda r: next(latencies))))
+    assert "waits for the staleness gate: 1 rolling groups must be trained by version 1, first 0/0/0" in said
+    # 1 s until the second is rolled, 1 s training, 0.1 s push, 1 s until the third is rolled: the last sign of life. Then 50 s.
+    assert "the longest is 0/0/0 since 53 s" in said
+
+
+def test_a_drain_that_never_ends_is_named(tmp_path):
+    """one_step, B = 1: while group 0 trains, group 1 rolls; the push at version 1 waits for it."""
+    latencies = iter([1.0] + [1e6] * 10)
+    said = stalled(pipeline(tmp_path, mode="one_step", B=1, stall=50, rollout=FakeRollout(latency=lambda r: next(latencies))))
+    assert "waits for the engines to drain before a push: 1 groups still roll" in said
+
+
+def test_a_learner_that_hangs_is_named_and_no_checkpoint_is_tried(tmp_path):
+    said = stalled(pipeline(tmp_path, S=1, B=1, stall=50, learner=FakeLearner(seconds=1e9), prompts=FakePrompts(1)))
+    assert "waits for the learner ranks, for the step" in said and "no prompt is left to issue" in said
+    assert "the checkpoint before counts" in said
+    assert not (tmp_path / "ckpt").exists()
+
+
+def test_the_stacks_of_all_tasks_are_in_the_file_down_to_the_innermost_await(tmp_path):
+    p = pipeline(tmp_path, B=1, stall=50, rollout=FakeRollout(latency=lambda r: 1e6))
+    assert str(tmp_path / "stall.txt") in stalled(p)
+    text = (tmp_path / "stall.txt").read_text()
+    assert "task 'roll 0/0/0'" in text and "in run_group" in text and "await asyncio.sleep(seconds)" in text
+    assert "in next_batch" in text and "in until" in text
+
+
+def test_a_stalled_run_leaves_a_checkpoint_from_which_it_goes_on(tmp_path):
+    """Three groups roll in a second, then the environment hangs: two steps are trained, none was due to be saved. The resume loses nothing."""
+    latencies = iter([1.0] * 3 + [1e6] * 20)
+    flags = {"B": 1, "S": 1, "prompts": FakePrompts(6), "max_steps": 100}
+    said = stalled(pipeline(tmp_path, stall=50, rollout=FakeRollout(latency=lambda r: next(latencies)), **flags))
+    assert "Version 3 was saved" in said
+    again = pipeline(tmp_path, **flags | {"prompts": FakePrompts(6)})
+    run(again.run(resume=True))
+    assert sorted(key.prompt for _, key, _ in again.learner.trained) == [3, 4, 5]
+    assert again.version == 6
+
+
+def test_a_phase_that_ends_in_time_is_no_stall(tmp_path):
+    p = pipeline(tmp_path, B=1, stall=50, max_steps=3, rollout=FakeRollout(latency=lambda r: 49.0))
+
+    async def seconds():
+        await p.run()
+        return asyncio.get_running_loop().time()
+
+    assert run(seconds()) > 50

@@ -1,0 +1,61 @@
+"""A dead learner rank is told from a broken one, whichever of its peers complains first. Ray's errors, no Ray."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+pytestmark = pytest.mark.slow  # importing ray
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch):
+    from openrlhf_tir.cluster import learner_group
+
+    monkeypatch.setattr(learner_group, "DEATH_NOTICE_S", 0.2)
+
+
+def answers(*calls):
+    """What LearnerGroup._all makes of calls: (seconds until it ends, result or error)."""
+    from openrlhf_tir.cluster.learner_group import LearnerGroup
+
+    async def call(seconds, result):
+        await asyncio.sleep(seconds)
+        if isinstance(result, Exception):
+            raise result
+        return result
+
+    async def run():
+        return await LearnerGroup(None, [], None)._all([call(*c) for c in calls])
+
+    return asyncio.run(run())
+
+
+def died():
+    import ray
+
+    return ray.exceptions.RayActorError(error_msg="the process was killed")
+
+
+def test_results_come_in_the_order_of_the_ranks():
+    assert answers((0.02, "rank 0"), (0, "rank 1")) == ["rank 0", "rank 1"]
+
+
+def test_a_rank_that_loses_its_peer_complains_first_and_the_death_is_still_seen():
+    from openrlhf_tir.cluster.learner_group import LearnerDied
+
+    with pytest.raises(LearnerDied, match="the process was killed"):
+        answers((0, RuntimeError("Connection closed by peer")), (0.05, died()))
+
+
+def test_the_others_are_not_waited_for_when_they_hang_in_a_collective():
+    from openrlhf_tir.cluster.learner_group import LearnerDied
+
+    with pytest.raises(LearnerDied):
+        answers((0, died()), (1e6, None))
+
+
+def test_an_error_of_a_living_rank_is_raised_as_it_is():
+    with pytest.raises(ValueError, match="a bug"):
+        answers((0, ValueError("a bug")), (1e6, None))

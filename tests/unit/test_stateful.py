@@ -1,0 +1,214 @@
+"""Sessions that keep their state: what stays, what is lost and told, and that nothing of one is seen, left or paid for by another."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from env_servers.admission import CapacityFull
+from env_servers.python_tir.env import PythonEnv
+from env_servers.python_tir.limits import Limits
+from env_servers.python_tir.sandbox import Execution, SandboxError
+from env_servers.python_tir.seccomp import filter_program
+from env_servers.python_tir.stateful import RESTARTED, StatefulEnv, told
+from env_servers.python_tir.tree import descendants
+from env_servers.python_tir.warm.notebooks import Cell, Notebook, Notebooks
+from env_servers.python_tir.warm.sandbox import WarmSandbox
+
+bwrap = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
+pytestmark = bwrap
+TRACE = "Traceback (most recent call last):"
+SPIN = "import threading\ndef f():\n    while True: pass\nthreading.Thread(target=f, daemon=True).start()"
+
+
+@pytest.fixture(scope="module")
+def sandbox():
+    sandbox = WarmSandbox(Limits(code_timeout_s=2.0, memory_bytes=512 << 20), slots=1, seccomp=filter_program(), echo_last=True)
+    yield sandbox
+    asyncio.run(sandbox.close())
+
+
+@pytest.fixture
+async def notebooks(sandbox):
+    await sandbox.run("")
+    before = processes(sandbox)
+    notebooks = Notebooks(sandbox, cap=8, memory_bytes=1 << 30)
+    yield notebooks
+    assert len(notebooks) == notebooks.held_bytes == 0
+    assert processes(sandbox) == before
+
+
+@pytest.fixture
+async def session(sandbox, notebooks):
+    env = StatefulEnv(sandbox, notebooks, stateful=True)
+    await env.reset({}, 0)
+    yield env
+    await env.close()
+
+
+def processes(sandbox: WarmSandbox) -> list[int]:
+    return sorted(descendants(sandbox._container._process.pid))
+
+
+async def say(session: StatefulEnv, code: str) -> str:
+    return (await session.step(code, 20.0)).observation
+
+
+async def test_names_imports_and_files_stay_and_the_last_value_is_shown(session):
+    assert await say(session, "import math\nx = 41\nopen('note', 'w').write('kept')\nNone") == ""
+    assert await say(session, "x += 1\nx") == "42\n"
+    assert await say(session, "math.floor(2.5), open('note').read(), _") == "(2, 'kept', 42)\n"
+    assert await say(session, "print(x); x = 0") == "42\n"
+
+
+async def test_a_failing_cell_reads_as_a_script_does_and_loses_nothing(session):
+    await say(session, "def half(n):\n    return 1 / n")
+    assert await say(session, "half(0)") == (
+        f"{TRACE}\n  line 1, in <module>\n    half(0)\n  line 2, in half\n    return 1 / n\n           ~~~~\nZeroDivisionError: division by zero\n"
+    )
+    step = await session.step("y = (", 20.0)
+    assert (step.signals["error_type"], step.signals["executed"], step.signals["state_lost"]) == ("syntax", False, False)
+    assert (await session.step("import sys; sys.exit(3)", 20.0)).signals["return_code"] == 3
+    assert await say(session, "half(2)") == "0.5\n"
+    assert await say(session, "import os, sys; sys.stdout.close(); os.close(2)") == ""
+    assert await say(session, "print(half(4))") == "0.25\n"
+
+
+async def test_recursion_ends_where_it_does_in_a_script(session):
+    code = "def f(n): return 0 if n == 0 else 1 + f(n - 1)\nfor n in range(900, 1100):\n    try: f(n)\n    except RecursionError: print(n); break"
+    assert await say(session, code) == "999\n"
+
+
+@pytest.mark.parametrize(
+    ("code", "outcome", "text"),
+    [
+        ("while True: pass", "model_error", "TimeLimitExceeded\n"),
+        ("import os, time\nfor i in range(9):\n    if os.fork() == 0: x = b'x' * (80 << 20); time.sleep(9)\ntime.sleep(9)", "model_error", None),
+        ("import os; os._exit(0)", "ok", ""),
+        ("import ctypes; ctypes.string_at(0)", "model_error", ""),
+        ("import os; os.close(3)", "model_error", ""),
+        ("import os; os.write(3, b'1 0 R'); os.write(3, b'x' * 99)\nwhile True: pass", "model_error", ""),
+    ],
+)
+async def test_what_ends_the_interpreter_is_told_with_the_loss_of_its_state(session, code, outcome, text):
+    await say(session, "x = 1")
+    step = await session.step(code, 20.0)
+    assert (step.outcome, step.signals["state_lost"]) == (outcome, True)
+    assert step.observation.endswith(RESTARTED) if text is None else step.observation == text + RESTARTED
+    after = await session.step("'x' in globals()", 20.0)
+    assert (after.observation, after.signals["state_lost"]) == ("False\n", False)
+
+
+async def test_a_loss_that_could_not_be_told_is_told_with_the_next_answer(session):
+    await say(session, "x = 1")
+    call = asyncio.create_task(session.step("import time; time.sleep(60)", 20.0))
+    await asyncio.sleep(0.1)
+    call.cancel()
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    step = await session.step("'x' in globals()", 20.0)
+    assert (step.observation, step.outcome, step.signals["state_lost"]) == (RESTARTED + "False\n", "ok", True)
+
+
+async def test_an_interpreter_killed_between_calls_is_the_sandboxs_fault(session):
+    await say(session, "x = 1")
+    slot = session._notebook._slot
+    (interpreter,) = descendants(slot.pid)
+    os.kill(interpreter, signal.SIGKILL)
+    while state(interpreter) != "Z":
+        await asyncio.sleep(0.01)
+    with pytest.raises(SandboxError, match="between two calls"):
+        await session.step("x", 20.0)
+    assert (await say(session, "2")).startswith(RESTARTED)
+    os.kill(session._notebook._slot.pid, signal.SIGKILL)
+    with pytest.raises(SandboxError):
+        await session.step("x", 20.0)
+
+
+async def test_nothing_runs_between_two_calls(session):
+    await say(session, f"{SPIN}\nimport subprocess; subprocess.Popen(['sh', '-c', 'while :; do :; done'])")
+    pids = [pid for pid in descendants(session._notebook._slot.pid)]
+    before, start = sum(map(cpu_ticks, pids)), time.monotonic()
+    while time.monotonic() < start + 0.3:
+        await asyncio.sleep(0.05)
+    assert sum(map(cpu_ticks, pids)) - before <= 1
+    assert [state(pid) for pid in pids] == ["T"] * 2
+    assert await say(session, "threading.active_count()") == "2\n"
+
+
+def state(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def cpu_ticks(pid: int) -> int:
+    return sum(map(int, Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]))
+
+
+async def test_sessions_share_neither_names_nor_files_nor_processes(sandbox, notebooks):
+    one, other = [StatefulEnv(sandbox, notebooks, stateful=True) for _ in range(2)]
+    for env in (one, other):
+        await env.reset({}, 0)
+    try:
+        await say(one, "import builtins, subprocess; builtins.secret = 1; open('/tmp/s', 'w'); open('/dev/shm/s', 'w'); subprocess.Popen(['sleep', '60'])")
+        looks = "import os; [hasattr(__builtins__, 'secret'), os.listdir('/tmp'), os.listdir('/dev/shm'), [p for p in os.listdir('/proc') if p.isdigit()]]"
+        assert await say(other, looks) == "[False, [], [], ['1', '2']]\n"
+        bomb = (
+            "import os, time\nn = 0\ntry:\n    while n < 99:\n        if os.fork() == 0: time.sleep(60)\n        n += 1\nexcept BlockingIOError: print(n < 64)"
+        )
+        assert await say(one, bomb) == "True\n"
+        assert await say(other, "os.getpid() if os.fork() else os._exit(0)") == "2\n"
+    finally:
+        await asyncio.gather(one.close(), other.close())
+
+
+async def test_a_fork_that_runs_on_is_no_second_notebook_and_output_of_children_arrives(session):
+    assert await say(session, "import os\nif os.fork() == 0: print('child')\nelse: os.wait(); print('parent')") == "child\nparent\n"
+    assert await say(session, "os.getpid()") == "2\n"
+
+
+async def test_without_state_each_call_is_a_script_of_its_own(sandbox, notebooks):
+    env = StatefulEnv(sandbox, notebooks, stateful=True)
+    await env.reset({"stateful": False}, 0)
+    assert await say(env, "x = 1") == ""
+    assert (await env.step("x", 20.0)).signals["error_type"] == "exception"
+    with pytest.raises(ValueError, match="Send true or false"):
+        await env.reset({"stateful": "yes"}, 0)
+
+
+async def test_a_server_without_warm_workers_refuses_a_task_that_needs_state():
+    with pytest.raises(ValueError, match="needs warm workers"):
+        await PythonEnv(None).reset({"stateful": True}, 0)
+    assert await PythonEnv(None).reset({"stateful": False}, 0) == ""
+
+
+async def test_more_interpreters_than_the_cap_or_the_memory_are_refused_and_room_comes_back(sandbox):
+    notebooks = Notebooks(sandbox, cap=2, memory_bytes=100 << 20)
+    one, two, three = [Notebook(notebooks) for _ in range(3)]
+    await one.run("")
+    await two.run("")
+    with pytest.raises(CapacityFull, match="2 sessions keep an interpreter"):
+        await three.run("")
+    await two.close()
+    await one.run("x = b'x' * (60 << 20)")
+    assert 60 << 20 < notebooks.held_bytes < 100 << 20
+    await one.run("open('/dev/shm/x', 'wb').write(bytes(20 << 20))")
+    with pytest.raises(CapacityFull, match="MiB of 100"):
+        await three.run("")
+    await one.close()
+    assert (await three.run("7")).execution.stdout == b"7\n"
+    await three.close()
+    assert (len(notebooks), notebooks.held_bytes) == (0, 0)
+
+
+def test_the_loss_is_told_after_the_answer_that_it_came_with_and_before_a_later_one():
+    e = Execution(b"out", b"", 0, 0.1)
+    assert told(Cell(e, restarted=False, alive=True)).observation == "out"
+    assert told(Cell(e, restarted=True, alive=True)).observation == RESTARTED + "out"
+    assert told(Cell(e, restarted=True, alive=False)).observation == "out\n" + RESTARTED
