@@ -5,10 +5,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import json
 
-DRAIN_BYTES = 32 << 20
+LINGER_S = 30.0
+"""How long what a refused client still sends is read and forgotten."""
 
 
 class Guard:
@@ -24,12 +26,10 @@ class Guard:
             return await _refuse(send, 401, "Missing or wrong bearer token. Send 'Authorization: Bearer <token>'.")
         length = headers.get(b"content-length", b"0")
         if not length.isdigit() or int(length) > self.max_body_bytes:
-            await _drain(receive)
-            return await _refuse(send, 413, f"Body of {length.decode('latin1')} bytes exceeds the limit of {self.max_body_bytes}.")
+            return await _refuse(send, 413, f"Body of {length.decode('latin1')} bytes exceeds the limit of {self.max_body_bytes}.", receive)
         body, replied = await _read(receive, self.max_body_bytes), False
         if body is None:
-            await _drain(receive)
-            return await _refuse(send, 413, f"Body exceeds the limit of {self.max_body_bytes} bytes.")
+            return await _refuse(send, 413, f"Body exceeds the limit of {self.max_body_bytes} bytes.", receive)
 
         async def replay():
             nonlocal replied
@@ -56,18 +56,18 @@ async def _read(receive, limit: int) -> bytes | None:
             return b"".join(parts)
 
 
-async def _drain(receive) -> None:
-    """Read on and forget, up to DRAIN_BYTES: a client that is still sending sees a reset connection instead of the answer."""
-    size = 0
-    while size < DRAIN_BYTES:
-        message = await receive()
-        size += len(message.get("body", b""))
-        if message["type"] != "http.request" or not message.get("more_body"):
-            return
-
-
-async def _refuse(send, status: int, detail: str) -> None:
+async def _refuse(send, status: int, detail: str, receive=None) -> None:
+    """Answer at once. With `receive`, the connection stays open until the client has sent all or hears the answer and hangs up:
+    closed any earlier, it is reset under a client that still sends, and the answer is lost (nginx calls this a lingering close)."""
     body = json.dumps({"detail": detail}).encode()
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode()), (b"connection", b"close")]
     await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+    await send({"type": "http.response.body", "body": body, "more_body": receive is not None})
+    if receive is not None:
+        try:
+            async with asyncio.timeout(LINGER_S):
+                while (message := await receive())["type"] == "http.request" and message.get("more_body"):
+                    pass
+        except TimeoutError:
+            pass
+        await send({"type": "http.response.body"})
