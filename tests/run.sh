@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Run the tests: run.sh            everything: unit, contract, pipeline, golden (where the vectors are), end to end
-#                run.sh fast       without what is marked slow
+#                run.sh fast       without what is marked slow, four files at a time (much of it waits for servers)
 #                run.sh FILTER...  pytest arguments: files, -k expressions
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -9,7 +9,7 @@ export OMP_NUM_THREADS=1 HF_HUB_OFFLINE=${HF_HUB_OFFLINE:-1}
 bash train_scripts/setup_env.sh
 python=${TIR_VENV:-.venv}/bin/python
 case ${1:-} in
-    fast) exec "$python" -m pytest -q -m "not slow and not gpu" "${@:2}" ;;
+    fast) exec "$python" -m pytest -q -m "not slow and not gpu" -n 4 --dist loadfile "${@:2}" ;;
     "") ;;
     *) exec "$python" -m pytest -q "$@" ;;
 esac

@@ -56,7 +56,7 @@ class Batch(NamedTuple):
 class Schedule:
     """Learning rate: linear warm-up, then linear to `final_lr_ratio` of the peak over all stages; each repair again, from `repair_lr_ratio`."""
 
-    stages: tuple[Stage, ...] = (Stage(600, 0.85), Stage(120, 0.36))
+    stages: tuple[Stage, ...] = (Stage(760, 0.85), Stage(120, 0.36))
     batch_size: int = 16
     lr: float = 2e-3
     warmup_steps: int = 50
