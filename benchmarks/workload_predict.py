@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import math
 from pathlib import Path
 
@@ -110,7 +111,7 @@ def figures(w: Workload, plan: Plan) -> Figures:
 
 
 def main() -> None:
-    from benchmarks.pipeline import MODES, RATIOS, SEED_FILE, bound_s, plans
+    from benchmarks.pipeline import FAST_LEARNER, MODES, RATIOS, SEED_FILE, bound_s, fast_learner, plans
 
     parser = argparse.ArgumentParser(prog="python -m benchmarks.workload_predict", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workload", type=Path, default=SEED_FILE, metavar="TOML", help="another workload")
@@ -127,6 +128,8 @@ def main() -> None:
     print(markdown(table))
     if args.plot:
         plot(table, {r: bound_s(w, r * rollout_s) for r in args.ratios}, args.plot, "Simulated cluster")
+    if FAST_LEARNER in args.ratios:
+        print(json.dumps(fast_learner(w, results)))
 
 
 if __name__ == "__main__":

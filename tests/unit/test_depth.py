@@ -14,7 +14,7 @@ from openrlhf_tir.pipeline.depth import AutoDepth, FixedDepth, Window, depth_for
 from openrlhf_tir.settings import load
 
 FREE = {"running": 100.0, "waiting": 0.0, "preemptions": 0.0}
-QUEUES = {"running": 100.0, "waiting": 20.0, "preemptions": 0.0}
+QUEUES = {"running": 100.0, "waiting": 40.0, "preemptions": 0.0}
 
 
 def auto(B: int = 4, start: int = 12, risk: float = 0.01) -> AutoDepth:
