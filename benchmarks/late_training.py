@@ -39,6 +39,21 @@ def efficiency(workload: Workload, acceptance: Acceptance, r: Result, last: int 
     return sum(ideal[-last:]) / sum(seconds_per_step(r)[-last:])
 
 
+def headline(seed: Workload, S: int) -> dict[str, float | str]:
+    """The keys of `benchmarks.pipeline --late`, from the virtual clock."""
+    learner_s = seed.prompts / seed.saturated_groups_per_s
+
+    def ran(acceptance: Acceptance, depth: int | str) -> Result:
+        w = replace(seed, steps=acceptance.steps)
+        return simulate(w, configure(w, mode="pipeline", max_staleness=S, depth=depth), acceptance=acceptance, learner_s=learner_s)
+
+    late = {name: efficiency(replace(seed, steps=seed.late.steps), seed.late, ran(seed.late, d)) for name, d in (("auto", "auto"), ("fixed", 2 * seed.prompts))}
+    return {f"late_training_{name}": round(share, 3) for name, share in late.items()} | {
+        "surplus_share_after_jump": round(ran(seed.jump, "auto").surplus_share, 4),
+        "late_training_clock": "virtual",
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="16 steps at one staleness bound")

@@ -81,14 +81,14 @@ class RolloutProcess:
 class LearnerProcess:
     """Ray actor: one rank."""
 
-    def step(self, version: int, seconds: float, *groups: Group) -> tuple[Counter[int], float]:
-        """(tokens by age in updates, seconds that the emulation's own work took)."""
-        start = time.monotonic()
+    def step(self, version: int, until: float, *groups: Group) -> tuple[Counter[int], float]:
+        """Ends at `until` (monotonic, one clock per host): a learner's step begins with reading its batch, which has come out of the
+        object store by now. Returns (tokens by age in updates, by how many seconds the emulation's own work made it later)."""
         ages: Counter[int] = Counter()
         for group in groups:
             for t in group.valid:
                 found, counts = np.unique(np.concatenate([s.versions for s in t.segments if s.source == "model"]), return_counts=True)
                 ages.update({int(version - v): int(n) for v, n in zip(found, counts, strict=True)})
-        worked = time.monotonic() - start
-        time.sleep(max(0.0, seconds - worked))
-        return ages, worked
+        late = time.monotonic() - until
+        time.sleep(max(0.0, -late))
+        return ages, late

@@ -42,9 +42,9 @@ class EmulatedLearner:
 
     async def step(self, batch: TrainBatch) -> StepReport:
         start = time.monotonic()
-        ages, worked = await self.actor.step.remote(self.version, self.seconds, *(item.payload for item in batch.items))
+        ages, late = await self.actor.step.remote(self.version, start + self.seconds, *(item.payload for item in batch.items))
         self.ages[self.version] = ages
-        self.overruns += 0 < self.seconds < worked
+        self.overruns += late > 0 < self.seconds
         self.version += 1
         return StepReport(self.version, {"trained_groups": float(len(batch.items))}, time.monotonic() - start, batch.num_tokens)
 

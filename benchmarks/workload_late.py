@@ -43,4 +43,4 @@ async def late_training(c: Cluster, steps: int, scale: float | None) -> dict[str
         facts[f"late_training_{name}_discarded"] = f.discarded_groups
         print(f"late training, {plan.name}: {f.step_s:.1f} s/step, machine {100 * f.machine_busy:.0f} %, age mean {f.staleness_mean:.2f}", flush=True)
     f = await run(c, Plan("pipeline", learner_s, scale or TIME_SCALE, steps, 2, jump, STALENESS, "auto"))
-    return facts | {"surplus_share_after_jump": round(surplus_share(f), 4)}
+    return facts | {"surplus_share_after_jump": round(surplus_share(f), 4), "late_training_clock": "wall"}
