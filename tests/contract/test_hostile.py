@@ -34,8 +34,10 @@ async def run_side_by_side(http: Http, attacks: list[Attack]) -> list[Reply]:
 
 
 async def say_well(http: Http, times: int = 8) -> None:
-    for reply in await run_side_by_side(http, [Attack("well", f"print({i}, *range(3))", lambda r: True) for i in range(times)]):
-        assert reply["outcome"] == "ok" and reply["observation"].endswith(" 0 1 2\n"), reply
+    """Both templates, each in every place."""
+    for comment in ("", "# numpy"):
+        for reply in await run_side_by_side(http, [Attack("well", f"print({i}, *range(3)) {comment}", lambda r: True) for i in range(times)]):
+            assert reply["outcome"] == "ok" and reply["observation"].endswith(" 0 1 2\n"), reply
 
 
 def footprint(pid: int) -> tuple[list[str], int, int]:

@@ -36,7 +36,8 @@ def sandbox():
 
 @pytest.fixture
 async def notebooks(sandbox):
-    await sandbox.run("")
+    for code in ("", "# numpy"):
+        await sandbox.run(code)
     before = processes(sandbox)
     notebooks = Notebooks(sandbox, cap=8, memory_bytes=1 << 30)
     yield notebooks
@@ -53,7 +54,7 @@ async def session(sandbox, notebooks):
 
 
 def processes(sandbox: WarmSandbox) -> list[int]:
-    return sorted(descendants(sandbox._container._process.pid))
+    return sorted(pid for template in (sandbox._light, sandbox._full) for pid in descendants(template.container._process.pid))
 
 
 async def say(session: StatefulEnv, code: str) -> str:

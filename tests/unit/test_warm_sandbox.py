@@ -34,7 +34,7 @@ async def test_it_passes_the_self_test_and_serves_other_event_loops(warm):
 
 async def test_a_cancelled_call_ends_before_the_next_begins(warm):
     await warm.run("")
-    slot = warm._places[0]
+    slot = warm._light.slots[0]
     call = asyncio.create_task(warm.run("import time; time.sleep(60)"))
     while not list(descendants(slot.pid)):
         await asyncio.sleep(0.01)
@@ -43,7 +43,7 @@ async def test_a_cancelled_call_ends_before_the_next_begins(warm):
         await call
     assert list(descendants(slot.pid)) == []
     assert (await warm.run("print(1)")).stdout == b"1\n"
-    assert warm._places[0] is slot  # it was asked to end the call, not killed
+    assert warm._light.slots[0] is slot  # it was asked to end the call, not killed
 
 
 async def test_a_call_cancelled_twice_does_not_spoil_its_successor(warm):
@@ -73,9 +73,9 @@ async def test_a_call_that_waits_for_a_slot_can_be_cancelled(warm):
 async def test_a_dead_slot_is_the_sandboxs_fault_and_is_replaced(warm):
     await warm.run("")
     call = asyncio.create_task(warm.run("import time; time.sleep(60)"))
-    while not list(descendants(warm._places[0].pid)):
+    while not list(descendants(warm._light.slots[0].pid)):
         await asyncio.sleep(0.01)
-    os.kill(warm._places[0].pid, signal.SIGKILL)
+    os.kill(warm._light.slots[0].pid, signal.SIGKILL)
     with pytest.raises(SandboxError, match="ended"):
         await call
     assert (await warm.run("print(1)")).stdout == b"1\n"
@@ -84,20 +84,20 @@ async def test_a_dead_slot_is_the_sandboxs_fault_and_is_replaced(warm):
 async def test_a_slot_that_hangs_past_the_deadline_costs_the_model_a_time_limit_and_is_replaced(warm, monkeypatch):
     monkeypatch.setattr("env_servers.python_tir.warm.call.ANSWER_S", 0.2)
     await warm.run("")
-    slot = warm._places[0]
+    slot = warm._light.slots[0]
     os.kill(slot.pid, signal.SIGSTOP)
     e = await warm.run("print(1)", timeout_s=0.1)
     assert e.killed == "time_limit"
     assert (await warm.run("print(2)")).stdout == b"2\n"
-    assert warm._places[0] is not slot
+    assert warm._light.slots[0] is not slot
 
 
 async def test_files_that_cannot_be_wiped_cost_the_slot_and_nothing_else(warm):
     await warm.run("")
-    slot = warm._places[0]
+    slot = warm._light.slots[0]
     await warm.run("import os\nfor i in range(1500):\n    os.mkdir('d'); os.chdir('d')")
     assert (await warm.run("import os; print(os.listdir('/tmp'))")).stdout == b"['main.py']\n"
-    assert warm._places[0] is not slot
+    assert warm._light.slots[0] is not slot
 
 
 async def test_random_numbers_differ_from_call_to_call(warm):
@@ -112,4 +112,4 @@ async def test_no_descriptor_and_no_child_is_left_after_many_calls(warm):
     for code in ["print(1)", "1/0", "while True: print('y' * 9999)", "import os; os.system('setsid sleep 99 &')"] * 3:
         await warm.run(code)
     assert len(os.listdir("/proc/self/fd")) == before
-    assert list(descendants(warm._places[0].pid)) == []
+    assert list(descendants(warm._light.slots[0].pid)) == []

@@ -1,6 +1,6 @@
-"""Warm workers: one bubblewrap container in which each call is a fork of an interpreter that has already imported what maths needs.
+"""Warm workers: bubblewrap containers in which each call is a fork of an interpreter that has already imported what it needs.
 
-    server                     container
+    server                     container, one for each template (`template`: light, full)
     WarmSandbox.run(code) ->   master: imports and warms up; never sees a request
                                  └ slot: PID 1 of its own namespaces; one call at a time; holds descriptors of a request, never its bytes
                                      └ child: one fork per call; unprivileged, limited, filtered; runs the snippet as `__main__`

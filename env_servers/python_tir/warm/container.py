@@ -45,8 +45,10 @@ def _programs(seccomp: bytes | None) -> bytes:
 class Container:
     """One master. `start` it once; when it is not `alive` any more, make another."""
 
-    def __init__(self, bwrap: Sequence[str], limits: Limits, slots: int, seccomp: bytes | None, *, echo_last: bool = False) -> None:
+    def __init__(self, bwrap: Sequence[str], limits: Limits, slots: int, seccomp: bytes | None, *, echo_last: bool = False, light: bool = False) -> None:
+        """`light`: the master imports the standard library only."""
         self._bwrap, self._limits, self._slots, self._programs, self._echo_last = bwrap, limits, slots, _programs(seccomp), echo_last
+        self._light = light
         self._control: socket.socket | None = None
         self._process: subprocess.Popen | None = None
         self._master = -1  # pidfd
@@ -99,7 +101,7 @@ class Container:
 
     def _options(self, as_root: bool) -> str:
         tmpfs = f"size={self._limits.file_bytes},nr_inodes={self._limits.file_bytes >> 12},mode=1777"
-        options = {"paths": site_packages(), "uid_range": as_root, "tmpfs": tmpfs, "echo_last": self._echo_last}
+        options = {"paths": site_packages(), "uid_range": as_root, "tmpfs": tmpfs, "echo_last": self._echo_last, "light": self._light}
         options |= {"session_uid": self._slots + 1 if as_root else 0, "session_limits": self._limits.rlimits(cpu=False)}
         return json.dumps(options)
 
@@ -123,7 +125,8 @@ class Container:
 
     @property
     def alive(self) -> bool:
-        return self._master >= 0 and not has_ended(self._master)
+        """A master that is killed closes its socket before its slots die; its own end is told only after theirs."""
+        return self._master >= 0 and not (has_ended(self._master) or has_ended(self._control.fileno()))
 
     def said(self) -> str:
         """The end of what bubblewrap, master and slots wrote to stderr."""
@@ -162,7 +165,8 @@ async def hello(sock: socket.socket) -> int:
     return _CREDENTIALS.unpack(ancillary[0][2])[0]
 
 
-def has_ended(pidfd: int) -> bool:
+def has_ended(fd: int) -> bool:
+    """A pidfd's process; the other side of a socket that nothing more is sent on."""
     poll = select.poll()
-    poll.register(pidfd, select.POLLIN)
+    poll.register(fd, select.POLLIN)
     return bool(poll.poll(0))

@@ -1,4 +1,10 @@
-"""WarmSandbox: `sandbox.Sandbox` by forks of a warm interpreter. A free slot per call; what died is replaced before the next call.
+"""WarmSandbox: `sandbox.Sandbox` by forks of a warm interpreter. A free place per call, and in it a slot of the template that suits the call.
+
+    "light" (the standard library)     every call but those of "full"
+    "full"  (numpy and sympy besides)  code or files that name one of `template.LIBRARIES`; sessions
+
+A library that is imported otherwise, `__import__("num" + "py")` or through a package that needs it, comes from disk: as right, some 100 ms slower.
+One call at a time runs in a place, whichever its template: capacity, limits and the place's uid are those of one slot.
 
 Covered, besides what `bwrap` lists (the same root, namespaces, limits and seccomp filter):
 - A call is PID 1's only child tree; the reply comes after all of it is dead and /tmp, /dev/shm are empty. A slot that cannot prove
@@ -16,13 +22,13 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import logging
 import marshal
 import os
 import shutil
 import sys
 from collections import deque
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 from .. import job
 from ..bwrap import UNPRIVILEGED_UID, become_subreaper, root_file_system, site_packages
@@ -31,9 +37,8 @@ from ..sandbox import NO_FILES, Execution, SandboxError
 from ..stage import Stage
 from ..supervise import memory_file
 from .call import Call, Slot, until_ended
-from .container import Container, has_ended
-
-log = logging.getLogger(__name__)
+from .container import Container
+from .template import Template, needs_full
 
 
 class WarmSandbox:
@@ -42,14 +47,13 @@ class WarmSandbox:
         bwrap = shutil.which("bwrap")
         if bwrap is None:
             raise SandboxError("bubblewrap is not installed. Run `apt-get install bubblewrap`, or use --isolation none on a machine that may be harmed.")
-        self.limits, self._seccomp, self._slots, self._echo_last = limits, seccomp, slots, echo_last
+        self.limits = limits
         self.isolation = "bwrap+seccomp" if seccomp else "bwrap"
         self._stage = Stage([sys.base_prefix, *site_packages()], uid=UNPRIVILEGED_UID)
-        self._bwrap = root_file_system(bwrap, self._stage, limits)
         become_subreaper()
-        self._container: Container | None = None
-        self._starting = asyncio.Lock()
-        self._places: list[Slot | None] = [None] * slots
+        container = partial(Container, root_file_system(bwrap, self._stage, limits), limits, slots, seccomp, echo_last=echo_last)
+        self._light = Template("light", partial(container, light=True), slots)
+        self._full = Template("full", container, slots)
         self._free: deque[int] = deque(range(slots))
         self._waiting: deque[asyncio.Future[int]] = deque()
         self._turns: set[asyncio.Task[Execution]] = set()
@@ -66,17 +70,19 @@ class WarmSandbox:
         keep_bytes: int | None = None,
     ) -> Execution:
         limits = self.limits.for_call(timeout_s, memory_bytes, keep_bytes)
-        program = marshal.dumps((limits.rlimits(), code.encode("utf-8", "surrogatepass"), stdin, list(files.items()), list(fetch)))
+        source = code.encode("utf-8", "surrogatepass")
+        program = marshal.dumps((limits.rlimits(), source, stdin, list(files.items()), list(fetch)))
+        template = self._full if needs_full((source, *files.values())) else self._light
         place, given_up = await self._take(), asyncio.get_running_loop().create_future()
-        turn = asyncio.create_task(self._turn(place, limits, program, fetch, given_up), name=f"call on slot {place}")
+        turn = asyncio.create_task(self._turn(place, template, limits, program, fetch, given_up), name=f"call in place {place}")
         self._turns.add(turn)
         turn.add_done_callback(self._ended)
         return await until_ended(turn, given_up)
 
-    async def _turn(self, place: int, limits: Limits, program: bytes, fetch: Sequence[str], given_up: asyncio.Future[None]) -> Execution:
+    async def _turn(self, place: int, template: Template, limits: Limits, program: bytes, fetch: Sequence[str], given_up: asyncio.Future[None]) -> Execution:
         """Holds the place until its call has ended, however often and impatiently the caller is cancelled."""
         try:
-            call = Call(await self._slot(place), limits)
+            call = Call(await template.slot(place), limits)
             if not fetch:
                 return await call.run(program, given_up)
             fetch_fd = memory_file(b"")
@@ -94,15 +100,11 @@ class WarmSandbox:
             turn.exception()  # seen, also when its caller went away
 
     async def close(self) -> None:
-        for slot in filter(None, self._places):
-            slot.kill()
+        for template in (self._light, self._full):
+            template.kill_slots()
         await asyncio.gather(*self._turns, return_exceptions=True)
-        for place, slot in enumerate(self._places):
-            if slot is not None:
-                await slot.end()
-                self._places[place] = None
-        if self._container is not None:
-            self._container.kill()
+        for template in (self._light, self._full):
+            await template.close()
         await asyncio.to_thread(self._stage.close)
 
     async def _take(self) -> int:
@@ -125,26 +127,6 @@ class WarmSandbox:
                 return
         self._free.append(place)
 
-    async def _slot(self, place: int) -> Slot:
-        slot = self._places[place]
-        if slot is not None:
-            if slot.usable and not has_ended(slot.pidfd):
-                return slot
-            self._places[place] = None
-            await slot.end()
-        slot = self._places[place] = Slot(*await (await self._running()).open_slot(place))
-        return slot
-
     async def open_session(self) -> Slot:
         """A slot whose interpreter keeps its state; the caller ends it. Raises SandboxError."""
-        return Slot(*await (await self._running()).open_slot(None))
-
-    async def _running(self) -> Container:
-        async with self._starting:
-            if self._container is None or not self._container.alive:
-                if self._container is not None:
-                    log.error("the warm container ended; starting another. It said: %s", self._container.said() or "nothing")
-                    self._container.kill()
-                self._container = Container(self._bwrap, self.limits, self._slots, self._seccomp, echo_last=self._echo_last)
-                await self._container.start()
-        return self._container
+        return await self._full.open(None)

@@ -5,10 +5,10 @@ and contest maths; nothing here may print, warn, start a thread, or change a glo
 """
 
 
-def warm_up():
-    """Python's own modules always, numpy and sympy where they are installed."""
+def warm_up(light):
+    """Python's own modules always; numpy and sympy unless `light`, where they are installed."""
     _standard_library()
-    for library in (_numpy, _sympy):
+    for library in () if light else (_numpy, _sympy):
         try:
             library()
         except ImportError:
@@ -16,21 +16,31 @@ def warm_up():
 
 
 def _standard_library():
+    import argparse  # noqa: F401
+    import base64  # noqa: F401
     import bisect  # noqa: F401
+    import calendar  # noqa: F401
     import cmath  # noqa: F401
     import collections
     import copy
+    import csv  # noqa: F401
     import dataclasses  # noqa: F401
     import datetime
     import decimal
     import fractions
     import functools
+    import hashlib  # noqa: F401
     import heapq  # noqa: F401
+    import inspect  # noqa: F401
     import itertools
     import json
     import linecache  # noqa: F401
+    import logging  # noqa: F401
     import math
     import operator  # noqa: F401
+    import pathlib  # noqa: F401
+    import pickle  # noqa: F401
+    import pprint  # noqa: F401
     import random  # noqa: F401
     import re
     import statistics
@@ -40,6 +50,7 @@ def _standard_library():
     import textwrap  # noqa: F401
     import threading  # noqa: F401
     import time  # noqa: F401
+    import timeit  # noqa: F401
     import traceback  # noqa: F401
     import typing  # noqa: F401
     import warnings  # noqa: F401

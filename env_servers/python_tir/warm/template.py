@@ -1,0 +1,72 @@
+"""Template: one warm interpreter, in a container of its own, and the slots that fork from it: at most one for each place.
+
+    full    numpy and sympy are there: calls that mention a library of LIBRARIES, and sessions
+    light   the standard library only: forking it costs a quarter
+
+What died is replaced before the next call on it; one template's end does not touch the other's slots.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+
+from .call import Slot
+from .container import Container, has_ended
+
+log = logging.getLogger(__name__)
+
+LIBRARIES = (b"numpy", b"sympy", b"mpmath", b"scipy", b"pandas", b"matplotlib")
+"""What the full template has imported, and what imports numpy first of all."""
+
+
+def needs_full(texts: Iterable[bytes]) -> bool:
+    """Whether the code or one of its files names a library. A wrong guess costs time only: the other template imports it from disk."""
+    return any(library in text for text in texts for library in LIBRARIES)
+
+
+class Template:
+    def __init__(self, name: str, new_container: Callable[[], Container], places: int) -> None:
+        self.name, self._new_container = name, new_container
+        self.container: Container | None = None
+        self._starting = asyncio.Lock()
+        self.slots: list[Slot | None] = [None] * places
+
+    async def slot(self, place: int) -> Slot:
+        """The place's slot, a new one where there is none that works. Raises SandboxError."""
+        slot = self.slots[place]
+        if slot is not None:
+            if slot.usable and not has_ended(slot.pidfd):
+                return slot
+            self.slots[place] = None
+            await slot.end()
+        slot = self.slots[place] = await self.open(place)
+        return slot
+
+    async def open(self, index: int | None) -> Slot:
+        """A slot that the caller ends; `index` None: a session's. Raises SandboxError."""
+        return Slot(*await (await self._running()).open_slot(index))
+
+    async def _running(self) -> Container:
+        async with self._starting:
+            if self.container is None or not self.container.alive:
+                if self.container is not None:
+                    log.error("the %s warm container ended; starting another. It said: %s", self.name, self.container.said() or "nothing")
+                    self.container.kill()
+                self.container = self._new_container()
+                await self.container.start()
+        return self.container
+
+    def kill_slots(self) -> None:
+        for slot in filter(None, self.slots):
+            slot.kill()
+
+    async def close(self) -> None:
+        """When no call is left on it."""
+        for place, slot in enumerate(self.slots):
+            if slot is not None:
+                await slot.end()
+                self.slots[place] = None
+        if self.container is not None:
+            self.container.kill()

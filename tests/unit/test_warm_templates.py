@@ -1,0 +1,83 @@
+"""Two warm interpreters, one with numpy and sympy and one without: who gets which, and that neither costs the other anything."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+
+import pytest
+
+from env_servers.python_tir.limits import Limits
+from env_servers.python_tir.sandbox import SandboxError
+from env_servers.python_tir.seccomp import filter_program
+from env_servers.python_tir.tree import descendants
+from env_servers.python_tir.warm.sandbox import WarmSandbox
+from env_servers.python_tir.warm.template import Template
+
+pytestmark = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
+PRELOADED = "import sys; print(sorted({'num' + 'py', 'sym' + 'py', 'mpm' + 'ath'} & set(sys.modules)))"
+ALL, NONE = b"['mpmath', 'numpy', 'sympy']\n", b"[]\n"
+
+
+@pytest.fixture(scope="module")
+def warm():
+    sandbox = WarmSandbox(Limits(code_timeout_s=10.0), slots=2, seccomp=filter_program())
+    yield sandbox
+    asyncio.run(sandbox.close())
+
+
+async def until_running(template: Template) -> None:
+    while not any(slot and list(descendants(slot.pid)) for slot in template.slots):
+        await asyncio.sleep(0.01)
+
+
+async def test_code_that_names_a_library_finds_it_loaded_and_other_code_does_not(warm):
+    assert (await warm.run(PRELOADED)).stdout == NONE
+    for name in ("numpy", "sympy", "mpmath"):
+        assert (await warm.run(f"{PRELOADED}\nimport {name}")).stdout == ALL
+
+
+async def test_a_library_that_only_a_file_names_is_loaded_too(warm):
+    assert (await warm.run("import helper", files={"helper.py": f"{PRELOADED}\nimport sympy".encode()})).stdout == ALL
+    assert (await warm.run("import helper", files={"helper.py": PRELOADED.encode()})).stdout == NONE
+
+
+async def test_a_library_that_nobody_names_comes_from_disk(warm):
+    assert (await warm.run("n = __import__('num' + 'py'); print(n.arange(4).sum(), n.ones(2) @ n.ones(2))")).stdout == b"6 2.0\n"
+    assert (await warm.run("s = __import__('sym' + 'py'); print(s.factorint(360))")).stdout == b"{2: 3, 3: 2, 5: 1}\n"
+
+
+async def test_a_killed_light_container_is_replaced_and_costs_calls_on_it_only(warm):
+    await asyncio.gather(warm.run(""), warm.run("# numpy"))
+    light, full = warm._light.container, warm._full.container
+    on_full = asyncio.create_task(warm.run("import time; time.sleep(1); print('done')  # numpy"))
+    on_light = asyncio.create_task(warm.run("import time; time.sleep(60)"))
+    await until_running(warm._light)
+    await until_running(warm._full)
+    signal.pidfd_send_signal(light._master, signal.SIGKILL)
+    with pytest.raises(SandboxError, match="ended"):
+        await on_light
+    assert (await warm.run(PRELOADED)).stdout == NONE
+    assert not on_full.done()
+    assert (await on_full).stdout == b"done\n"
+    assert warm._light.container is not light and warm._light.container.alive
+    assert warm._full.container is full
+
+
+async def test_both_kinds_together_run_as_many_at_once_as_there_are_places_in_the_order_they_came(warm):
+    code = "import time; start = time.monotonic(); time.sleep(0.2); print(start, time.monotonic())"
+    executions = await asyncio.gather(*(warm.run(code + comment) for comment in ("", "", "# numpy", "# numpy", "", "# numpy")))
+    spans = [tuple(map(float, e.stdout.split())) for e in executions]
+    assert max(sum(a <= start < b for a, b in spans) for start, _ in spans) == 2
+    assert [sorted(spans).index(span) // 2 for span in spans] == [0, 0, 1, 1, 2, 2]
+
+
+async def test_closing_ends_both():
+    sandbox = WarmSandbox(slots=1)
+    await asyncio.gather(sandbox.run(""), sandbox.run("# numpy"))
+    pids = [pid for template in (sandbox._light, sandbox._full) for pid in descendants(template.container._process.pid)]
+    assert len(pids) >= 4
+    await sandbox.close()
+    assert not any(os.path.exists(f"/proc/{pid}") for pid in pids)
