@@ -1,7 +1,7 @@
 """Template: one warm interpreter, in a container of its own, and the slots that fork from it: at most one for each place.
 
     full    numpy and sympy are there: calls that mention a library of LIBRARIES, and sessions
-    light   the standard library only: forking it costs a quarter
+    light   the standard library only: a trivial call costs under half the CPU time, 3 ms where full takes 7
 
 What died is replaced before the next call on it; one template's end does not touch the other's slots.
 """
