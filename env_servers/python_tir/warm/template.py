@@ -22,7 +22,7 @@ LIBRARIES = (b"numpy", b"sympy", b"mpmath", b"scipy", b"pandas", b"matplotlib")
 
 
 def needs_full(texts: Iterable[bytes]) -> bool:
-    """Whether the code or one of its files names a library. A wrong guess costs time only: the other template imports it from disk."""
+    """Whether the code or one of its files names a library. Guessed wrong, the light template imports it from disk."""
     return any(library in text for text in texts for library in LIBRARIES)
 
 
