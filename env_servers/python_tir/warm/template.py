@@ -1,7 +1,7 @@
 """Template: one warm interpreter, in a container of its own, and the slots that fork from it: at most one for each place.
 
     full    numpy and sympy are there: calls that mention a library of LIBRARIES, and sessions
-    light   the standard library only: forking it costs a quarter
+    light   the standard library only: a trivial call costs under half the CPU time, 3 ms where full takes 7
 
 What died is replaced before the next call on it; one template's end does not touch the other's slots.
 """
@@ -22,7 +22,7 @@ LIBRARIES = (b"numpy", b"sympy", b"mpmath", b"scipy", b"pandas", b"matplotlib")
 
 
 def needs_full(texts: Iterable[bytes]) -> bool:
-    """Whether the code or one of its files names a library. A wrong guess costs time only: the other template imports it from disk."""
+    """Whether the code or one of its files names a library. Guessed wrong, the light template imports it from disk."""
     return any(library in text for text in texts for library in LIBRARIES)
 
 
