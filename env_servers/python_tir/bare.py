@@ -6,38 +6,24 @@ What a snippet can do here: read and write what the server can, use the network,
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from .bwrap import ENVIRONMENT, interpreter_command, run_job
 from .limits import Limits
-from .sandbox import NO_FILES, Execution
+from .sandbox import Execution, Sandbox, Snippet
 
 
-class BareSandbox:
+class BareSandbox(Sandbox):
     isolation = "none"
 
     def __init__(self, limits: Limits = Limits()) -> None:
         self.limits = limits
 
-    async def run(
-        self,
-        code: str,
-        *,
-        stdin: bytes = b"",
-        files: Mapping[str, bytes] = NO_FILES,
-        fetch: Sequence[str] = (),
-        timeout_s: float | None = None,
-        memory_bytes: int | None = None,
-        keep_bytes: int | None = None,
-    ) -> Execution:
-        limits = self.limits.for_call(timeout_s, memory_bytes, keep_bytes)
+    async def execute(self, snippet: Snippet, limits: Limits) -> Execution:
         with tempfile.TemporaryDirectory(prefix="tir-", ignore_cleanup_errors=True) as workdir:
             env = {**ENVIRONMENT, "HOME": workdir, "PATH": "/usr/bin:/bin"}
 
             def argv(status_fd: int, _: int) -> Sequence[str]:
                 return interpreter_command(status_fd, workdir, limits)
 
-            return await run_job(argv, limits, code, stdin, files, fetch, env=env)
-
-    async def close(self) -> None:
-        pass
+            return await run_job(argv, limits, snippet, env=env)

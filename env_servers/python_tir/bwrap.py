@@ -27,13 +27,13 @@ import os
 import shutil
 import sys
 import sysconfig
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from . import job
 from .limits import Limits
-from .sandbox import NO_FILES, Execution, SandboxError
+from .sandbox import Execution, Sandbox, SandboxError, Snippet
 from .stage import Stage
 from .supervise import memory_file, supervise
 
@@ -68,10 +68,7 @@ def interpreter_command(status_fd: int, workdir: str, limits: Limits, *, boot: s
 async def run_job(
     argv: Callable[[int, int], Sequence[str]],
     limits: Limits,
-    code: str,
-    stdin: bytes,
-    files: Mapping[str, bytes],
-    fetch: Sequence[str],
+    snippet: Snippet,
     *,
     pass_fds: Sequence[int] = (),
     env: dict[str, str],
@@ -79,18 +76,18 @@ async def run_job(
     warden: bool = False,
 ) -> Execution:
     """`supervise` an interpreter that reads `before`, the runner and a job from its stdin. Raises SandboxError."""
-    if not fetch:
-        return await supervise(argv, before + RUNNER + job.pack(code, stdin, files), limits, pass_fds=pass_fds, env=env, warden=warden)
+    if not snippet.fetch:
+        return await supervise(argv, before + RUNNER + job.pack(snippet), limits, pass_fds=pass_fds, env=env, warden=warden)
     fetch_fd = memory_file(b"")
     try:
-        program = before + RUNNER + job.pack(code, stdin, files, fetch, fetch_fd)
+        program = before + RUNNER + job.pack(snippet, fetch_fd)
         execution = await supervise(argv, program, limits, pass_fds=(*pass_fds, fetch_fd), env=env, warden=warden)
-        return replace(execution, files=job.unpack(fetch_fd, fetch))
+        return replace(execution, files=job.unpack(fetch_fd, snippet.fetch))
     finally:
         os.close(fetch_fd)
 
 
-class BwrapSandbox:
+class BwrapSandbox(Sandbox):
     def __init__(self, limits: Limits = Limits(), *, seccomp: bytes | None = None, proc: bool = True) -> None:
         """`seccomp` is a BPF program; `proc` False: without /proc, which some containers do not let one mount. Raises SandboxError with a remedy."""
         bwrap = shutil.which("bwrap")
@@ -103,18 +100,7 @@ class BwrapSandbox:
         become_subreaper()
         self._free_uids = list(range(UNPRIVILEGED_UID, UNPRIVILEGED_UID + 100))
 
-    async def run(
-        self,
-        code: str,
-        *,
-        stdin: bytes = b"",
-        files: Mapping[str, bytes] = NO_FILES,
-        fetch: Sequence[str] = (),
-        timeout_s: float | None = None,
-        memory_bytes: int | None = None,
-        keep_bytes: int | None = None,
-    ) -> Execution:
-        limits = self.limits.for_call(timeout_s, memory_bytes, keep_bytes)
+    async def execute(self, snippet: Snippet, limits: Limits) -> Execution:
         drop: list[str] = []
         uid = None
         if os.geteuid() == 0:
@@ -127,7 +113,7 @@ class BwrapSandbox:
             return [*drop, *self._fixed, *options, "--", *interpreter_command(status_fd, "/tmp", limits)]
 
         try:
-            return await run_job(argv, limits, code, stdin, files, fetch, pass_fds=fds, env={})
+            return await run_job(argv, limits, snippet, pass_fds=fds, env={})
         finally:
             for fd in fds:
                 os.close(fd)

@@ -24,13 +24,13 @@ import os
 import resource
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from .bwrap import ENVIRONMENT, RUNNER, UNPRIVILEGED_UID, become_subreaper, interpreter_command, run_job, site_packages
 from .limits import Limits
-from .sandbox import NO_FILES, Execution, SandboxError
+from .sandbox import Execution, Sandbox, SandboxError, Snippet
 from .stage import reachable
 
 NEEDED_ABI = 6
@@ -42,7 +42,7 @@ def _compiled(path: Path) -> bytes:
     return marshal.dumps(compile(path.read_text(), f"<{path.stem}>", "exec", dont_inherit=True, optimize=2))
 
 
-class FenceSandbox:
+class FenceSandbox(Sandbox):
     isolation = "landlock+seccomp"
 
     def __init__(self, limits: Limits = Limits(), *, seccomp: bytes | None) -> None:
@@ -69,18 +69,7 @@ class FenceSandbox:
         become_subreaper()
         self._free_uids = list(range(UNPRIVILEGED_UID, UNPRIVILEGED_UID + 100))
 
-    async def run(
-        self,
-        code: str,
-        *,
-        stdin: bytes = b"",
-        files: Mapping[str, bytes] = NO_FILES,
-        fetch: Sequence[str] = (),
-        timeout_s: float | None = None,
-        memory_bytes: int | None = None,
-        keep_bytes: int | None = None,
-    ) -> Execution:
-        limits = self.limits.for_call(timeout_s, memory_bytes, keep_bytes)
+    async def execute(self, snippet: Snippet, limits: Limits) -> Execution:
         with tempfile.TemporaryDirectory(prefix="tir-", ignore_cleanup_errors=True) as workdir:
             drop: list[str] = []
             uid = None
@@ -97,13 +86,10 @@ class FenceSandbox:
 
             env = {**ENVIRONMENT, "HOME": workdir, "TMPDIR": workdir, "PATH": "/usr/bin:/bin"}
             try:
-                return await run_job(argv, limits, code, stdin, files, fetch, env=env, before=self._program, warden=True)
+                return await run_job(argv, limits, snippet, env=env, before=self._program, warden=True)
             finally:
                 if uid is not None:
                     self._free_uids.append(uid)
-
-    async def close(self) -> None:
-        pass
 
 
 def _process_limit(wanted: int) -> int:

@@ -9,7 +9,7 @@ The API does not tell that code failed to compile: an uncaught SyntaxError that 
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import aiohttp
 from pydantic import ValidationError
@@ -19,14 +19,14 @@ from env_servers.admission import CapacityFull
 from .limits import Limits
 from .observation import MEMORY_LIMIT
 from .run_code import OUTPUT_LIMIT, CommandRunResult, RunCodeReply, RunCodeRequest
-from .sandbox import NO_FILES, Execution, Killed, SandboxError
+from .sandbox import Execution, Killed, Sandbox, SandboxError, Snippet
 
 GRACE_S = 5.0
 """How much longer than the snippet's time the server is waited for."""
 _KILLED: dict[str, Killed] = {MEMORY_LIMIT: "memory", OUTPUT_LIMIT: "output_flood"}
 
 
-class FusionSandbox:
+class FusionSandbox(Sandbox):
     isolation = "sandboxfusion"
 
     def __init__(self, url: str, limits: Limits = Limits(), *, token: str | None = None) -> None:
@@ -37,26 +37,15 @@ class FusionSandbox:
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._http: aiohttp.ClientSession | None = None
 
-    async def run(
-        self,
-        code: str,
-        *,
-        stdin: bytes = b"",
-        files: Mapping[str, bytes] = NO_FILES,
-        fetch: Sequence[str] = (),
-        timeout_s: float | None = None,
-        memory_bytes: int | None = None,
-        keep_bytes: int | None = None,
-    ) -> Execution:
-        limits = self.limits.for_call(timeout_s, memory_bytes, keep_bytes)
+    async def execute(self, snippet: Snippet, limits: Limits) -> Execution:
         request = RunCodeRequest(
-            code=code,
+            code=snippet.code,
             language="python",
             run_timeout=limits.code_timeout_s,
             memory_limit_MB=limits.memory_bytes >> 20,
-            stdin=stdin.decode("utf-8", "surrogatepass"),
-            files={path: base64.b64encode(content).decode() for path, content in files.items()},
-            fetch_files=list(fetch),
+            stdin=snippet.stdin.decode("utf-8", "surrogatepass"),
+            files={path: base64.b64encode(content).decode() for path, content in snippet.files.items()},
+            fetch_files=list(snippet.fetch),
         )
         reply = await self._post(request, limits)
         if reply.run_result is None or reply.status == "SandboxError":

@@ -1,6 +1,6 @@
 """Job: one call as bytes that the runner reads, and the files it hands back. The runner's half is in `runner.py`.
 
-pack(code, stdin, files, fetch) -> bytes behind the runner in its stdin          trusted: marshal
+pack(snippet) ->                  bytes behind the runner in its stdin          trusted: marshal
 unpack(fd, fetch)               <- a memory file that the snippet could write to  not trusted: lengths and bytes, checked
 """
 
@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import marshal
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from .sandbox import NO_FILES
+from .sandbox import Snippet
 
 FETCH_BYTES = 16 << 20
 """Of all files handed back together; what comes after is left out."""
 
 
-def pack(code: str, stdin: bytes = b"", files: Mapping[str, bytes] = NO_FILES, fetch: Sequence[str] = (), fetch_fd: int = -1) -> bytes:
-    return marshal.dumps((code.encode("utf-8", "surrogatepass"), stdin, list(files.items()), list(fetch), fetch_fd))
+def pack(snippet: Snippet, fetch_fd: int = -1) -> bytes:
+    return marshal.dumps((snippet.source, snippet.stdin, list(snippet.files.items()), list(snippet.fetch), fetch_fd))
 
 
 def unpack(fd: int, fetch: Sequence[str]) -> dict[str, bytes]:

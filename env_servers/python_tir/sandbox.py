@@ -5,13 +5,32 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Literal, Protocol
+from typing import Literal
+
+from .limits import Limits
 
 Killed = Literal["time_limit", "output_flood", "memory"]
 NO_FILES: Mapping[str, bytes] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class Snippet:
+    """What one call runs, and what goes in and comes out besides its output."""
+
+    code: str
+    stdin: bytes = b""
+    files: Mapping[str, bytes] = field(default_factory=dict)
+    """Path below the working directory -> content, put there before."""
+    fetch: Sequence[str] = ()
+    """Paths read from there after, also when the code failed, not when it was killed."""
+
+    @property
+    def source(self) -> bytes:
+        return self.code.encode("utf-8", "surrogatepass")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +55,10 @@ class SandboxError(Exception):
     """The sandbox itself failed: nothing can be said about the code."""
 
 
-class Sandbox(Protocol):
+class Sandbox(ABC):
     isolation: str
     """Level that /health reports: "bwrap+seccomp", "bwrap", "none"."""
+    limits: Limits
 
     async def run(
         self,
@@ -51,10 +71,13 @@ class Sandbox(Protocol):
         memory_bytes: int | None = None,
         keep_bytes: int | None = None,
     ) -> Execution:
-        """`files` and `fetch` are paths below the working directory: put there before, read from there after (also when the code failed,
-        not when it was killed). The last three replace the sandbox's limits for this call; memory can only be lowered.
+        """The first four are a `Snippet`. The last three replace the sandbox's limits for this call; memory can only be lowered. See `execute`."""
+        return await self.execute(Snippet(code, stdin, files, fetch), self.limits.for_call(timeout_s, memory_bytes, keep_bytes))
 
-        Raises SandboxError. Cancellation kills the execution; when this returns or raises, none of its processes is left.
-        """
+    @abstractmethod
+    async def execute(self, snippet: Snippet, limits: Limits) -> Execution:
+        """Raises SandboxError. Cancellation kills the execution; when this returns or raises, none of its processes is left."""
 
-    async def close(self) -> None: ...
+    async def close(self) -> None:
+        """End what is kept between calls: nothing, here."""
+        return

@@ -28,13 +28,12 @@ import os
 import shutil
 import sys
 from collections import deque
-from collections.abc import Mapping, Sequence
 from functools import partial
 
 from .. import job
 from ..bwrap import UNPRIVILEGED_UID, become_subreaper, root_file_system, site_packages
 from ..limits import Limits
-from ..sandbox import NO_FILES, Execution, SandboxError
+from ..sandbox import Execution, Sandbox, SandboxError, Snippet
 from ..stage import Stage
 from ..supervise import memory_file
 from .call import Call, Slot, until_ended
@@ -42,7 +41,7 @@ from .container import Container
 from .template import Template, needs_full
 
 
-class WarmSandbox:
+class WarmSandbox(Sandbox):
     def __init__(self, limits: Limits = Limits(), *, slots: int = 2, seccomp: bytes | None = None, echo_last: bool = False) -> None:
         """Starts nothing: the first call does. `echo_last` is for sessions. Raises SandboxError when bubblewrap is not installed."""
         bwrap = shutil.which("bwrap")
@@ -59,37 +58,25 @@ class WarmSandbox:
         self._waiting: deque[asyncio.Future[int]] = deque()
         self._turns: set[asyncio.Task[Execution]] = set()
 
-    async def run(
-        self,
-        code: str,
-        *,
-        stdin: bytes = b"",
-        files: Mapping[str, bytes] = NO_FILES,
-        fetch: Sequence[str] = (),
-        timeout_s: float | None = None,
-        memory_bytes: int | None = None,
-        keep_bytes: int | None = None,
-    ) -> Execution:
-        limits = self.limits.for_call(timeout_s, memory_bytes, keep_bytes)
-        source = code.encode("utf-8", "surrogatepass")
-        program = marshal.dumps((limits.rlimits(), source, stdin, list(files.items()), list(fetch)))
-        template = self._full if needs_full((source, *files.values())) else self._light
+    async def execute(self, snippet: Snippet, limits: Limits) -> Execution:
+        template = self._full if needs_full((snippet.source, *snippet.files.values())) else self._light
         place, given_up = await self._take(), asyncio.get_running_loop().create_future()
-        turn = asyncio.create_task(self._turn(place, template, limits, program, fetch, given_up), name=f"call in place {place}")
+        turn = asyncio.create_task(self._turn(place, template, snippet, limits, given_up), name=f"call in place {place}")
         self._turns.add(turn)
         turn.add_done_callback(self._ended)
         return await until_ended(turn, given_up)
 
-    async def _turn(self, place: int, template: Template, limits: Limits, program: bytes, fetch: Sequence[str], given_up: asyncio.Future[None]) -> Execution:
+    async def _turn(self, place: int, template: Template, snippet: Snippet, limits: Limits, given_up: asyncio.Future[None]) -> Execution:
         """Holds the place until its call has ended, however often and impatiently the caller is cancelled."""
         try:
+            program = marshal.dumps((limits.rlimits(), snippet.source, snippet.stdin, list(snippet.files.items()), list(snippet.fetch)))
             call = Call(await template.slot(place), limits)
-            if not fetch:
+            if not snippet.fetch:
                 return await call.run(program, given_up)
             fetch_fd = memory_file(b"")
             try:
                 execution = await call.run(program, given_up, fetch_fd)
-                return dataclasses.replace(execution, files=job.unpack(fetch_fd, fetch))
+                return dataclasses.replace(execution, files=job.unpack(fetch_fd, snippet.fetch))
             finally:
                 os.close(fetch_fd)
         finally:
