@@ -12,6 +12,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from . import config_rules
+
 
 class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", validate_assignment=True, protected_namespaces=())
@@ -398,55 +400,7 @@ class Config(Section):
         return self.pipeline.stall_timeout_s or self.rollout.group_deadline_s + 600
 
     @model_validator(mode="after")
-    def _sizes_fit(self) -> Config:
-        b, n, ranks = self.rollout.batch_size, self.rollout.n_samples_per_prompt, self.actor.world_size
-        samples = b * n
-        if self.train.batch_size is not None and self.train.batch_size != samples:
-            raise ValueError(
-                f"train.batch_size = {self.train.batch_size} is not rollout.batch_size * rollout.n_samples_per_prompt = {b} * {n} = {samples}. "
-                "Every recipe makes one update per batch; leave train.batch_size unset."
-            )
-        if samples % ranks:
-            raise ValueError(
-                f"{b} prompts * {n} samples = {samples} trajectories do not divide over {ranks} learner ranks. "
-                "Change rollout.batch_size or actor.num_gpus_per_node."
-            )
-        if n < self.rollout.min_valid:
-            raise ValueError(
-                f"rollout.min_valid = {self.rollout.min_valid} exceeds rollout.n_samples_per_prompt = {n}: every group would fail. "
-                "Lower min_valid."
-            )
-        lo, hi = self.filter.accuracy_range
-        if not 0 <= lo < hi <= 1:
-            raise ValueError(f"filter.accuracy_range = ({lo}, {hi}) is no range within 0..1. Use lo < hi, e.g. [0.0, 1.0].")
-        if self.pipeline.depth is not None and self.pipeline.mode in ("sync", "one_step"):
-            raise ValueError(f"pipeline.depth does not go with pipeline.mode = '{self.pipeline.mode}', which rolls exactly one batch. Leave it unset.")
-        if self.rollout.temperature != 1 or self.rollout.top_p != 1:
-            raise ValueError(
-                f"rollout.temperature = {self.rollout.temperature}, rollout.top_p = {self.rollout.top_p}: the loss compares log-probs at temperature 1 "
-                "without truncation, so it would be of another policy than the one that sampled. Use 1 and 1; eval.temperature is free."
-            )
-        if self.actor.policy_loss_type == "gspo" and self.algo.advantage.is_correction_level != "off":
-            raise ValueError(
-                f"algo.advantage.is_correction_level = '{self.algo.advantage.is_correction_level}' does nothing with actor.policy_loss_type = 'gspo': "
-                "OpenRLHF gates PPO's loss only, and gspo's ratio is to the rollout policy already. Set it to 'off', or the loss to 'ppo'."
-            )
-        if self.stall_timeout_s <= self.rollout.group_deadline_s:
-            raise ValueError(
-                f"pipeline.stall_timeout_s = {self.stall_timeout_s} would abort while a group may still run (rollout.group_deadline_s = "
-                f"{self.rollout.group_deadline_s}). Make it longer than that, or leave it unset."
-            )
-        if isinstance(self.pipeline.depth, int) and self.pipeline.depth < b:
-            raise ValueError(f"pipeline.depth = {self.pipeline.depth} groups can never fill a batch of rollout.batch_size = {b}. Use at least {b}.")
-        bound = (self.pipeline.S + 1) * b
-        if isinstance(self.pipeline.depth, int) and self.pipeline.depth > bound:
-            raise ValueError(
-                f"pipeline.depth = {self.pipeline.depth} groups is more than staleness allows: (S + 1) * rollout.batch_size = "
-                f"({self.pipeline.S} + 1) * {b} = {bound}. Lower it, raise pipeline.max_staleness, or use 'auto'."
-            )
-        if self.rollout.max_new_tokens >= self.data.max_len:
-            raise ValueError(
-                f"rollout.max_new_tokens = {self.rollout.max_new_tokens} leaves no room for a prompt in data.max_len = {self.data.max_len}. "
-                "Raise data.max_len."
-            )
+    def _sections_fit_together(self) -> Config:
+        if violations := [*config_rules.violations(self)]:
+            raise ValueError("\n".join(violations))
         return self

@@ -10,7 +10,7 @@ import pytest
 REPO = Path(__file__).resolve().parents[2]
 
 LAYERS = [
-    {"types", "config", "protocol", "errors", "machine"},
+    {"types", "config", "config_rules", "protocol", "errors", "machine"},
     {"algorithms", "rewards", "filters", "env_probe", "env_check", "settings", "compat_flags"},
     {"rollout", "replay", "learner", "weights", "data", "observability", "toy"},
     {"pipeline"},
@@ -32,6 +32,7 @@ OWNERS = {
 TORCH_FREE = {
     "types",
     "config",
+    "config_rules",
     "protocol",
     "errors",
     "settings",
