@@ -35,21 +35,23 @@ def seconds_per_step(r: Result) -> list[float]:
 
 def efficiency(workload: Workload, acceptance: Acceptance, r: Result, last: int = 0) -> float:
     """Of all counted steps, or of the last few."""
-    ideal = [workload.prompts / acceptance.at(step) / workload.saturated_groups_per_s for step in range(WARM_UP, workload.steps)]
+    ideal = [workload.prompts / acceptance.at(step) / workload.saturated_groups_per_s for step in range(WARM_UP, acceptance.steps)]
     return sum(ideal[-last:]) / sum(seconds_per_step(r)[-last:])
+
+
+def simulated(seed: Workload, acceptance: Acceptance, S: int, depth: int | str | None) -> Result:
+    """As many steps as the acceptance has, with a learner as fast as saturated engines at full acceptance."""
+    w = replace(seed, steps=acceptance.steps)
+    learner_s = seed.prompts / seed.saturated_groups_per_s
+    return simulate(w, configure(w, mode="pipeline", max_staleness=S, depth=depth), acceptance=acceptance, learner_s=learner_s)
 
 
 def headline(seed: Workload, S: int) -> dict[str, float | str]:
     """The keys of `benchmarks.pipeline --late`, from the virtual clock."""
-    learner_s = seed.prompts / seed.saturated_groups_per_s
-
-    def ran(acceptance: Acceptance, depth: int | str) -> Result:
-        w = replace(seed, steps=acceptance.steps)
-        return simulate(w, configure(w, mode="pipeline", max_staleness=S, depth=depth), acceptance=acceptance, learner_s=learner_s)
-
-    late = {name: efficiency(replace(seed, steps=seed.late.steps), seed.late, ran(seed.late, d)) for name, d in (("auto", "auto"), ("fixed", 2 * seed.prompts))}
+    late = {name: efficiency(seed, seed.late, simulated(seed, seed.late, S, depth)) for name, depth in (("auto", "auto"), ("fixed", 2 * seed.prompts))}
     return {f"late_training_{name}": round(share, 3) for name, share in late.items()} | {
-        "surplus_share_after_jump": round(ran(seed.jump, "auto").surplus_share, 4),
+        "late_training_S": S,
+        "surplus_share_after_jump": round(simulated(seed, seed.jump, S, "auto").surplus_share, 4),
         "late_training_clock": "virtual",
     }
 
@@ -60,21 +62,20 @@ def main() -> None:
     quick = parser.parse_args().quick
     seed = Workload.read(SEED_WORKLOAD)
     steps = 16 if quick else seed.late.steps
-    workload, fall, jump = replace(seed, steps=steps), replace(seed.late, steps=steps), replace(seed.jump, steps=steps)
-    learner_s = seed.prompts / seed.saturated_groups_per_s
+    fall, jump = replace(seed.late, steps=steps), replace(seed.jump, steps=steps)
     facts: dict[str, float] = {}
     for S in STALENESS[2:3] if quick else STALENESS:
         for name, depth in (("auto", "auto"), ("fixed", None), ("fixed_2B", 2 * seed.prompts)):
-            r = simulate(workload, configure(workload, mode="pipeline", max_staleness=S, depth=depth), acceptance=fall, learner_s=learner_s)
-            facts[f"late_{name}_S{S}"] = round(efficiency(workload, fall, r), 3)
-            surplus, last = r.ends.get("requeued/surplus", 0), efficiency(workload, fall, r, LAST)
+            r = simulated(seed, fall, S, depth)
+            share, last, surplus = efficiency(seed, fall, r), efficiency(seed, fall, r, LAST), r.ends.get("requeued/surplus", 0)
+            facts[f"late_{name}_S{S}"] = round(share, 3)
             print(
-                f"falling, S = {S}, depth {name}: {efficiency(workload, fall, r):.3f} of the engines' best, in the last steps {last:.3f}; surplus {surplus}; "
+                f"falling, S = {S}, depth {name}: {share:.3f} of the engines' best, in the last steps {last:.3f}; surplus {surplus}; "
                 f"token age {r.staleness_mean:.2f} (max {r.staleness_max}); waits for the gate {r.phases_s['wait for gate'] / r.steps:.0f} s a step",
                 flush=True,
             )
             facts[f"discarded_{name}_S{S}"] = surplus
-        r = simulate(workload, configure(workload, mode="pipeline", max_staleness=S, depth="auto"), acceptance=jump, learner_s=learner_s)
+        r = simulated(seed, jump, S, "auto")
         facts[f"surplus_share_after_jump_S{S}"] = round(r.surplus_share, 4)
         print(
             f"jump, S = {S}: surplus {r.ends.get('requeued/surplus', 0)} groups, {r.surplus_share:.2%} of those accepted; token age max {r.staleness_max}",

@@ -18,7 +18,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.env_load import started
-from benchmarks.rollout_parts import ENV, Actor, SleepingEnvs, config, script_of
+from benchmarks.rollout_parts import Actor, SleepingEnvs, script_of
+from benchmarks.workload_config import ENV, workload_config
 from openrlhf_tir.rollout.codec import HfCodec
 from openrlhf_tir.rollout.emulated_engine import EmulatedEngine
 from openrlhf_tir.rollout.env_client import EnvClient
@@ -53,7 +54,7 @@ class Stretch:
 
 
 async def ours(w: Workload, turns: int, codec: object, url: str | None = None) -> dict[str, float]:
-    cfg = config(w, max_wait_ms=WAIT_MS, max_running=4096)
+    cfg = workload_config(w, rollout={"max_wait_ms": WAIT_MS, "max_running": 4096})
     envs = SleepingEnvs(w.env_capacity) if url is None else EnvClient.of(cfg.env, {ENV: url})
     actor = Actor(w, cfg, envs, 1.0, codec)
     prompts, done = itertools.count(), 0

@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from functools import lru_cache
 from typing import Any
 
+from benchmarks.workload_config import ENV
 from benchmarks.workload_engine import STOP, parse
 from benchmarks.workload_env import action_of
 from openrlhf_tir.config import Config
@@ -22,38 +23,8 @@ from openrlhf_tir.rollout.group import GroupRunner
 from openrlhf_tir.rollout.workload import PROMPT_TOKENS, Workload
 from openrlhf_tir.types import Group, GroupKey, GroupMeta, RewardParts, Task, Trajectory, Verdict
 
-ENV = "sleeping"
-PATIENCE_S = 3600.0
 KEEP = Verdict(True)
 PROMPT = "p" * PROMPT_TOKENS
-
-
-def config(w: Workload, **rollout: Any) -> Config:
-    """What one actor is told: the workload's sizes, limits that nothing meets."""
-    return Config.model_validate(
-        {
-            "actor": {"num_gpus_per_node": 1},
-            "rollout": {
-                "batch_size": w.prompts,
-                "n_samples_per_prompt": w.samples_per_prompt,
-                "max_new_tokens": 1_000_000,
-                "group_deadline_s": PATIENCE_S,
-                "drift_check": 0.0,  # the emulated engine's tokens say nothing
-                **rollout,
-            },
-            "vllm": {"max_num_seqs": w.engine.max_running},
-            "env": {
-                "name": ENV,
-                "protocol": "retool",
-                "max_calls": w.tool_calls,
-                "max_concurrency": w.env_capacity,
-                "output_max_tokens": 100_000,
-                "step_timeout_s": PATIENCE_S,
-                "capacity_timeout_s": PATIENCE_S,
-            },
-            "data": {"max_len": 2_000_000},
-        }
-    )
 
 
 def script_of(w: Workload, scale: float) -> Callable[[str], Written]:

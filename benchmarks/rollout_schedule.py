@@ -16,7 +16,8 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from benchmarks.rollout_parts import ENV, PROMPT, Actor, SleepingEnvs, config, script_of
+from benchmarks.rollout_parts import PROMPT, Actor, SleepingEnvs, script_of
+from benchmarks.workload_config import ENV, workload_config
 from openrlhf_tir.rollout.emulated_engine import EmulatedEngine
 from openrlhf_tir.rollout.env_client import EnvClient
 from openrlhf_tir.rollout.workload import PROMPT_TOKENS, Workload
@@ -31,7 +32,7 @@ def ideal_s(w: Workload) -> float:
 
     async def main() -> float:
         envs = SleepingEnvs(w.env_capacity)
-        actors = [Actor(w, config(w), envs, 1.0) for _ in range(w.engine.count)]
+        actors = [Actor(w, workload_config(w), envs, 1.0) for _ in range(w.engine.count)]
         await asyncio.gather(*(actors[p % len(actors)].run(p) for p in range(w.prompts)))
         return asyncio.get_running_loop().time()
 
@@ -57,12 +58,12 @@ async def timed(work: Awaitable[Any]) -> float:
 
 def clients(w: Workload, url: str) -> list[EnvClient]:
     """One per actor, as in a run."""
-    cfg = config(w)
+    cfg = workload_config(w)
     return [EnvClient.of(cfg.env, {ENV: url}, owner=f"actor-{i}") for i in range(w.engine.count)]
 
 
 async def ours(w: Workload, scale: float, envs: list[Any], codec: Any) -> None:
-    actors = [Actor(w, config(w), e, scale, codec) for e in envs]
+    actors = [Actor(w, workload_config(w), e, scale, codec) for e in envs]
     await asyncio.gather(*(actors[p % len(actors)].run(p) for p in range(w.prompts)))
 
 

@@ -16,7 +16,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from statistics import fmean
 
-from benchmarks.rollout_parts import ENV, Actor, SleepingEnvs, config, script_of
+from benchmarks.rollout_parts import Actor, SleepingEnvs, script_of
+from benchmarks.workload_config import ENV, workload_config
 from openrlhf_tir.protocol import EnvSchema, StepReply, StepRequest
 from openrlhf_tir.rollout.step_batches import StepBatches
 from openrlhf_tir.rollout.workload import Workload
@@ -102,7 +103,7 @@ def rollout_s(w: Workload, wait_ms: float, where: str) -> float:
     async def main() -> float:
         envs = BatchingEnv(wait_ms) if where == "env" else SleepingEnvs(w.env_capacity)
         engine = StaticBatchEngine(w) if where == "static" else None
-        cfg = config(w, max_wait_ms=0 if where == "env" else wait_ms)
+        cfg = workload_config(w, rollout={"max_wait_ms": 0 if where == "env" else wait_ms})
         actor = Actor(w, cfg, envs, 1.0, engine=engine)
         await asyncio.gather(*(actor.run(p) for p in range(w.prompts)))
         return asyncio.get_running_loop().time()

@@ -35,7 +35,7 @@ async def late_training(c: Cluster, steps: int, scale: float | None) -> dict[str
     w = c.workload
     learner_s = w.prompts / w.saturated_groups_per_s
     fall, jump = Acceptance(w.late.start, w.late.end, steps), Acceptance(w.jump.start, w.jump.end, steps, jump=True)
-    facts: dict[str, float] = {}
+    facts: dict[str, float] = {"late_training_S": STALENESS}
     for name, depth in (("auto", "auto"), ("fixed", FIXED_BATCHES * w.prompts)):
         plan = Plan("pipeline", learner_s, scale or TIME_SCALE, steps, 2, fall, STALENESS, depth)
         f = await run(c, plan)

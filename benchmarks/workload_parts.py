@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from benchmarks.workload_config import ENV, workload_config
 from openrlhf_tir.config import Config
 from openrlhf_tir.rollout.workload import PROMPT_TOKENS, Acceptance, Workload
 from openrlhf_tir.types import Group, RewardParts, Task, Trajectory, Verdict
 
-ENV = "sleeping"
 SYNC_ROLLOUT = "sync_rollout"
 """The baseline, which is no mode of the pipeline."""
-PATIENCE_S = 3600.0
-"""Wall-clock deadline of groups and calls: nothing may fail because two cores were busy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,33 +33,13 @@ class Plan:
 
     def config(self, w: Workload, run_dir: str) -> Config:
         """What the pipeline is told. The last step is never reached: the run is cut after `steps`, with the engines at work as in mid-training."""
-        return Config.model_validate(
-            {
-                "run_dir": run_dir,
-                "actor": {"num_gpus_per_node": 1},
-                "rollout": {
-                    "batch_size": w.prompts,
-                    "n_samples_per_prompt": w.samples_per_prompt,
-                    "max_new_tokens": 1_000_000,
-                    "group_deadline_s": PATIENCE_S,
-                    "drift_check": 0.0,  # the emulated engine's tokens say nothing
-                },
-                "vllm": {"num_engines": w.engine.count, "max_num_seqs": w.engine.max_running},
-                "env": {
-                    "name": ENV,
-                    "protocol": "retool",
-                    "max_calls": w.tool_calls,
-                    "max_concurrency": w.env_capacity,
-                    "output_max_tokens": 100_000,
-                    "step_timeout_s": PATIENCE_S,
-                    "capacity_timeout_s": PATIENCE_S,
-                },
-                "pipeline": {"mode": "sync" if self.mode == SYNC_ROLLOUT else self.mode, "max_staleness": self.staleness, "depth": self.depth},
-                "train": {"max_steps": 1_000_000},
-                "data": {"max_len": 2_000_000},
-                "ckpt": {"save_steps": -1},
-            }
-        )
+        sections = {
+            "vllm": {"num_engines": w.engine.count},
+            "pipeline": {"mode": "sync" if self.mode == SYNC_ROLLOUT else self.mode, "max_staleness": self.staleness, "depth": self.depth},
+            "train": {"max_steps": 1_000_000},
+            "ckpt": {"save_steps": -1},
+        }
+        return workload_config(w, run_dir, **sections)
 
 
 class CharCodec:

@@ -10,9 +10,10 @@ import pytest
 
 from benchmarks.pipeline import SEED_FILE, bound_s, plans
 from benchmarks.rollout_parts import SleepingEnvs
+from benchmarks.workload_config import ENV
 from benchmarks.workload_engine import ScriptedEngine, parse
 from benchmarks.workload_late import efficiency
-from benchmarks.workload_parts import ENV, SYNC_ROLLOUT, CharCodec, NoReward, Plan, judge_of
+from benchmarks.workload_parts import SYNC_ROLLOUT, CharCodec, NoReward, Plan, judge_of
 from benchmarks.workload_predict import sync_rollout_seconds
 from benchmarks.workload_record import Record, Row
 from benchmarks.workload_table import median_of, ratio_name
