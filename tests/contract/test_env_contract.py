@@ -144,7 +144,7 @@ async def test_a_missed_deadline_is_a_timeout_in_time_and_stays_one(env):
     start = asyncio.get_running_loop().time()
     status, body, _ = await http.step(session, 0, subject.slow_action, deadline_s=0.4)
     assert (status, body["outcome"]) == (200, "timeout")
-    assert 0.35 < asyncio.get_running_loop().time() - start < 10.0
+    assert 0.35 < asyncio.get_running_loop().time() - start < 1.4
     assert (await http.step(session, 0, subject.slow_action))[1]["outcome"] == "timeout"
     assert (await http.step(session, 1, subject.slow_action))[1]["outcome"] == "ok"
 

@@ -47,21 +47,20 @@ async def test_verdicts_say_how_they_came_about(http, answer, gold, verdict):
     assert await verify(http, answer, gold) == verdict
 
 
-async def test_thousands_of_numerals_go_in_one_request(http):
-    """Patience for a machine under load; `benchmarks.env_servers` measures."""
+async def test_a_thousand_numerals_take_less_than_a_second(http):
     items = [{"answer": str(i), "gold": str(i - i % 2)} for i in range(2000)]
     start = time.perf_counter()
     _, body, _ = await http.send("POST", "/verify", json=items)
-    assert time.perf_counter() - start < 20.0
+    assert time.perf_counter() - start < 2.0
     assert [r["equal"] for r in body] == [i % 2 == 0 for i in range(2000)]
 
 
-async def test_a_thousand_requests_of_one_numeral_each_are_answered_soon(http):
+async def test_a_thousand_requests_of_one_numeral_each_take_about_a_second(http):
     """Patience for a machine under load; `benchmarks.env_servers` measures."""
     start = time.perf_counter()
     for first in range(0, 1000, 50):
         assert all(await asyncio.gather(*[verify(http, str(i), f"{i}.0") for i in range(first, first + 50)]))
-    assert time.perf_counter() - start < 60.0
+    assert time.perf_counter() - start < 8.0
 
 
 async def test_more_hanging_expressions_than_workers_keep_no_numeral_waiting(http):
@@ -69,8 +68,10 @@ async def test_more_hanging_expressions_than_workers_keep_no_numeral_waiting(htt
     hanging = [*(verify(http, HANGS, str(k)) for k in range(3)), *(http.step(s, 0, HANGS) for s in sessions)]
     hanging = [asyncio.create_task(h) for h in hanging]
     await http.until_running(6)
+    start = time.perf_counter()
     assert await verify(http, "7", "7.0") == (True, "exact")
     assert (await http.step(await http.open({"label": "7"}), 0, "7.0"))[1]["reward"] == 1.0
+    assert time.perf_counter() - start < 0.9  # less than one deadline
     assert not all(h.done() for h in hanging), "the numerals waited until every hanging expression had met its deadline"
     verdicts = await asyncio.gather(*hanging)
     assert verdicts[:3] == [(False, "timeout")] * 3
@@ -84,7 +85,7 @@ async def test_a_hanging_expression_costs_its_deadline_and_nobody_else(http):
     assert await verify(http, r"\sqrt{8}", r"2\sqrt2") == (True, "symbolic")
     assert not hanging.done()
     assert await hanging == (False, "timeout")
-    assert 0.9 < time.perf_counter() - start < 20.0
+    assert 0.9 < time.perf_counter() - start < 4.0
     assert await verify(http, r"\sqrt{8}", r"2\sqrt2") == (True, "symbolic")
 
 

@@ -21,5 +21,5 @@ async def test_callers_are_never_more_than_asked_for_and_every_failure_counts():
     load = await closed_loop(ask, 4, 0.2)
     answered = round(load.per_s * 0.2)
     assert most == 4
-    assert 10 <= load.p50_ms <= load.p99_ms < 5000
+    assert 10 <= load.p50_ms <= load.p99_ms < 200
     assert abs(load.failed - answered / 2) <= answered / 4 + 2

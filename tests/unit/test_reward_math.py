@@ -102,7 +102,7 @@ def test_text_that_repeats_itself_is_read_in_linear_time(text):
     for format in ("think_answer", "answer", "boxed"):
         find_answer(text, format)
     ZERO_V2.score(text)
-    assert time.perf_counter() - start < 10.0
+    assert time.perf_counter() - start < 0.5
 
 
 def test_the_parts_tell_code_use():

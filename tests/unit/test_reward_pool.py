@@ -54,12 +54,12 @@ def asks_for_ever(trajectory, task, cfg, ask):
         ask(max, time.monotonic_ns(), 0)
 
 
-async def test_numerals_are_scored_without_a_worker(pool_of):
+async def test_numerals_are_scored_without_a_worker_at_a_thousand_a_second(pool_of):
     pool = pool_of()
     start = time.perf_counter()
     for i in range(1000):
         assert (await pool.score(answer(str(i)), task(str(i - i % 2)))).correct is (i % 2 == 0)
-    assert time.perf_counter() - start < 20.0
+    assert time.perf_counter() - start < 1.0
     assert not pool.workers.started
 
 
@@ -71,7 +71,7 @@ async def test_a_hanging_answer_costs_its_deadline_and_nothing_else(pool_of):
     bad = await pool.score(answer(HOSTILE), task("7"))
     assert bad.reward == 0.0
     assert bad.parts["verify_timeout"] == 1.0
-    assert 0.9 < time.perf_counter() - start < 20.0
+    assert 0.9 < time.perf_counter() - start < 3.0
     good = await pool.score(answer(r"\sqrt{8}"), task(r"2\sqrt2"))
     assert good.reward == 1.0
     assert good.parts["verify_timeout"] == 0.0

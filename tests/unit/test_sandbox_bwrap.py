@@ -206,7 +206,7 @@ async def test_abstract_unix_sockets_of_the_host_are_not_there(sandbox):
 async def test_a_loop_ends_at_its_time_limit_as_the_models_error(sandbox):
     step = judge(await with_limits(sandbox, code_timeout_s=0.4).run("print('x', flush=True)\nwhile True: pass"))
     assert (step.observation, step.outcome, step.signals["error_type"]) == ("TimeLimitExceeded", "model_error", "time_limit")
-    assert 0.4 <= step.signals["seconds"] < 20
+    assert 0.4 <= step.signals["seconds"] < 3
 
 
 async def test_nothing_survives_the_deadline(sandbox):
@@ -304,7 +304,7 @@ async def test_large_output_is_cut_but_the_program_is_not(sandbox):
 async def test_an_output_flood_is_stopped_while_it_runs(sandbox):
     step = judge(await sandbox.run("while True: print('y' * 10_000)"))
     assert (step.outcome, step.signals["error_type"], step.signals["stdout_truncated"]) == ("model_error", "output_flood", True)
-    assert step.signals["seconds"] < 20
+    assert step.signals["seconds"] < 2.5
 
 
 async def test_a_flood_of_stderr_is_stopped_too(sandbox):
