@@ -1,8 +1,8 @@
 """The quickstart's base model: files, cold start on the session's learner, gates on its engines.
 
-    run_dir/data/{train,test}.jsonl      problems
-    run_dir/init                         random weights, tokenizer
-    run_dir/base                         the cold-started model; base/figures.json says that it passed its gates
+run_dir/data/{train,test}.jsonl      problems
+run_dir/init                         random weights, tokenizer
+run_dir/base                         the cold-started model; base/figures.json says that it passed its gates
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Rows: groups of trajectories -> the rows this rank trains, with their advantages. numpy only.
 
-    TrainBatch + groups -> advantages per token (raw) -> [ranks add up their moments] -> whitened -> Row
+TrainBatch + groups -> advantages per token (raw) -> [ranks add up their moments] -> whitened -> Row
 """
 
 from __future__ import annotations

@@ -71,7 +71,7 @@ def test_what_ended_an_execution_survives_the_way_through_the_api(killed):
 @pytest.mark.parametrize(
     ("stderr", "compiled"),
     [
-        ('  File "/tmp/main.py", line 1\n    x = (\n        ^\nSyntaxError: \'(\' was never closed\n', False),
+        ("  File \"/tmp/main.py\", line 1\n    x = (\n        ^\nSyntaxError: '(' was never closed\n", False),
         ('Traceback (most recent call last):\n  File "/tmp/main.py", line 1, in <module>\nSyntaxError: raised\n', True),
         ("ValueError: no\n", True),
         ("", True),
