@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import tempfile
 import time
+from array import array
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,7 +32,7 @@ MATCH_BATCHES = 3
 
 @dataclass(slots=True)
 class Result:
-    """Of the steps after warm-up. Shares are of time; `rows[name]` has a number per step, the warm-up's included."""
+    """Of the steps after warm-up. Shares are of time; `rows[name]` has a number per step, the warm-up's included; 8 bytes each."""
 
     steps: int
     seconds: float
@@ -49,7 +50,7 @@ class Result:
     acceptance: float
     bound_s: float
     """Fastest step possible: max(learner, saturated engines at the acceptance that was met)."""
-    rows: dict[str, list[float]]
+    rows: dict[str, array[float]]
     wall_s: float
     cpu_s: float
 
@@ -164,7 +165,7 @@ def _result(workload: Workload, figures: Figures, learner: SimulatedLearner, war
         ends=dict(figures.ends),
         acceptance=acceptance,
         bound_s=max(learner.seconds, workload.prompts / acceptance / workload.saturated_groups_per_s),
-        rows={name: list(values) for name, values in rows.items()},
+        rows=rows,
         wall_s=wall_s,
         cpu_s=cpu_s,
     )
