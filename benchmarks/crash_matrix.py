@@ -1,14 +1,16 @@
 """Crash matrix: `kill -9` of every process of a training run at random moments. Does it recover, and is the result the same?
 
     undisturbed     the toy job once: Ray, learner on two ZeRO-3 ranks, rollout actor, sandbox server, S = 0, the deterministic engine
-    trial           the same job; at a random moment of its training one process is killed: the controller, a rollout actor, a learner rank, or
+    trial           the same job; at random moments of its training processes are killed: the controller, a rollout actor, a learner rank, or
                     the environment server. Nobody helps: `--train.max_restarts` may start it again; only if that ends, `--resume` is given.
+                    With `--kills 5` one run loses all five, in a random order; one that is due while another recovers is not put off.
 
 Passed: exit code 0, every prompt has exactly one end in the ledger (`audit`), every step has one row of metrics, and the final weights are
 those of the undisturbed run, bit for bit. With `--engine vllm` batching moves last bits and with `--mode pipeline` timing decides which
 version samples what: then the held-out accuracies are shown side by side (with a model that can be right, `--model`), weights are not compared.
 
-    python -m benchmarks.crash_matrix --trials 10 --seed 0      a trial takes a minute or two on two cores
+    python -m benchmarks.crash_matrix --trials 10 --seed 0      a trial takes a minute or two on two cores, most of it imports
+    python -m benchmarks.crash_matrix --trials 10 --kills 5 --steps 20
     python -m benchmarks.crash_matrix --quick                   3 trials
     python -m benchmarks.crash_matrix --model runs/quickstart/base --engine vllm --mode pipeline --steps 30
 
@@ -30,6 +32,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -46,6 +49,7 @@ BATCH, SAMPLES = 4, 4
 TARGETS = ("controller", "rollout-0", "learner-0", "learner-1", "env")
 TIMEOUT_S = 900
 RESUMES = 2
+RESTARTS = 3
 
 
 @dataclass(frozen=True)
@@ -64,18 +68,27 @@ class Job:
 
 
 @dataclass
-class Trial:
+class Kill:
     target: str
-    after_s: float
-    """Seconds of training after which it was killed."""
+    due: float
+    """Steps of training done; the fraction is waited for by the clock."""
+    at_step: int | None = None
+    """The last finished step when it was killed; None: the run was over before, nothing was killed."""
+
+
+@dataclass
+class Trial:
+    kills: list[Kill]
     seconds: float
     recovered: str
     """"alone", "resume" (somebody had to give --resume), or "" (not at all)."""
     audit_clean: bool
     weights_equal: bool | None
     accuracy: float | None
-    at_step: int | None
-    """The last finished step when it was killed; None: the run was over before, nothing was killed."""
+
+    @property
+    def passed(self) -> bool:
+        return bool(self.recovered) and self.audit_clean and self.weights_equal is not False
 
 
 def command(run_dir: Path, job: Job) -> list[str]:
@@ -92,7 +105,7 @@ def command(run_dir: Path, job: Job) -> list[str]:
         "rollout.n_samples_per_prompt": SAMPLES,
         "rollout.min_valid": SAMPLES,
         "train.max_steps": job.steps,
-        "train.max_restarts": 3,
+        "train.max_restarts": RESTARTS,
         "ckpt.save_steps": 2,
         "logger.tensorboard": "false",
     }
@@ -134,21 +147,26 @@ def start(args: list[str], log: Path) -> subprocess.Popen:
         return subprocess.Popen(args, stdout=out, stderr=out, cwd=ROOT, env=env, start_new_session=True)
 
 
-def kill_at(process: subprocess.Popen, run_dir: Path, target: str, after_s: float) -> int | None:
-    """Kill -9 `after_s` seconds after training began; returns the last finished step then, None when the run was over before."""
+def last_step(run_dir: Path) -> int:
+    return max(metrics.read(run_dir).get("step", [0]), default=0)
+
+
+def kill_when_due(process: subprocess.Popen, run_dir: Path, kill: Kill, step_s: float) -> None:
+    """Kill -9 of the target. Waits for it to be up, not for what else is being started again."""
     deadline = time.monotonic() + TIMEOUT_S
-    while not (run_dir / "ledger.jsonl").exists() and time.monotonic() < deadline and process.poll() is None:
+
+    def goes_on() -> bool:
+        return process.poll() is None and time.monotonic() < deadline
+
+    while not ((run_dir / "ledger.jsonl").exists() and last_step(run_dir) >= int(kill.due)) and goes_on():
         time.sleep(0.1)
-    time.sleep(after_s)
-    victim = None
-    while victim is None and process.poll() is None and time.monotonic() < deadline:
-        victim = find(controller_of(psutil.Process(process.pid)), target)
+    time.sleep(kill.due % 1 * step_s)
+    while goes_on():
+        if (victim := find(controller_of(psutil.Process(process.pid)), kill.target)) is not None:
+            kill.at_step = last_step(run_dir)
+            victim.kill()
+            return
         time.sleep(0.1)
-    step = max(metrics.read(run_dir).get("step", [0]), default=0)
-    if victim is None:
-        return None
-    victim.kill()
-    return step
 
 
 def end(process: subprocess.Popen) -> int:
@@ -174,11 +192,12 @@ def outcome(run_dir: Path) -> tuple[str, float | None]:
     return digest_file(run_dir / "model" / "model.safetensors"), trained and trained["accuracy"]
 
 
-def trial(run_dir: Path, job: Job, target: str, after_s: float, expected: str) -> Trial:
+def trial(run_dir: Path, job: Job, kills: list[Kill], step_s: float, expected: str) -> Trial:
     run_dir.mkdir()
     args, log, began = command(run_dir, job), run_dir / "log", time.monotonic()
     process = start(args, log)
-    step = kill_at(process, run_dir, target, after_s)
+    for kill in kills:
+        kill_when_due(process, run_dir, kill, step_s)
     code, recovered = end(process), "alone"
     for _ in range(RESUMES):
         if code == 0:
@@ -186,9 +205,9 @@ def trial(run_dir: Path, job: Job, target: str, after_s: float, expected: str) -
         code, recovered = end(start([*args, "--resume"], log)), "resume"
     seconds = round(time.monotonic() - began, 1)
     if code != 0:
-        return Trial(target, round(after_s, 2), seconds, "", False, False if job.exact else None, None, step)
+        return Trial(kills, seconds, "", False, False if job.exact else None, None)
     digest, accuracy = outcome(run_dir)
-    return Trial(target, round(after_s, 2), seconds, recovered, clean(run_dir, job.steps), digest == expected if job.exact else None, accuracy, step)
+    return Trial(kills, seconds, recovered, clean(run_dir, job.steps), digest == expected if job.exact else None, accuracy)
 
 
 def undisturbed(run_dir: Path, job: Job) -> tuple[str, float | None, float]:
@@ -200,9 +219,20 @@ def undisturbed(run_dir: Path, job: Job) -> tuple[str, float | None, float]:
     return *outcome(run_dir), json.loads((run_dir / "summary.json").read_text())["seconds"]["training"]
 
 
+def planned(args: argparse.Namespace, rng: random.Random) -> Iterator[list[Kill]]:
+    """The kills of each trial, in the order in which they are due. Targets take turns where a trial has only one."""
+    if args.quick:
+        targets = [["controller"], ["learner-1"], ["env"]]
+    else:
+        targets = [[TARGETS[i % len(TARGETS)]] if args.kills == 1 else rng.sample(TARGETS, args.kills) for i in range(args.trials)]
+    for wanted in targets:
+        yield [Kill(target, round(due, 2)) for target, due in zip(wanted, sorted(rng.uniform(0, args.steps) for _ in wanted), strict=True)]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--trials", type=int, default=10)
+    parser.add_argument("--kills", type=int, default=1, choices=range(1, len(TARGETS) + 1), help="in each trial, of different processes")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--quick", action="store_true", help="3 trials")
     parser.add_argument("--engine", choices=("torch", "vllm"), default="torch")
@@ -219,20 +249,20 @@ def main() -> None:
     job = Job(work, args.model and args.model.absolute(), args.engine, args.mode, args.steps)
     digest, accuracy, seconds = undisturbed(work / "undisturbed", job)
     print(f"undisturbed: {seconds:.1f} s of training", flush=True)
-    rng, trials = random.Random(args.seed), []
-    for i in range(3 if args.quick else args.trials):
-        target = TARGETS[i % len(TARGETS)] if not args.quick else ("controller", "learner-1", "env")[i]
-        done = trial(work / f"trial_{i:02d}", job, target, rng.uniform(0, seconds), digest)
-        trials.append(done)
+    trials = []
+    for i, kills in enumerate(planned(args, random.Random(args.seed))):
+        trials.append(done := trial(work / f"trial_{i:02d}", job, kills, seconds / args.steps, digest))
         print(f"{i:3d} {json.dumps(asdict(done))}", flush=True)
-    passed = [t for t in trials if t.recovered and t.audit_clean and t.weights_equal is not False]
+    passed = [t for t in trials if t.passed]
     if len(passed) == len(trials) and not args.keep:
         shutil.rmtree(work)
     else:
         print(f"runs: {work}")
+    killed = Counter(k.target for t in trials for k in t.kills if k.at_step is not None)
     summary = {
         "trials": len(trials),
-        "killed": sum(t.at_step is not None for t in trials),
+        "killed": killed.total(),
+        "killed_by_target": dict(sorted(killed.items())),
         "passed": len(passed),
         "recovered_alone": sum(t.recovered == "alone" for t in trials),
         "recovered_by_resume": sum(t.recovered == "resume" for t in trials),
