@@ -5,17 +5,21 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+from collections import Counter
+from collections.abc import Callable
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from openrlhf_tir.config import Config
 from openrlhf_tir.errors import InfraError
 from openrlhf_tir.pipeline.checkpoint import Checkpoints
 from openrlhf_tir.pipeline.loop import Pipeline
 from openrlhf_tir.pipeline.observer import Observer
-from openrlhf_tir.replay.ledger import Ledger
+from openrlhf_tir.replay.ledger import Audit, Ledger
+from openrlhf_tir.simulation.virtual_loop import run
 from openrlhf_tir.types import KEEP, Group, GroupKey, GroupMeta, Segment, StepReport, Task, Trajectory, Verdict
 from openrlhf_tir.weights.publisher import PublishReport
 
@@ -47,6 +51,16 @@ def group_of(key: GroupKey, version: int, verdict: Verdict = KEEP, failed: str |
     stats = {"calls": 0.0, "truncated": 0.0}
     meta = GroupMeta(key, verdict, [0, 1], [0.0, 1.0], [False, True], [False, True], [2, 2], [2, 2], 2, version, failed=failed, stats=stats)
     return meta, Group(key, Task("p", "0"), trajectories)
+
+
+def fate_of(drop: float, fault: float) -> Callable[[random.Random], str]:
+    """A group's fate by chance: dropped by a filter, failed in either way (half of `fault` each), or kept."""
+
+    def fate(r: random.Random) -> str:
+        x = r.random()
+        return "accuracy_high" if x < drop else "!env" if x < drop + fault / 2 else "?timeout" if x < drop + fault else ""
+
+    return fate
 
 
 class FakeRollout:
@@ -177,3 +191,36 @@ def pipeline(run_dir: Path, *, prompts=None, rollout=None, learner=None, metrics
         observer=Observer(metrics or MemoryMetrics(), Silent(), Silent()),
         measure=flags.get("evaluate"),
     )
+
+
+def seconds_of(p: Pipeline) -> float:
+    """Virtual seconds of the whole run."""
+
+    async def timed() -> float:
+        start = asyncio.get_running_loop().time()
+        await p.run()
+        return asyncio.get_running_loop().time() - start
+
+    return run(timed())
+
+
+def what_stops(p: Pipeline, kind: type[Exception]) -> str:
+    """Run `p`, which must end by one error of this kind: what it says."""
+    with pytest.raises(ExceptionGroup) as e:
+        run(p.run())
+    (error,) = e.value.exceptions
+    assert isinstance(error, kind)
+    return str(error)
+
+
+def ages(learner: FakeLearner) -> list[int]:
+    """Version at training - oldest token's version, of each trained group."""
+    return [version - oldest for version, _, oldest in learner.trained]
+
+
+def ends_of(report: Audit, prompts: int) -> Counter[str]:
+    """How many prompts ended in which way; each exactly once, with nothing left open."""
+    assert report.errors == report.open == []
+    ends = Counter({name: n for name, n in report.ended.items() if not name.startswith("requeued")})
+    assert ends.total() == prompts
+    return ends

@@ -24,9 +24,8 @@ from openrlhf_tir.rollout.turns.retool import ReTool
 from openrlhf_tir.rollout.workload import PROMPT_TOKENS, Acceptance, EngineSpec, Script, Workload
 from openrlhf_tir.simulation.parts import TASK
 from openrlhf_tir.simulation.rollout import SimulatedRollout
+from openrlhf_tir.simulation.virtual_loop import run
 from openrlhf_tir.types import GroupKey, Sampling, Task
-
-from .virtual_time import run
 
 ALL = Acceptance(1.0, 1.0, 12)
 

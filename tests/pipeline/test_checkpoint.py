@@ -9,9 +9,9 @@ import pytest
 
 from openrlhf_tir.errors import ConfigError
 from openrlhf_tir.replay.ledger import audit
+from openrlhf_tir.simulation.virtual_loop import run
 
 from .fakes import FakeLearner, FakePrompts, FakeRollout, pipeline
-from .virtual_time import run
 
 
 async def seconds(p) -> float:

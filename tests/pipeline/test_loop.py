@@ -2,40 +2,27 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from openrlhf_tir.replay.ledger import audit
+from openrlhf_tir.simulation.virtual_loop import run
 
-from .fakes import FakeLearner, FakePrompts, FakeRollout, pipeline
-from .virtual_time import run
-
-
-def staleness(learner: FakeLearner) -> list[int]:
-    return [version - oldest for version, _, oldest in learner.trained]
+from .fakes import FakeLearner, FakePrompts, FakeRollout, ages, ends_of, fate_of, pipeline, seconds_of
 
 
 def test_sync_trains_every_token_with_the_version_that_sampled_it(tmp_path):
     p = pipeline(tmp_path, mode="sync", max_steps=5)
     run(p.run())
-    assert staleness(p.learner) == [0] * 10
+    assert ages(p.learner) == [0] * 10
     assert p.publisher.live_at_push == [0] * 6
 
 
 def test_sync_takes_rollout_plus_training_time_and_one_step_overlaps_them(tmp_path):
     """Rollout 1 s, training 1 s, push 0.1 s: sync needs 2.1 s a step; one_step hides training behind rollout: 1.1 s after the first."""
-    import asyncio
-
-    async def seconds(p):
-        start = asyncio.get_running_loop().time()
-        await p.run()
-        return asyncio.get_running_loop().time() - start
-
-    sync = run(seconds(pipeline(tmp_path / "a", mode="sync", max_steps=5)))
-    overlapped = run(seconds(pipeline(tmp_path / "b", mode="one_step", max_steps=5)))
+    sync = seconds_of(pipeline(tmp_path / "a", mode="sync", max_steps=5))
+    overlapped = seconds_of(pipeline(tmp_path / "b", mode="one_step", max_steps=5))
     assert sync == pytest.approx(0.1 + 5 * 2.1)
     assert overlapped == pytest.approx(0.1 + 2.1 + 4 * 1.1)
 
@@ -44,7 +31,7 @@ def test_one_step_never_pushes_into_a_running_rollout(tmp_path):
     p = pipeline(tmp_path, mode="one_step", max_steps=6, rollout=FakeRollout(latency=lambda r: r.uniform(0.5, 3)))
     run(p.run())
     assert set(p.publisher.live_at_push) == {0}
-    assert max(staleness(p.learner)) == 1
+    assert max(ages(p.learner)) == 1
 
 
 def test_pipeline_pushes_while_groups_roll(tmp_path):
@@ -66,22 +53,13 @@ def test_pipeline_pushes_while_groups_roll(tmp_path):
 def test_no_interleaving_breaks_staleness_conservation_or_the_ledger(tmp_path_factory, seed, mode, S, B, drop, fault, slow):
     """Random latencies, drops and faults over finite data: every prompt ends once, staleness never exceeds S, nothing deadlocks."""
 
-    def fate(r):
-        x = r.random()
-        return "accuracy_high" if x < drop else "!env" if x < drop + fault / 2 else "?timeout" if x < drop + fault else ""
-
-    rollout = FakeRollout(seed, latency=lambda r: r.choice([0.1, 1.0, slow]), fate=fate)
+    rollout = FakeRollout(seed, latency=lambda r: r.choice([0.1, 1.0, slow]), fate=fate_of(drop, fault))
     p = pipeline(
         tmp_path_factory.mktemp("run"), mode=mode, S=S if mode.startswith("pipeline") else None, B=B, rollout=rollout, prompts=FakePrompts(40), max_steps=1000
     )
     run(p.run())
-    assert max(staleness(p.learner), default=0) <= p.S
-    report = audit(p.ledger.path)
-    assert report.errors == []
-    assert report.open == []
-    ends = Counter({k: n for k, n in report.ended.items() if not k.startswith("requeued")})
-    assert ends.total() == 40
-    assert len(p.learner.trained) == ends["trained"]
+    assert max(ages(p.learner), default=0) <= p.S
+    assert len(p.learner.trained) == ends_of(audit(p.ledger.path), 40)["trained"]
 
 
 def test_batches_take_the_oldest_dispatched_not_the_first_finished(tmp_path):
@@ -136,4 +114,4 @@ def test_after_a_crash_a_resume_trains_every_prompt_exactly_once(tmp_path, crash
     report = audit(second.ledger.path)
     assert report.errors == [] and report.open == []
     assert sorted(report.trained) == [(0, i) for i in range(prompts)]
-    assert max(staleness(second.learner)) <= 2
+    assert max(ages(second.learner)) <= 2

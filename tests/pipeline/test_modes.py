@@ -6,9 +6,9 @@ import pytest
 
 from openrlhf_tir.errors import ConfigError
 from openrlhf_tir.settings import load
+from openrlhf_tir.simulation.virtual_loop import run
 
 from .fakes import FakeLearner, FakeRollout, pipeline
-from .virtual_time import run
 
 PRESETS = {"sync": (0, True), "one_step": (1, True), "pipeline": (2, False), "pipeline_drain": (1, True)}
 """mode -> (default S, whether a push waits until nothing rolls)."""

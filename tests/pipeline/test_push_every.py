@@ -9,9 +9,9 @@ from pydantic import ValidationError
 
 from openrlhf_tir.config import Pipeline as PipelineConfig
 from openrlhf_tir.pipeline.budget import Budget
+from openrlhf_tir.simulation.virtual_loop import run
 
 from .fakes import FakePrompts, FakeRollout, pipeline
-from .virtual_time import run
 
 
 def test_every_second_version_is_pushed_and_the_last(tmp_path):

@@ -4,21 +4,14 @@ from __future__ import annotations
 
 import asyncio
 
-import pytest
-
 from openrlhf_tir.errors import StallError
+from openrlhf_tir.simulation.virtual_loop import run
 
-from .fakes import FakeLearner, FakePrompts, FakeRollout, pipeline
-from .virtual_time import run
+from .fakes import FakeLearner, FakePrompts, FakeRollout, pipeline, what_stops
 
 
 def stalled(p) -> str:
-    """What the run says when it gives up."""
-    with pytest.raises(ExceptionGroup) as e:
-        run(p.run())
-    (stall,) = e.value.exceptions
-    assert isinstance(stall, StallError)
-    return str(stall)
+    return what_stops(p, StallError)
 
 
 def test_groups_that_never_end_are_named_with_their_number_actor_and_environment(tmp_path):

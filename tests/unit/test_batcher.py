@@ -14,8 +14,8 @@ from openrlhf_tir.errors import EngineError, QueueFull
 from openrlhf_tir.rollout.batcher import Batcher
 from openrlhf_tir.rollout.fair_queue import FairQueue
 from openrlhf_tir.rollout.histogram import Histogram
+from openrlhf_tir.simulation.virtual_loop import run
 from openrlhf_tir.types import Completion, Sampling
-from tests.pipeline.virtual_time import run
 
 DONE = Completion(np.array([1]), np.zeros(1), np.zeros(1), "x", "stop")
 

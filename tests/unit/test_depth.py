@@ -131,6 +131,14 @@ def test_queues_cut_the_cap_by_a_twentieth_once_per_half_round_and_then_it_grows
     assert depth.cap == pytest.approx(96, abs=0.01)
 
 
+def test_engines_are_full_when_more_than_three_tenths_of_what_runs_waits_and_not_before():
+    def cap_with(waiting: float) -> float:
+        return learn(auto(B=8, start=24), [True] * 12, rolling=23, engines={"running": 100.0, "waiting": waiting, "preemptions": 0.0}).cap
+
+    assert cap_with(30.0) > 24
+    assert cap_with(31.0) < 24
+
+
 def test_a_preemption_cuts_the_cap_by_three_tenths():
     preempted = {**FREE, "preemptions": 1.0}
     depth = learn(auto(start=100), [True] * 50, rolling=99, engines=FREE)

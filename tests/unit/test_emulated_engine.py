@@ -9,8 +9,8 @@ import pytest
 from openrlhf_tir.errors import EngineError
 from openrlhf_tir.rollout.emulated_engine import EmulatedEngine, Written
 from openrlhf_tir.rollout.workload import EngineSpec
+from openrlhf_tir.simulation.virtual_loop import run
 from openrlhf_tir.types import Sampling
-from tests.pipeline.virtual_time import run
 
 SPEC = EngineSpec(1, 4, 10_000, ((1, 10.0), (2, 16.0)), 1000.0, 0.0)
 """One sequence decodes 10 tokens/s, two 8 tokens/s each; prefill 1 ms per token."""

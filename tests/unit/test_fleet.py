@@ -8,8 +8,7 @@ import pytest
 
 from openrlhf_tir.errors import EngineGone, PipelineError
 from openrlhf_tir.rollout.fleet import Fleet
-
-from ..pipeline.virtual_time import run
+from openrlhf_tir.simulation.virtual_loop import run
 
 
 class FakeActor:

@@ -10,8 +10,8 @@ import pytest
 
 from openrlhf_tir.errors import EnvError
 from openrlhf_tir.rollout.selection import hopeless, select
+from openrlhf_tir.simulation.virtual_loop import run
 from openrlhf_tir.types import Completion, GroupKey, RewardParts, Task, Trajectory, Verdict
-from tests.pipeline.virtual_time import run
 from tests.unit.test_group import KEY, Envs, IndexEngine, runner
 
 IDS = np.zeros(1, np.int32)

@@ -15,7 +15,7 @@ from openrlhf_tir.rollout.env_client import EnvClient
 from openrlhf_tir.rollout.env_http import Broken, Full
 from openrlhf_tir.rollout.server import serve
 from openrlhf_tir.rollout.step_batches import StepBatches
-from tests.pipeline.virtual_time import run
+from openrlhf_tir.simulation.virtual_loop import run
 
 
 class Server:
