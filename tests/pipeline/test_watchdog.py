@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 
 from openrlhf_tir.errors import StallError
 from openrlhf_tir.simulation.virtual_loop import run
@@ -74,3 +75,17 @@ def test_a_phase_that_ends_in_time_is_no_stall(tmp_path):
         return asyncio.get_running_loop().time()
 
     assert run(seconds()) > 50
+
+
+def test_when_everything_fails_the_run_stops_after_a_batch_of_failures_and_names_the_last(tmp_path):
+    """B = 2, one reissue: the third group in a row that failed for good."""
+    said = stalled(pipeline(tmp_path, B=2, reissues=1, rollout=FakeRollout(fate=lambda r: "?env_error")))
+    assert "3 groups in a row failed for good, the last by 'env_error' after 2 tries" in said
+
+
+def test_failures_between_groups_that_end_well_stop_nothing(tmp_path):
+    """Two of three groups fail for good, two in a row at most."""
+    fates = itertools.cycle(["?env_error", "?env_error", ""])
+    p = pipeline(tmp_path, mode="sync", B=2, reissues=0, max_steps=5, rollout=FakeRollout(latency=lambda r: 1.0, fate=lambda r: next(fates)))
+    run(p.run())
+    assert p.version == 5 and p.budget.states["failed"] >= 18
