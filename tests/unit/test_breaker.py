@@ -67,9 +67,29 @@ def test_every_answer_in_trial_lets_one_more_call_in_at_once():
     fail(b, 1)
     b.healthy()
     b.leave(b.enter(), answered=True)
-    tickets = [b.enter(), b.enter()]
+    tickets = [b.enter()]
+    assert b.admits
+    tickets.append(b.enter())
     assert not b.admits
     b.failed(tickets[0], "boom")
     assert b.state == "open"
     b.leave(tickets[1], answered=True)
     assert b.state == "open" and not b.admits
+
+
+def test_one_failure_in_trial_opens_it_whatever_the_threshold():
+    b = Breaker(threshold=3)
+    fail(b, 3)
+    b.healthy()
+    fail(b, 1)
+    assert b.state == "open"
+
+
+def test_a_call_from_before_makes_no_room_in_trial():
+    b = Breaker(threshold=1)
+    old = b.enter()
+    fail(b, 1)
+    b.healthy()
+    b.enter()
+    b.leave(old, answered=True)
+    assert not b.admits

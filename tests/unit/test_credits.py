@@ -84,6 +84,14 @@ async def test_giving_up_leaves_no_credit_behind():
     assert (c.in_flight, c.waiting) == (0, 0)
 
 
+async def test_who_waited_in_vain_waits_no_more():
+    c = Credits(most=1)
+    await c.acquire(1)
+    with pytest.raises(TimeoutError):
+        await c.acquire(0.01)
+    assert c.waiting == 0
+
+
 async def test_actors_that_share_a_server_come_to_equal_shares():
     """A server with 24 places; one actor came long before the other."""
     first, second, room = Credits(most=64), Credits(most=64), 24

@@ -89,14 +89,22 @@ async def test_a_full_member_is_asked_again_when_it_said_so():
 
 
 async def test_a_draining_member_ends_its_groups_and_gets_no_more():
+    """Though the other one has the greater load."""
     r = router("a", "b")
-    async with r.place("p") as mine:
+    async with r.place("p") as mine, r.place("q", 16) as other:
         leaving = asyncio.create_task(r.drained(mine))
         await asyncio.sleep(0)
-        other = {"a": "b", "b": "a"}[mine]
+        assert {mine, other} == {"a", "b"}
         assert {await home(r, f"p{i}") for i in range(20)} == {other}
         assert not leaving.done()
     await asyncio.wait_for(leaving, 1)
+
+
+async def test_the_prompts_that_came_longest_ago_are_forgotten(monkeypatch):
+    monkeypatch.setattr("openrlhf_tir.rollout.router.HOMES", 3)
+    r = router("a", "b")
+    await run(r, PROMPTS[:5])
+    assert len(r._homes) == 3
 
 
 async def test_groups_wait_for_a_member_to_join():
