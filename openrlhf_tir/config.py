@@ -350,7 +350,9 @@ class Ckpt(Section):
     path: str = Field("ckpt", description="directory of resumable checkpoints, relative to run_dir")
     save_steps: int = Field(20, ge=-1, description="every so many updates; -1: none but the last")
     max_num: int = Field(2, ge=1, description="how many are kept, the best by evaluation not counted")
-    best_metric_key: str = Field("eval/accuracy", description="the checkpoint with the highest value of this evaluation metric is kept; 'none': off")
+    best_metric_key: str = Field(
+        "eval/accuracy", description="the checkpoint with the highest value of this evaluation metric is kept and exported to <output_dir>_best; 'none': off"
+    )
     output_dir: str = Field("model", description="directory of the final HF export, relative to run_dir")
 
 

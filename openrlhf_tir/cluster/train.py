@@ -102,6 +102,11 @@ async def run_training(
     summaries.write(cfg.run_dir, summary)
     session.console.print(summaries.table(summary))
     session.console.print(f"report: {build_report(cfg.run_dir)}\nmodel:  {model}", soft_wrap=True)
+    name, score = checkpoints.best()
+    if name:
+        best = model.with_name(f"{model.name}_best")
+        await checkpoints.export_best(session.learner, best)
+        session.console.print(f"best:   {best} ({cfg.ckpt.best_metric_key} = {score:.4g}, {name})", soft_wrap=True)
     return summary
 
 

@@ -88,6 +88,12 @@ class Checkpoints:
         row = json.loads(path.read_text())
         return row["checkpoint"], row["score"]
 
+    async def export_best(self, learner: Learner, directory: Path) -> None:
+        """The best checkpoint's weights as a model. The learner holds them afterwards: for the end of a run."""
+        name, _ = self.best()
+        await learner.load(self.directory / name / "learner")
+        await learner.export(directory)
+
     def clear(self) -> None:
         """Forget all checkpoints: a new run starts here."""
         shutil.rmtree(self.directory, ignore_errors=True)

@@ -121,6 +121,10 @@ class FakeLearner:
         self.version = json.loads((directory / "learner.json").read_text())["version"]
         return self.version
 
+    async def export(self, directory: Path):
+        directory.mkdir()
+        (directory / "version").write_text(str(self.version))
+
 
 class FakePublisher:
     def __init__(self, rollout: FakeRollout, seconds: float = 0.1) -> None:

@@ -81,6 +81,9 @@ def test_the_best_by_evaluation_is_kept_besides_the_last_two(tmp_path):
     run(p.run())
     assert kept(tmp_path) == ["step_000003", "step_000004", "step_000006"]
     assert json.loads((tmp_path / "ckpt" / "best.json").read_text()) == {"checkpoint": "step_000003", "score": 0.9}
+    assert p.learner.version == 6
+    run(p.checkpoints.export_best(p.learner, tmp_path / "model_best"))
+    assert (tmp_path / "model_best" / "version").read_text() == "3"
 
 
 def test_a_resumed_run_knows_the_best_score(tmp_path):
