@@ -10,10 +10,12 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from ..config import Config
-from ..errors import ConfigError, unknown
+from ..errors import ConfigError, EnvError, TirError, unknown
 
 SERVERS = {"python_tir": "env_servers.python_tir", "echo": "env_servers.echo"}
-START_TIMEOUT_S = 60
+START_TIMEOUT_S = 120
+STARTS = 3
+"""How often one that is killed while it starts is started again at once, the first included."""
 RESTART_PAUSE_S = 2.0
 log = logging.getLogger(__name__)
 
@@ -44,7 +46,25 @@ class _Server:
         self.log = Path(cfg.run_dir) / "env_server.log"
 
     async def start(self, port: int) -> str:
-        """Returns the URL once the server answers. Raises ConfigError with the log's end when it does not come up."""
+        """Returns the URL once the server answers. Raises ConfigError when it ends by itself, EnvError when it is killed or hangs; with the log's end."""
+        for _ in range(STARTS):
+            await self._spawn(port)
+            try:
+                async with asyncio.timeout(START_TIMEOUT_S):
+                    while not self.port_file.exists() and self.process.returncode is None:
+                        await asyncio.sleep(0.05)
+            except TimeoutError:
+                self.process.kill()
+                raise EnvError(self._said(f"did not start within {START_TIMEOUT_S} s")) from None
+            if self.port_file.exists():
+                self.port = int(self.port_file.read_text())
+                return f"http://127.0.0.1:{self.port}"
+            if self.process.returncode >= 0:
+                raise ConfigError(self._said(f"did not start: it ended with code {self.process.returncode}"))
+            log.warning("the %s environment server was killed by signal %s while it started", self.cfg.env.name, -self.process.returncode)
+        raise EnvError(self._said(f"was killed {STARTS} times while it started"))
+
+    async def _spawn(self, port: int) -> None:
         self.port_file.unlink(missing_ok=True)
         args = ["--host", "127.0.0.1", "--port", str(port), "--port-file", str(self.port_file), "--die-with-parent"]
         if self.cfg.env.name == "python_tir":
@@ -52,14 +72,9 @@ class _Server:
             args += ["--stateful"] if self.cfg.env.stateful else []
         with self.log.open("ab") as log:
             self.process = await asyncio.create_subprocess_exec(sys.executable, "-m", SERVERS[self.cfg.env.name], *args, stdout=log, stderr=log)
-        deadline = asyncio.get_running_loop().time() + START_TIMEOUT_S
-        while not self.port_file.exists():
-            if self.process.returncode is not None or asyncio.get_running_loop().time() > deadline:
-                tail = self.log.read_text(errors="replace")[-600:]
-                raise ConfigError(f"The {self.cfg.env.name} environment server did not start. Its log ({self.log}) ends:\n{tail}")
-            await asyncio.sleep(0.05)
-        self.port = int(self.port_file.read_text())
-        return f"http://127.0.0.1:{self.port}"
+
+    def _said(self, what: str) -> str:
+        return f"The {self.cfg.env.name} environment server {what}. Its log ({self.log}) ends:\n{self.log.read_text(errors='replace')[-600:]}"
 
     async def keep_alive(self) -> None:
         """Start it again on the same port whenever it dies; the env client retries meanwhile.
@@ -71,7 +86,7 @@ class _Server:
             log.warning("the %s environment server ended with code %s; starting it again", self.cfg.env.name, self.process.returncode)
             try:
                 await self.start(self.port)
-            except ConfigError as e:
+            except TirError as e:
                 log.error("%s", e)
                 await asyncio.sleep(RESTART_PAUSE_S)
 

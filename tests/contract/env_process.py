@@ -14,7 +14,7 @@ from typing import Any
 
 import aiohttp
 
-START_TIMEOUT_S = 30.0
+START_TIMEOUT_S = 120.0
 
 
 @contextmanager

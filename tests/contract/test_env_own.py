@@ -1,0 +1,64 @@
+"""The environment server that a run starts for itself: killed while it starts, ending by itself, killed later."""
+
+from __future__ import annotations
+
+import asyncio
+
+import aiohttp
+import psutil
+import pytest
+
+from openrlhf_tir.cluster import env_process
+from openrlhf_tir.config import Config
+from openrlhf_tir.errors import ConfigError, EnvError
+
+
+@pytest.fixture
+def unsteady(monkeypatch, tmp_path):
+    """-> (how it ends, start by start) -> a configuration with that server."""
+
+    def of(ends: str) -> Config:
+        monkeypatch.setitem(env_process.SERVERS, "echo", "tests.contract.unsteady_server")
+        monkeypatch.setenv("UNSTEADY", ends)
+        monkeypatch.setenv("UNSTEADY_COUNT", str(tmp_path / "starts"))
+        return Config.model_validate({"run_dir": tmp_path, "env": {"name": "echo"}})
+
+    return of
+
+
+async def healthy(url: str) -> bool:
+    try:
+        async with aiohttp.ClientSession() as http, http.get(f"{url}/health") as reply:
+            return reply.status == 200
+    except aiohttp.ClientError:
+        return False
+
+
+async def test_one_that_is_killed_while_it_starts_is_started_again(unsteady, tmp_path):
+    async with env_process.env_urls(unsteady("kk")) as urls:
+        assert await healthy(urls["echo"][0])
+    assert (tmp_path / "starts").read_text() == "..."
+
+
+async def test_one_that_is_killed_at_every_start_is_a_fault_and_no_mistake_of_the_user(unsteady):
+    with pytest.raises(EnvError, match="was killed 3 times while it started"):
+        async with env_process.env_urls(unsteady("kkkk")):
+            pass
+
+
+async def test_one_that_ends_by_itself_is_a_mistake_and_says_what_it_said(unsteady):
+    with pytest.raises(ConfigError, match=r"(?s)ended with code 1.*no such option"):
+        async with env_process.env_urls(unsteady("ee")):
+            pass
+
+
+async def test_one_that_is_killed_later_comes_back_at_its_address(unsteady):
+    async with env_process.env_urls(unsteady("")) as urls:
+        url = urls["echo"][0]
+        (server,) = (p for p in psutil.Process().children() if "tests.contract.unsteady_server" in p.cmdline())
+        server.kill()
+        async with asyncio.timeout(60):
+            while await healthy(url):
+                await asyncio.sleep(0.01)
+            while not await healthy(url):
+                await asyncio.sleep(0.05)
