@@ -60,9 +60,10 @@ def site_packages() -> list[str]:
     return list(dict.fromkeys(os.path.realpath(paths[name]) for name in ("purelib", "platlib")))
 
 
-def interpreter_command(status_fd: int, workdir: str, limits: Limits, *, boot: str = BOOT) -> list[str]:
-    """The interpreter without `site` (it would cost more than the rest of the start), with the runner as its program."""
-    return [os.path.realpath(sys.executable), "-s", "-S", "-P", "-X", "utf8", "-c", boot, str(status_fd), workdir, limits.rlimits(), *site_packages()]
+def interpreter_command(status_fd: int, workdir: str, limits: Limits, *, boot: str = BOOT, inside: Callable[[str], str] = os.path.realpath) -> list[str]:
+    """The interpreter without `site` (it would cost more than the rest of the start), with the runner as its program. `inside`: Stage.inside."""
+    options = ["-s", "-S", "-P", "-X", "utf8", "-c", boot, str(status_fd), workdir, limits.rlimits()]
+    return [inside(sys.executable), *options, *map(inside, site_packages())]
 
 
 async def run_job(
@@ -110,7 +111,7 @@ class BwrapSandbox(Sandbox):
 
         def argv(status_fd: int, info_fd: int) -> Sequence[str]:
             options = ["--json-status-fd", str(info_fd), *(["--seccomp", str(fds[0])] if fds else [])]
-            return [*drop, *self._fixed, *options, "--", *interpreter_command(status_fd, "/tmp", limits)]
+            return [*drop, *self._fixed, *options, "--", *interpreter_command(status_fd, "/tmp", limits, inside=self._stage.inside)]
 
         try:
             return await run_job(argv, limits, snippet, pass_fds=fds, env={})
@@ -149,6 +150,6 @@ def root_file_system(bwrap: str, stage: Stage, limits: Limits, *, proc: bool = T
     for device in ("null", "zero", "full", "random", "urandom"):
         args += ["--dev-bind", f"/dev/{device}", f"/dev/{device}"]
     args += ["--symlink", "/proc/self/fd", "/dev/fd", "--size", size, "--tmpfs", "/dev/shm", "--size", size, "--tmpfs", "/tmp", "--remount-ro", "/"]
-    for name, value in {**ENVIRONMENT, "PATH": f"{sys.base_prefix}/bin:/usr/bin:/bin"}.items():
+    for name, value in {**ENVIRONMENT, "PATH": f"{stage.inside(sys.base_prefix)}/bin:/usr/bin:/bin"}.items():
         args += ["--setenv", name, value]
     return args

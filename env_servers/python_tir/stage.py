@@ -1,8 +1,9 @@
-"""Stage: makes the interpreter's directories reachable for an unprivileged uid.
+"""Stage: makes the interpreter's directories reachable, for an unprivileged uid and inside the sandbox.
 
 A server that runs as root drops to an unprivileged uid before bubblewrap starts. When Python lives below a directory that this uid
 cannot enter (/root/.pyenv, say), the server binds it to a place that it can, in a mount namespace of its own: no other process of
-the host sees it, and it is gone with the server.
+the host sees it, and it is gone with the server. Inside a sandbox they are where they are outside, but for those below a directory
+that the sandbox has of its own: a checkout in /tmp keeps its packages though the snippet's /tmp is empty.
 """
 
 from __future__ import annotations
@@ -17,6 +18,9 @@ from .sandbox import SandboxError
 _CLONE_NEWNS, _MS_BIND, _MS_REC, _MS_SLAVE, _MNT_DETACH = 0x20000, 4096, 16384, 1 << 19, 2
 _MOUNT_POINT = "/run/openrlhf-tir"
 """An empty directory for everyone else: what is mounted on it is seen by the server that mounted it alone."""
+_OWN = ("/tmp/", "/dev/", "/proc/")
+"""The sandbox's own: what the host has there is mounted below `_MOVED`."""
+_MOVED = "/opt/openrlhf-tir"
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -26,11 +30,18 @@ class Stage:
     def __init__(self, directories: Sequence[str], *, uid: int) -> None:
         self._mounted, self._bound = False, 0
         self.mounts: list[tuple[str, str]] = []
+        self._targets: dict[str, str] = {}
         for path in _outermost(os.path.realpath(d) for d in directories):
             if path.startswith("/usr/"):
                 continue
             here = os.geteuid() != 0 or reachable(path)
-            self.mounts.append((path if here else self._bind(path), path))
+            self._targets[path] = f"{_MOVED}/{len(self._targets)}" if path.startswith(_OWN) else path
+            self.mounts.append((path if here else self._bind(path), self._targets[path]))
+
+    def inside(self, path: str) -> str:
+        """What the sandbox calls a path of the host, links resolved, that is in one of the directories; others keep their name."""
+        path = os.path.realpath(path)
+        return next((target + path[len(outer) :] for outer, target in self._targets.items() if f"{path}/".startswith(f"{outer}/")), path)
 
     def _bind(self, path: str) -> str:
         remedy = f"Install Python outside of {path}, run the server as its owner, or give the container the SYS_ADMIN capability."

@@ -17,7 +17,7 @@ import socket
 import struct
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -45,10 +45,20 @@ def _programs(seccomp: bytes | None) -> bytes:
 class Container:
     """One master. `start` it once; when it is not `alive` any more, make another."""
 
-    def __init__(self, bwrap: Sequence[str], limits: Limits, slots: int, seccomp: bytes | None, *, echo_last: bool = False, light: bool = False) -> None:
-        """`light`: the master imports the standard library only."""
+    def __init__(
+        self,
+        bwrap: Sequence[str],
+        limits: Limits,
+        slots: int,
+        seccomp: bytes | None,
+        *,
+        inside: Callable[[str], str],
+        echo_last: bool = False,
+        light: bool = False,
+    ) -> None:
+        """`inside`: Stage.inside. `light`: the master imports the standard library only."""
         self._bwrap, self._limits, self._slots, self._programs, self._echo_last = bwrap, limits, slots, _programs(seccomp), echo_last
-        self._light = light
+        self._inside, self._light = inside, light
         self._control: socket.socket | None = None
         self._process: subprocess.Popen | None = None
         self._master = -1  # pidfd
@@ -65,7 +75,7 @@ class Container:
         user = ["--userns-block-fd", str(mapped_r)] if as_root else ["--uid", "0", "--gid", "0"]
         caps = [arg for name in ("SYS_ADMIN", "SETUID", "SETGID", "SETPCAP", "KILL", "DAC_OVERRIDE") for arg in ("--cap-add", f"CAP_{name}")]
         boot = f"import marshal, os; programs = marshal.loads(os.read(0, {len(self._programs)})); exec(programs['master'])"
-        python = [os.path.realpath(sys.executable), "-s", "-S", "-P", "-X", "utf8", "-c", boot, str(inside.fileno()), self._options(as_root)]
+        python = [self._inside(sys.executable), "-s", "-S", "-P", "-X", "utf8", "-c", boot, str(inside.fileno()), self._options(as_root)]
         try:
             self._process = subprocess.Popen(
                 [*drop, *self._bwrap, *user, *caps, "--as-pid-1", "--info-fd", str(info_w), "--", *python],
@@ -101,7 +111,7 @@ class Container:
 
     def _options(self, as_root: bool) -> str:
         tmpfs = f"size={self._limits.file_bytes},nr_inodes={self._limits.file_bytes >> 12},mode=1777"
-        options = {"paths": site_packages(), "uid_range": as_root, "tmpfs": tmpfs, "echo_last": self._echo_last, "light": self._light}
+        options = {"paths": [*map(self._inside, site_packages())], "uid_range": as_root, "tmpfs": tmpfs, "echo_last": self._echo_last, "light": self._light}
         options |= {"session_uid": self._slots + 1 if as_root else 0, "session_limits": self._limits.rlimits(cpu=False)}
         return json.dumps(options)
 

@@ -51,7 +51,8 @@ class WarmSandbox(Sandbox):
         self.isolation = "bwrap+seccomp" if seccomp else "bwrap"
         self._stage = Stage([sys.base_prefix, *site_packages()], uid=UNPRIVILEGED_UID)
         become_subreaper()
-        container = partial(Container, root_file_system(bwrap, self._stage, limits), limits, slots, seccomp, echo_last=echo_last)
+        root = root_file_system(bwrap, self._stage, limits)
+        container = partial(Container, root, limits, slots, seccomp, inside=self._stage.inside, echo_last=echo_last)
         self._light = Template("light", partial(container, light=True), slots)
         self._full = Template("full", container, slots)
         self._free: deque[int] = deque(range(slots))

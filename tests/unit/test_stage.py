@@ -1,0 +1,51 @@
+"""Stage: the interpreter's packages are there in the sandbox, wherever the host has them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import sysconfig
+
+import pytest
+
+from env_servers.python_tir.bwrap import BwrapSandbox
+from env_servers.python_tir.limits import Limits
+from env_servers.python_tir.stage import Stage
+from env_servers.python_tir.warm.sandbox import WarmSandbox
+
+
+@pytest.fixture
+def below_tmp(tmp_path, monkeypatch):
+    """The server's packages are in a directory below /tmp that only its owner can enter, as `mktemp -d` makes them."""
+    packages = tmp_path / "venv" / "site-packages"
+    packages.mkdir(parents=True)
+    (packages / "only_here.py").write_text("x = 42\n")
+    os.chmod(tmp_path, 0o700)
+    assert str(packages).startswith("/tmp/")
+    paths = sysconfig.get_paths()
+    monkeypatch.setattr(sysconfig, "get_paths", lambda: paths | {"purelib": str(packages), "platlib": str(packages)})
+
+
+@pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
+@pytest.mark.parametrize("kind", [BwrapSandbox, WarmSandbox])
+def test_packages_below_tmp_are_found_and_nothing_else_of_it(below_tmp, kind):
+    async def seen() -> bytes:
+        sandbox = kind(Limits(code_timeout_s=10.0))
+        try:
+            return (await sandbox.run("import os, only_here; print(only_here.x, os.listdir('/tmp'))")).stdout
+        finally:
+            await sandbox.close()
+
+    assert asyncio.run(seen()) == b"42 ['main.py']\n"
+
+
+def test_what_lies_elsewhere_keeps_its_name(tmp_path):
+    stage = Stage([str(tmp_path)], uid=65400)
+    try:
+        ((_, target),) = stage.mounts
+        assert stage.inside(str(tmp_path / "a")) == f"{target}/a" and not target.startswith("/tmp/")
+        assert stage.inside(f"{tmp_path}2/a") == os.path.realpath(f"{tmp_path}2/a")
+        assert stage.inside("/usr/bin/env") == os.path.realpath("/usr/bin/env")
+    finally:
+        stage.close()
