@@ -21,6 +21,9 @@ OUR_FRAMES = 6
 
 
 def main() -> None:
+    import _signal
+
+    _signal.signal(_signal.SIGINT, _signal.default_int_handler)  # ignored by what a shell starts in the background: the server, and so we
     status, workdir, limits, *paths = sys.argv[1:]
     path = workdir + "/main.py"
     source, stdin, files, fetch, fetch_fd = marshal.loads(_take_stdin())

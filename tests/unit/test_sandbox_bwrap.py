@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+import signal
 import socket
 import tempfile
 from dataclasses import replace
@@ -192,6 +193,16 @@ for address in (("127.0.0.1", {listener.getsockname()[1]}), ("1.1.1.1", 53)):
 """
         e = await sandbox.run(code)
     assert e.stdout == b"closed\nclosed\n"
+
+
+async def test_an_interrupt_is_an_interrupt_though_the_server_was_started_in_the_background(sandbox):
+    """A shell starts `server &` with SIGINT ignored, which children inherit."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        e = await sandbox.run("import os, signal; os.kill(os.getpid(), signal.SIGINT)")
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert b"KeyboardInterrupt" in e.stderr
 
 
 async def test_abstract_unix_sockets_of_the_host_are_not_there(sandbox):
