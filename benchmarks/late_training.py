@@ -39,19 +39,18 @@ def efficiency(workload: Workload, acceptance: Acceptance, r: Result, last: int 
     return sum(ideal[-last:]) / sum(seconds_per_step(r)[-last:])
 
 
-def simulated(seed: Workload, acceptance: Acceptance, S: int, depth: int | str | None) -> Result:
+def simulated(seed: Workload, acceptance: Acceptance, S: int | None, depth: int | None = None) -> Result:
     """As many steps as the acceptance has, with a learner as fast as saturated engines at full acceptance."""
     w = replace(seed, steps=acceptance.steps)
     learner_s = seed.prompts / seed.saturated_groups_per_s
     return simulate(w, configure(w, mode="pipeline", max_staleness=S, depth=depth), acceptance=acceptance, learner_s=learner_s)
 
 
-def headline(seed: Workload, S: int) -> dict[str, float | str]:
+def headline(seed: Workload) -> dict[str, float | str]:
     """The keys of `benchmarks.pipeline --late`, from the virtual clock."""
-    late = {name: efficiency(seed, seed.late, simulated(seed, seed.late, S, depth)) for name, depth in (("auto", "auto"), ("fixed", 2 * seed.prompts))}
+    late = {name: efficiency(seed, seed.late, simulated(seed, seed.late, None, depth)) for name, depth in (("auto", None), ("fixed", 2 * seed.prompts))}
     return {f"late_training_{name}": round(share, 3) for name, share in late.items()} | {
-        "late_training_S": S,
-        "surplus_share_after_jump": round(simulated(seed, seed.jump, S, "auto").surplus_share, 4),
+        "surplus_share_after_jump": round(simulated(seed, seed.jump, None).surplus_share, 4),
         "late_training_clock": "virtual",
     }
 
@@ -65,7 +64,7 @@ def main() -> None:
     fall, jump = replace(seed.late, steps=steps), replace(seed.jump, steps=steps)
     facts: dict[str, float] = {}
     for S in STALENESS[2:3] if quick else STALENESS:
-        for name, depth in (("auto", "auto"), ("fixed", None), ("fixed_2B", 2 * seed.prompts)):
+        for name, depth in (("auto", None), ("fixed", (S + 1) * seed.prompts), ("fixed_2B", 2 * seed.prompts)):
             r = simulated(seed, fall, S, depth)
             share, last, surplus = efficiency(seed, fall, r), efficiency(seed, fall, r, LAST), r.ends.get("requeued/surplus", 0)
             facts[f"late_{name}_S{S}"] = round(share, 3)
@@ -75,7 +74,7 @@ def main() -> None:
                 flush=True,
             )
             facts[f"discarded_{name}_S{S}"] = surplus
-        r = simulated(seed, jump, S, "auto")
+        r = simulated(seed, jump, S)
         facts[f"surplus_share_after_jump_S{S}"] = round(r.surplus_share, 4)
         print(
             f"jump, S = {S}: surplus {r.ends.get('requeued/surplus', 0)} groups, {r.surplus_share:.2%} of those accepted; token age max {r.staleness_max}",

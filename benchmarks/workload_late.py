@@ -16,7 +16,6 @@ from openrlhf_tir.rollout.workload import Acceptance, Workload
 
 TIME_SCALE = 0.2
 """Saturated engines finish 2,048 trajectories in 10 s of wall-clock."""
-STALENESS = 4
 FIXED_BATCHES = 2
 
 
@@ -35,12 +34,12 @@ async def late_training(c: Cluster, steps: int, scale: float | None) -> dict[str
     w = c.workload
     learner_s = w.prompts / w.saturated_groups_per_s
     fall, jump = Acceptance(w.late.start, w.late.end, steps), Acceptance(w.jump.start, w.jump.end, steps, jump=True)
-    facts: dict[str, float] = {"late_training_S": STALENESS}
-    for name, depth in (("auto", "auto"), ("fixed", FIXED_BATCHES * w.prompts)):
-        plan = Plan("pipeline", learner_s, scale or TIME_SCALE, steps, 2, fall, STALENESS, depth)
+    facts: dict[str, float] = {}
+    for name, depth in (("auto", None), ("fixed", FIXED_BATCHES * w.prompts)):
+        plan = Plan("pipeline", learner_s, scale or TIME_SCALE, steps, 2, fall, depth=depth)
         f = await run(c, plan)
         facts[f"late_training_{name}"] = round(efficiency(w, plan, f.steps_s), 3)
         facts[f"late_training_{name}_discarded"] = f.discarded_groups
         print(f"late training, {plan.name}: {f.step_s:.1f} s/step, machine {100 * f.machine_busy:.0f} %, age mean {f.staleness_mean:.2f}", flush=True)
-    f = await run(c, Plan("pipeline", learner_s, scale or TIME_SCALE, steps, 2, jump, STALENESS, "auto"))
+    f = await run(c, Plan("pipeline", learner_s, scale or TIME_SCALE, steps, 2, jump))
     return facts | {"surplus_share_after_jump": round(surplus_share(f), 4), "late_training_clock": "wall"}

@@ -269,14 +269,14 @@ class Train(Section):
 
 class Pipeline(Section):
     mode: Literal["sync", "one_step", "pipeline", "pipeline_drain"] = "pipeline"
-    max_staleness: int | None = Field(None, ge=0, description="S: learner version - token version <= S, always; default by mode: 0, 1, 2, 1")
+    max_staleness: int | None = Field(None, ge=0, description="S: learner version - token version <= S, always; default by mode: 0, 1, 4, 1")
     push_every: int = Field(
         1, ge=1, description="k: engines get new weights every k updates (and before an evaluation); between two pushes staleness grows, so k <= S + 1"
     )
     depth: int | Literal["auto"] | None = Field(
         None,
-        description="groups rolling + buffered at most; default: what S allows, (S+1)*B; auto: as many as keep learner and engines busy, "
-        "from measured acceptance, latency and queues, and above (S+1)*B when the filters reject most",
+        description="a number: groups rolling + buffered at most, up to (S+1)*B, the default of pipeline_drain; auto, the default of pipeline: as many as keep "
+        "learner and engines busy, from measured acceptance, latency and queues, so that tokens are seldom S old; above (S+1)*B when the filters reject most",
     )
     overadmit_risk: float = Field(
         0.01, gt=0, lt=0.5, description="depth = auto: probability that more groups are accepted than S has room for; the surplus prompts are queued again"
@@ -295,7 +295,7 @@ class Pipeline(Section):
 
     @property
     def S(self) -> int:
-        default = {"sync": 0, "one_step": 1, "pipeline": 2, "pipeline_drain": 1}[self.mode]
+        default = {"sync": 0, "one_step": 1, "pipeline": 4, "pipeline_drain": 1}[self.mode]
         return default if self.max_staleness is None else self.max_staleness
 
     @property

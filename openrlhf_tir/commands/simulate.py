@@ -16,8 +16,8 @@ SEED_WORKLOAD = Path(__file__).resolve().parents[2] / "benchmarks" / "workload_s
 MODES = {
     "sync": {"mode": "sync"},
     "one_step": {"mode": "one_step"},
+    "pipeline_drain": {"mode": "pipeline_drain"},
     "pipeline": {"mode": "pipeline"},
-    "pipeline, auto": {"mode": "pipeline", "depth": "auto"},
 }
 """What is compared when no --pipeline option says otherwise."""
 

@@ -1,4 +1,4 @@
-"""Depth: how many groups are under way at once. `pipeline.depth` = a number is FixedDepth, `auto` is AutoDepth.
+"""Depth: how many groups are under way at once. `pipeline.depth` = a number is FixedDepth, `auto` is AutoDepth, the default of mode `pipeline`.
 
 Slots are counted in groups, but steps need *accepted* groups. When the filters reject most of what is rolled, a depth that suits their
 acceptance of 80 % starves the learner at 10 %. AutoDepth measures and admits one more group while all three hold:
@@ -176,10 +176,10 @@ class AutoDepth:
 
 
 def depth_for(cfg: Config) -> Depth:
-    """What `pipeline.mode` and `pipeline.depth` ask for; unset: as many groups as staleness allows."""
+    """What `pipeline.depth` asks for, or else the mode: one batch, `auto`, or with drained pushes as many groups as staleness allows."""
     B, limit = cfg.rollout.batch_size, (cfg.pipeline.S + 1) * cfg.rollout.batch_size
-    if cfg.pipeline.mode in ("sync", "one_step"):
-        return FixedDepth(B)
-    if cfg.pipeline.depth == "auto":
+    default = {"sync": B, "one_step": B, "pipeline": "auto", "pipeline_drain": limit}[cfg.pipeline.mode]
+    depth = cfg.pipeline.depth or default
+    if depth == "auto":
         return AutoDepth(batch_groups=B, start=limit, risk=cfg.pipeline.overadmit_risk)
-    return FixedDepth(cfg.pipeline.depth or limit)
+    return FixedDepth(depth)

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from openrlhf_tir.config import Config
+from openrlhf_tir.config import Pipeline as PipelineConfig
 from openrlhf_tir.errors import InfraError
 from openrlhf_tir.pipeline.checkpoint import Checkpoints
 from openrlhf_tir.pipeline.loop import Pipeline
@@ -164,18 +165,21 @@ class Silent:
 
 
 def pipeline(run_dir: Path, *, prompts=None, rollout=None, learner=None, metrics=None, **flags) -> Pipeline:
-    """A Pipeline on fakes. flags: mode, S, B, max_steps, depth, save_steps, reissues, stall, push_every, evaluate (a coroutine function), eval_steps."""
+    """A Pipeline on fakes. flags: mode, S, B, max_steps, depth (default: as many as staleness allows), save_steps, reissues, stall, push_every,
+    evaluate (a coroutine function), eval_steps."""
     rollout = rollout or FakeRollout()
-    mode, S = flags.get("mode", "pipeline"), flags.get("S")
+    mode, B = flags.get("mode", "pipeline"), flags.get("B", 2)
+    S = flags.get("S", 2 if mode == "pipeline" else None)
+    allowed = (PipelineConfig(mode=mode, max_staleness=S).S + 1) * B if mode.startswith("pipeline") else None
     cfg = Config.model_validate(
         {
             "run_dir": run_dir,
             "actor": {"num_gpus_per_node": 1},
-            "rollout": {"batch_size": flags.get("B", 2), "n_samples_per_prompt": 2, "group_deadline_s": 10},
+            "rollout": {"batch_size": B, "n_samples_per_prompt": 2, "group_deadline_s": 10},
             "pipeline": {
                 "mode": mode,
                 "max_staleness": S,
-                "depth": flags.get("depth"),
+                "depth": flags.get("depth", allowed),
                 "stall_timeout_s": flags.get("stall", 1000),
                 "push_every": flags.get("push_every", 1),
             },

@@ -25,7 +25,7 @@ def test_at_ten_percent_acceptance_auto_feeds_the_learner_and_a_fixed_depth_star
         rollout = FakeRollout(latency=lambda r: 1.0, fate=rarely)
         return pipeline(tmp_path / name, S=2, B=4, depth=depth, max_steps=200, rollout=rollout, prompts=FakePrompts(100_000), learner=FakeLearner(1.0))
 
-    fixed, auto = of("fixed", None), of("auto", "auto")
+    fixed, auto = of("fixed", 12), of("auto", "auto")
     assert seconds_of(fixed) > 200 * 3.0
     assert seconds_of(auto) < 200 * 1.9
     assert max(ages(auto.learner)) <= 2

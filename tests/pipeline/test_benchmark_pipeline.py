@@ -116,7 +116,7 @@ def test_a_point_runs_all_modes_at_one_scale_and_the_baseline_once(seed):
     assert [p.mode for p in one] == ["sync_rollout", "sync", "one_step", "pipeline_drain", "pipeline"]
     assert {p.scale for p in one} == {0.05} and {p.learner_s for p in fast} == {50.0}
     assert {p.scale for p in fast} == {10 / 50}  # a step at the bound takes 10 s of wall-clock
-    assert [p.name for p in fast][-2:] == ["pipeline S=4 depth=384", "pipeline S=8 depth=512"]
+    assert [p.name for p in fast][-2:] == ["pipeline S=2", "pipeline S=8"]
 
 
 def test_ratios_are_named_rollout_first_and_the_median_repeat_is_a_real_one(seed):

@@ -10,7 +10,7 @@ from openrlhf_tir.simulation.virtual_loop import run
 
 from .fakes import FakeLearner, FakeRollout, pipeline
 
-PRESETS = {"sync": (0, True), "one_step": (1, True), "pipeline": (2, False), "pipeline_drain": (1, True)}
+PRESETS = {"sync": (0, True), "one_step": (1, True), "pipeline": (4, False), "pipeline_drain": (1, True)}
 """mode -> (default S, whether a push waits until nothing rolls)."""
 
 

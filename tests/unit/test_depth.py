@@ -169,12 +169,12 @@ def test_config_chooses_the_depth():
         return depth_for(Config.model_validate({"rollout": {"batch_size": 8}, "pipeline": pipeline}))
 
     assert of(mode="sync").depth == of(mode="one_step").depth == 8
-    assert of(max_staleness=3).depth == 32
     assert of(max_staleness=3, depth=12).depth == 12
     assert of(max_staleness=3, depth=32).depth == 32
     with pytest.raises(ValidationError, match=r"pipeline\.depth = 33 groups is more than staleness allows.*\(3 \+ 1\) \* 8 = 32"):
         of(max_staleness=3, depth=33)
-    assert of(max_staleness=3, depth="auto").cap == 32
+    assert of(max_staleness=3, depth="auto").cap == of(max_staleness=3).cap == 32
+    assert of(mode="pipeline").cap == 40 and of(mode="pipeline_drain").depth == 16
 
 
 @pytest.mark.parametrize("value", ["many", "0", "-3", "1.5"])

@@ -153,10 +153,10 @@ def test_a_resume_with_another_staleness_bound_is_refused(ready, tmp_path):
     checkpoint = tmp_path / "run/ckpt/step_000002"
     checkpoint.mkdir(parents=True)
     (checkpoint.parent / "latest").write_text("step_000002")
-    (checkpoint / "controller.json").write_text('{"max_staleness": 2, "batch_size": 2, "world_size": 1}')
+    (checkpoint / "controller.json").write_text('{"max_staleness": 4, "batch_size": 2, "world_size": 1}')
     run = {**ready, "run_dir": str(tmp_path / "run")}
     check(load(None, {**run, "train.resume": "true"}), machine=CPU)
-    assert "pipeline.max_staleness = 2, this run has 1" in refused({**run, "train.resume": "true", "pipeline.max_staleness": "1"})
+    assert "pipeline.max_staleness = 4, this run has 1" in refused({**run, "train.resume": "true", "pipeline.max_staleness": "1"})
     assert "Go on with --resume" in refused(run)
 
 
