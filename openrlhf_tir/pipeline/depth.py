@@ -8,12 +8,12 @@ acceptance of 80 % starves the learner at 10 %. AutoDepth measures and admits on
     demand      buffered + a * rolling < B (1 + E[L] / T)
                 a: acceptance; L: latency of a group; T: seconds of a learner step and its push. What the learner takes while a group
                 rolls: of the groups dispatched at an earlier step, sum_j P(L > jT) <= E[L] / T batches are still rolling just before a step,
-                so B are ready. More would only be older when trained. (2 B before the first step.) In an engine-bound run L grows with
-                depth, and what holds it is:
+                so B are ready. More would only be older when trained. (START B before the first step.) In an engine-bound run L grows
+                with depth, and what holds it is:
     engines     rolling < cap
-                AIMD on what the engines say, as TCP finds the width of a path: cap grows while nothing queues (by one per finished group
-                until the first queue, then by B/8 per round of cap groups), * 0.95 when more sequences wait than QUEUE of those running,
-                * 0.7 when one was preempted for lack of KV; a cut needs a round's half to show, so none follows earlier.
+                AIMD on what the engines say, as TCP finds the width of a path: cap starts at START B and grows while nothing queues (by one
+                per finished group until the first queue, then by B/8 per round of cap groups), * 0.95 when more sequences wait than QUEUE
+                of those running, * 0.7 when one was preempted for lack of KV; a cut needs a round's half to show, so none follows earlier.
 
 Acceptance is Beta(1 + accepted, 1 + rejected) over the last groups, in a short and a long window; `possible` takes the larger of their
 beta-binomial quantiles, so a rise is believed at once and a fall only when both have seen it: while acceptance is constant or falls,
@@ -34,6 +34,8 @@ QUEUE = 0.3
 """Waiting / running sequences, of all engines, at which they are full: a place that falls free is taken at once. A group comes to one engine whole, so
 some queue while others have gaps: with 0.1 saturated engines decode at 0.9 of their rate late in the seed workload's training, with 0.3 at 0.95."""
 GROW, CUT, CUT_PREEMPTED = 1 / 8, 0.95, 0.7
+START = 2
+"""Batches: one to train, one that rolls meanwhile. From (S+1) B, small engines begin with a queue, whose latency then asks for more."""
 SHORT, LONG = 64, 256
 """Finished groups from which acceptance is measured."""
 
@@ -111,10 +113,10 @@ class Window:
 class AutoDepth:
     """The control law above. One per run, fed by the loop; reads no clock."""
 
-    def __init__(self, *, batch_groups: int, start: int, risk: float) -> None:
+    def __init__(self, *, batch_groups: int, risk: float) -> None:
         self.B = batch_groups
         self.z = NormalDist().inv_cdf(1 - risk)
-        self.cap = float(start)
+        self.cap = float(START * batch_groups)
         self.short, self.long = Window(SHORT), Window(max(LONG, 2 * batch_groups))
         self.latency_s = self.period_s = None
         self._preemptions = 0.0
@@ -144,7 +146,7 @@ class AutoDepth:
         if rolling >= self.cap:
             return False
         known = self.latency_s is not None and self.period_s is not None
-        batches = 1 + self.latency_s / self.period_s if known else 2.0
+        batches = 1 + self.latency_s / self.period_s if known else START
         return buffered + self.acceptance * rolling < self.B * batches
 
     def finished(self, accepted: bool, seconds: float, rolling: int, engines: Mapping[str, float]) -> None:
@@ -181,5 +183,5 @@ def depth_for(cfg: Config) -> Depth:
     default = {"sync": B, "one_step": B, "pipeline": "auto", "pipeline_drain": limit}[cfg.pipeline.mode]
     depth = cfg.pipeline.depth or default
     if depth == "auto":
-        return AutoDepth(batch_groups=B, start=limit, risk=cfg.pipeline.overadmit_risk)
+        return AutoDepth(batch_groups=B, risk=cfg.pipeline.overadmit_risk)
     return FixedDepth(depth)

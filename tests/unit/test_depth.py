@@ -18,7 +18,10 @@ QUEUES = {"running": 100.0, "waiting": 40.0, "preemptions": 0.0}
 
 
 def auto(B: int = 4, start: int = 12, risk: float = 0.01) -> AutoDepth:
-    return AutoDepth(batch_groups=B, start=start, risk=risk)
+    """With a cap of `start`."""
+    depth = AutoDepth(batch_groups=B, risk=risk)
+    depth.cap = float(start)
+    return depth
 
 
 def learn(depth: AutoDepth, outcomes: list[bool], seconds: float = 1.0, rolling: int = 0, engines: dict | None = None) -> AutoDepth:
@@ -173,8 +176,8 @@ def test_config_chooses_the_depth():
     assert of(max_staleness=3, depth=32).depth == 32
     with pytest.raises(ValidationError, match=r"pipeline\.depth = 33 groups is more than staleness allows.*\(3 \+ 1\) \* 8 = 32"):
         of(max_staleness=3, depth=33)
-    assert of(max_staleness=3, depth="auto").cap == of(max_staleness=3).cap == 32
-    assert of(mode="pipeline").cap == 40 and of(mode="pipeline_drain").depth == 16
+    assert of(max_staleness=3, depth="auto").cap == of(max_staleness=3).cap == 16
+    assert of(mode="pipeline_drain").depth == 16 and of(mode="pipeline_drain", max_staleness=3).depth == 32
 
 
 @pytest.mark.parametrize("value", ["many", "0", "-3", "1.5"])
