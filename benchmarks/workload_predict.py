@@ -21,6 +21,8 @@ from openrlhf_tir.simulation.run import Result, batch_rollout_s, simulate
 from openrlhf_tir.simulation.virtual_loop import run
 from openrlhf_tir.types import GroupKey
 
+AFTER_THE_END = "requeued/end_of_run"
+"""Groups that were under way when the simulation stopped; the measured run is cut before."""
 SPLIT = {"wait for replay": "replay_wait", "wait for gate": "gate_wait", "drain": "drain", "step": "step", "push": "push"}
 """The simulation's phases by the benchmark's names."""
 
@@ -87,7 +89,7 @@ def figures(w: Workload, plan: Plan) -> Figures:
         split = {short: over(f"{name}_s") for name, short in SPLIT.items()}
         idle, learner_idle = 1 - over("engine_busy_s") / w.engine.count / step_s, 1 - over("learner_busy_s") / step_s
         use, ages = over("engine_tokens") / (step_s * w.engine.count * w.engine.saturated_tokens_per_s), r.staleness
-        discarded = sum(n for end, n in r.ends.items() if end.startswith(("failed/", "requeued/")))
+        discarded = sum(n for end, n in r.ends.items() if end.startswith(("failed/", "requeued/")) and end != AFTER_THE_END)
     tokens = sum(ages.values())
     return Figures(
         name=plan.name,

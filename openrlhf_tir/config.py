@@ -309,7 +309,7 @@ class Pipeline(Section):
         if fixed is not None and fixed != self.S:
             raise ValueError(
                 f"pipeline.max_staleness = {self.S} does not go with pipeline.mode = '{self.mode}', which means {fixed}. "
-                "Leave it unset, or use mode = 'pipeline'."
+                f"Leave it unset or set it to {fixed}, or use mode = 'pipeline'."
             )
         if fixed is None and self.S < 1:
             raise ValueError(
