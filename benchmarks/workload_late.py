@@ -30,16 +30,25 @@ def surplus_share(f: Figures) -> float:
     return f.surplus_groups / max(1, f.trained_groups + f.surplus_groups)
 
 
-async def late_training(c: Cluster, steps: int, scale: float | None) -> dict[str, float]:
+async def late_training(c: Cluster, steps: int, scale: float | None) -> dict[str, float | str]:
     w = c.workload
     learner_s = w.prompts / w.saturated_groups_per_s
     fall, jump = Acceptance(w.late.start, w.late.end, steps), Acceptance(w.jump.start, w.jump.end, steps, jump=True)
-    facts: dict[str, float] = {}
-    for name, depth in (("auto", None), ("fixed", FIXED_BATCHES * w.prompts)):
-        plan = Plan("pipeline", learner_s, scale or TIME_SCALE, steps, 2, fall, depth=depth)
+    facts: dict[str, float | str] = {"late_training_clock": "wall"}
+
+    async def measured(name: str, acceptance: Acceptance, depth: int | None = None) -> tuple[Plan, Figures]:
+        plan = Plan("pipeline", learner_s, scale or TIME_SCALE, steps, 2, acceptance, depth=depth)
         f = await run(c, plan)
-        facts[f"late_training_{name}"] = round(efficiency(w, plan, f.steps_s), 3)
-        facts[f"late_training_{name}_discarded"] = f.discarded_groups
-        print(f"late training, {plan.name}: {f.step_s:.1f} s/step, machine {100 * f.machine_busy:.0f} %, age mean {f.staleness_mean:.2f}", flush=True)
-    f = await run(c, Plan("pipeline", learner_s, scale or TIME_SCALE, steps, 2, jump))
-    return facts | {"surplus_share_after_jump": round(surplus_share(f), 4), "late_training_clock": "wall"}
+        print(
+            f"late training, {name}: {efficiency(w, plan, f.steps_s):.3f} of the engines' best, {f.step_s:.1f} s/step, machine {100 * f.machine_busy:.0f} %, "
+            f"age mean {f.staleness_mean:.2f}, surplus {f.surplus_groups}, discarded {f.discarded_groups}",
+            flush=True,
+        )
+        return plan, f
+
+    plan, f = await measured("auto", fall)
+    facts |= {"late_training_auto": round(efficiency(w, plan, f.steps_s), 3), "late_training_auto_discarded": f.discarded_groups}
+    _, f = await measured("jump", jump)
+    facts["surplus_share_after_jump"] = round(surplus_share(f), 4)
+    plan, f = await measured("fixed", fall, FIXED_BATCHES * w.prompts)
+    return facts | {"late_training_fixed": round(efficiency(w, plan, f.steps_s), 3)}
