@@ -172,8 +172,8 @@ class EngineModel:
         return (s for _, order, s in self._heap if s.order == order)
 
     def in_flight(self) -> list[tuple[Sequence, float]]:
-        """Every sequence that is running or waiting, and the tokens it has written."""
-        running = [(s, s.asked - s.left + self._service - s.joined) for s in self.running_sequences()]
+        """Every sequence that is running or waiting, and the tokens it has written: all, where the timer of its end is late on a wall clock."""
+        running = [(s, min(s.asked, s.asked - s.left + self._service - s.joined)) for s in self.running_sequences()]
         return running + [(s, s.asked - s.left) for s in self._waiting]
 
     def stats(self) -> dict[str, float]:

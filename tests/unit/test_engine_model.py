@@ -126,3 +126,26 @@ def test_the_same_model_runs_on_the_wall_clock_with_scaled_seconds():
         return loop.time() - start
 
     assert asyncio.run(main()) == pytest.approx(0.04, abs=0.03)
+
+
+def test_a_sequence_whose_end_is_noticed_late_has_written_no_more_than_it_was_asked_for():
+    """20 tokens take 2 s; a busy wall clock has not called back after 5 s, and a push asks."""
+
+    class LateClock:
+        now = 0.0
+
+        def time(self) -> float:
+            return self.now
+
+        def call_at(self, when, callback, *args):
+            return self
+
+        def cancel(self): ...
+
+    clock = LateClock()
+    engine = EngineModel(spec(), clock)
+    engine.submit(10, 20, lambda ok: None, cached_tokens=10)
+    clock.now = 1.0
+    assert [written for _, written in engine.in_flight()] == [10]
+    clock.now = 5.0
+    assert [written for _, written in engine.in_flight()] == [20]
