@@ -30,13 +30,15 @@ def as_nobody(scratch: Path) -> list[str]:
     """The start of a command line. Skips the test where it cannot be had; empty where the tests have no privilege to drop."""
     if os.geteuid() != 0:
         return []
-    if shutil.which("setpriv") is None or not reachable(str(REPO)):
-        pytest.skip("no setpriv, or the repository is not readable for nobody")
+    if shutil.which("setpriv") is None:
+        pytest.skip("no setpriv")
     return [*reachable_python(scratch), *NOBODY]
 
 
 def reachable_python(scratch: Path) -> list[str]:
-    """A command line's start under which any user can run this interpreter."""
+    """A command line's start under which any user can run this interpreter. Skips the test where the checkout itself is closed to others."""
+    if not reachable(str(REPO)):
+        pytest.skip(f"{REPO} is not readable for nobody: chmod o+x its parents")
     python = Path(sys.base_prefix)
     hidden = [p for p in (*reversed(python.parents), python) if not reachable(str(p))]
     if not hidden:
