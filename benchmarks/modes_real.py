@@ -21,8 +21,7 @@ from typing import NamedTuple
 
 from openrlhf_tir.observability import metrics, summary
 
-MODES = {"sync": ("--pipeline.mode", "sync", "--pipeline.max_staleness", "0"), "pipeline": ()}
-"""Flags beside the recipe's."""
+MODES = ("sync", "pipeline")
 
 
 class Outcome(NamedTuple):
@@ -81,13 +80,13 @@ def base_of(seed: int, given: dict[int, Path], out: Path) -> Path:
 
 def compare(seed: int, base: Path, out: Path, flags: list[str]) -> dict[str, Outcome]:
     outcomes = {}
-    for mode in list(MODES)[:: 1 if seed % 2 else -1]:
+    for mode in MODES if seed % 2 else MODES[::-1]:
         run_dir = out / f"{mode}-{seed}"
         shutil.rmtree(run_dir, ignore_errors=True)
         run_dir.mkdir(parents=True)
         for part in ("base", "data", "init"):
             shutil.copytree(base / part, run_dir / part)
-        openrlhf_tir("quickstart", run_dir, seed, *MODES[mode], *flags)
+        openrlhf_tir("quickstart", run_dir, seed, "--pipeline.mode", mode, *flags)
         o = outcomes[mode] = outcome(run_dir)
         print(
             f"seed {seed} {mode}: {len(o.seconds)} steps, {o.tokens[-1]:,.0f} tokens in {o.seconds[-1]:.1f} s, accuracy {100 * o.accuracy:.1f} %, "

@@ -125,9 +125,18 @@ def nest(flat: Mapping[str, Any]) -> dict[str, Any]:
     return out
 
 
+def _of_another_mode(recipe: dict[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """A recipe without what suits its own pipeline.mode only, where an override chooses another: modes are presets."""
+    pipeline = recipe.get("pipeline", {})
+    if overrides.get("pipeline.mode", own := pipeline.get("mode", Config().pipeline.mode)) == own:
+        return recipe
+    return recipe | {"pipeline": {k: v for k, v in pipeline.items() if k not in ("max_staleness", "depth", "push_every")}}
+
+
 def load(recipe: str | None = None, overrides: Mapping[str, Any] | None = None) -> Config:
     """Build the Config of a recipe (name, path, or None for the defaults) and dotted overrides, which win.
 
+    A pipeline.mode among the overrides takes its own defaults of staleness and depth along.
     Raises ConfigError: unknown recipe or key, wrong type, or values that contradict one another.
     """
     overrides = overrides or {}
@@ -135,7 +144,7 @@ def load(recipe: str | None = None, overrides: Mapping[str, Any] | None = None) 
     for key in overrides:
         if key not in known:
             raise unknown_key(key, known, "among the overrides")
-    table = merge(read_recipe(recipe) if recipe else {}, nest(overrides))
+    table = merge(_of_another_mode(read_recipe(recipe), overrides) if recipe else {}, nest(overrides))
     try:
         return Config.model_validate(table)
     except ValidationError as e:

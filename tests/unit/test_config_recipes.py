@@ -57,6 +57,17 @@ def test_a_key_in_the_wrong_section_is_found_elsewhere(tmp_path):
     assert "rollout.n_samples_per_prompt" in refused(write(tmp_path, "r.toml", "[vllm]\nn_samples_per_prompt = 4\n"))
 
 
+def test_a_mode_chosen_by_a_flag_leaves_the_recipes_staleness_and_depth_behind_and_its_own_mode_keeps_them(tmp_path):
+    recipe = write(tmp_path, "r.toml", "[pipeline]\nmode = 'pipeline'\nmax_staleness = 2\npush_every = 2\ndepth = 200\nstall_timeout_s = 9e3\n")
+    own, sync, drain = (load(recipe, {"pipeline.mode": mode}).pipeline for mode in ("pipeline", "sync", "pipeline_drain"))
+    assert (own.S, own.depth, own.push_every) == (2, 200, 2)
+    assert (sync.S, sync.depth, sync.push_every, sync.stall_timeout_s) == (0, None, 1, 9e3)
+    assert drain.S == 1
+    assert load(recipe, {"pipeline.mode": "pipeline_drain", "pipeline.max_staleness": 3}).pipeline.S == 3
+    for shipped in RECIPES.glob("*.toml"):
+        assert load(shipped.stem, {"pipeline.mode": "sync"}).pipeline.S == 0
+
+
 def test_a_section_written_as_a_value_is_refused(tmp_path):
     assert "it is a section" in refused(write(tmp_path, "r.toml", "actor = 3\n"))
 
