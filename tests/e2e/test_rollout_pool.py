@@ -69,7 +69,7 @@ async def test_a_killed_actor_costs_no_prompt_and_a_run_can_grow_shrink_and_move
         rollout={"batch_size": B, "max_wait_ms": 150},
         vllm={"num_engines": 2},
         train={"max_steps": STEPS, "max_reissues": 3},
-        pipeline={"max_staleness": 3},
+        pipeline={"max_staleness": 3, "depth": 4 * B},
     )
     with fault_server(tmp_path, delay_s=0.05) as first, fault_server(tmp_path, delay_s=0.05) as second, ray_session(cfg):
         pool = await RolloutPool.start(cfg, "", {"echo": [first]}, EmulatedActor)
