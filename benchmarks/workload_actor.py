@@ -21,7 +21,7 @@ from openrlhf_tir.config import Config
 from openrlhf_tir.rollout.batcher import Batcher
 from openrlhf_tir.rollout.env_client import EnvClient
 from openrlhf_tir.rollout.group import GroupRunner
-from openrlhf_tir.rollout.workload import PROMPT_TOKENS, Workload
+from openrlhf_tir.rollout.workload import PROMPT_TOKENS, Acceptance, Workload
 from openrlhf_tir.types import Group, GroupKey, GroupMeta, Sampling, Task
 
 
@@ -33,7 +33,7 @@ class RolloutProcess:
         self.envs: EnvClient | None = None
         self.running: set[asyncio.Task] = set()
 
-    async def begin(self, cfg: Config, scale: float) -> None:
+    async def begin(self, cfg: Config, scale: float, acceptance: Acceptance) -> None:
         for task in self.running:
             task.cancel()
         await asyncio.gather(*self.running, return_exceptions=True)
@@ -43,7 +43,8 @@ class RolloutProcess:
         self.engine = ScriptedEngine(self.workload, scale)
         self.envs = EnvClient.of(cfg.env, {cfg.env.name: self.env_url}, owner=self.name)
         self.batcher = Batcher(self.engine, max_running=cfg.max_running, max_queue=1 << 20)
-        self.runner = GroupRunner(cfg, self.batcher, CharCodec(), self.envs, NoReward(), judge_of(self.workload), self.name)
+        judge = judge_of(self.workload, acceptance, lambda: self.engine.version)
+        self.runner = GroupRunner(cfg, self.batcher, CharCodec(), self.envs, NoReward(), judge, self.name)
 
     async def run_group(self, key: GroupKey, task: Task) -> tuple[tuple[GroupMeta, dict[str, float]], Group]:
         """Two Ray results: metadata with the load here, and the payload."""

@@ -83,7 +83,7 @@ class Cluster:
 
     async def begin(self, plan: Plan) -> None:
         cfg = plan.config(self.workload, tempfile.gettempdir())
-        await asyncio.gather(*(a.begin.remote(cfg, plan.scale) for a in self.actors))
+        await asyncio.gather(*(a.begin.remote(cfg, plan.scale, plan.acceptance) for a in self.actors))
         self.load.clear()
         self.engines.clear()
 

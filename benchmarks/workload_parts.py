@@ -59,28 +59,27 @@ class NoReward:
         return RewardParts(float(trajectory.index % 2), bool(trajectory.index % 2), {})
 
 
-def judge_of(w: Workload) -> Callable[[Group], Verdict]:
-    """The filters: a group is kept or not as the workload draws it, at the share that held when it was issued."""
+def judge_of(w: Workload, acceptance: Acceptance, version: Callable[[], int]) -> Callable[[Group], Verdict]:
+    """The filters: a group is kept or not as the workload draws it, at the share that holds when it is judged, as in the simulation."""
 
     def judge(group: Group) -> Verdict:
-        kept = w.accepted(group.key, group.task.meta["share"])
+        kept = w.accepted(group.key, acceptance.at(version()))
         return Verdict(kept, "" if kept else "accuracy")
 
     return judge
 
 
 class EndlessPrompts:
-    """In order. A task carries the acceptance that holds at the version at which it is issued."""
+    """In order."""
 
-    def __init__(self, acceptance: Acceptance, version: Callable[[], int]) -> None:
-        self.acceptance, self.version, self.at = acceptance, version, 0
+    at = 0
 
     def next(self) -> tuple[int, int]:
         self.at += 1
         return 0, self.at - 1
 
     def task(self, prompt: int) -> Task:
-        return Task("p" * PROMPT_TOKENS, "", ENV, {"share": self.acceptance.at(self.version())})
+        return Task("p" * PROMPT_TOKENS, "", ENV)
 
     def state(self) -> dict:
         return {"at": self.at}

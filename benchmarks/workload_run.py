@@ -31,7 +31,7 @@ async def run_mode(c: Cluster, plan: Plan) -> Figures:
         ledger = Ledger(Path(scratch, "ledger.jsonl"))
         pipeline = Pipeline(
             plan.config(c.workload, scratch),
-            prompts=EndlessPrompts(plan.acceptance, lambda: learner.version),
+            prompts=EndlessPrompts(),
             rollout=c,
             learner=learner,
             publisher=EmulatedPublisher(c.actors, record.totals),

@@ -25,7 +25,7 @@ from openrlhf_tir.rollout.workload import PROMPT_TOKENS, Acceptance, EngineSpec,
 from openrlhf_tir.simulation.parts import TASK
 from openrlhf_tir.simulation.rollout import SimulatedRollout
 from openrlhf_tir.simulation.virtual_loop import run
-from openrlhf_tir.types import GroupKey, Sampling, Task
+from openrlhf_tir.types import Group, GroupKey, Sampling, Task
 
 ALL = Acceptance(1.0, 1.0, 12)
 
@@ -136,6 +136,17 @@ def test_the_baseline_generates_in_full_batches_and_calls_one_after_another(work
     assert sync_rollout_seconds(w, Plan(SYNC_ROLLOUT, 7.0, 1.0, 2, 1, ALL)) == pytest.approx(rollout + 7 + 3)
 
 
+def test_a_group_is_kept_at_the_acceptance_of_the_version_at_which_it_is_judged(seed):
+    """Some group that a share of 0.8 keeps and one of 0.1 does not: it is kept while the engines have version 0, and dropped from version 11 on."""
+    version = 0
+    judge = judge_of(seed, Acceptance(0.8, 0.1, 12), lambda: version)
+    key = next(k for p in range(99) if seed.accepted(k := GroupKey(0, p), 0.8) and not seed.accepted(k, 0.1))
+    group = Group(key, Task("p", ""), [])
+    assert judge(group).keep
+    version = 11
+    assert not judge(group).keep
+
+
 def test_the_emulated_actor_takes_as_long_as_the_simulated_one(seed, tmp_path):
     """The same 8 groups through group runner, episodes, queue and emulated engine, and through the simulation's callbacks."""
     w = seed.with_batch(8, 4, engines=1)
@@ -143,8 +154,8 @@ def test_the_emulated_actor_takes_as_long_as_the_simulated_one(seed, tmp_path):
 
     async def emulated() -> float:
         batcher = Batcher(ScriptedEngine(w, 1.0), max_running=cfg.max_running, max_queue=1 << 20)
-        runner = GroupRunner(cfg, batcher, CharCodec(), SleepingEnvs(w.env_capacity), NoReward(), judge_of(w))
-        done = await asyncio.gather(*(runner.run(GroupKey(0, p), Task("p" * PROMPT_TOKENS, "", ENV, {"share": 1.0})) for p in range(8)))
+        runner = GroupRunner(cfg, batcher, CharCodec(), SleepingEnvs(w.env_capacity), NoReward(), judge_of(w, ALL, lambda: 0))
+        done = await asyncio.gather(*(runner.run(GroupKey(0, p), Task("p" * PROMPT_TOKENS, "", ENV)) for p in range(8)))
         assert all(not meta.failures and len(meta.index) == 4 for meta, _ in done)
         return asyncio.get_running_loop().time()
 
