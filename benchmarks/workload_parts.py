@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from benchmarks.workload_config import ENV, workload_config
 from openrlhf_tir.config import Config
 from openrlhf_tir.rollout.workload import PROMPT_TOKENS, Acceptance, Workload
+from openrlhf_tir.simulation import parts
 from openrlhf_tir.types import Group, RewardParts, Task, Trajectory, Verdict
 
 SYNC_ROLLOUT = "sync_rollout"
@@ -16,7 +17,7 @@ SYNC_ROLLOUT = "sync_rollout"
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One run of one mode. `staleness` None: the mode's own. `depth` None: what staleness allows. Times in emulated seconds."""
+    """One run of one mode. `staleness`, `depth` None: the mode's own. Times in emulated seconds."""
 
     mode: str
     learner_s: float
@@ -69,20 +70,8 @@ def judge_of(w: Workload, acceptance: Acceptance, version: Callable[[], int]) ->
     return judge
 
 
-class EndlessPrompts:
-    """In order."""
-
-    at = 0
-
-    def next(self) -> tuple[int, int]:
-        self.at += 1
-        return 0, self.at - 1
+class EndlessPrompts(parts.EndlessPrompts):
+    """With a text as long as the workload's prompts, for the emulated environment."""
 
     def task(self, prompt: int) -> Task:
         return Task("p" * PROMPT_TOKENS, "", ENV)
-
-    def state(self) -> dict:
-        return {"at": self.at}
-
-    def restore(self, state: dict) -> None:
-        self.at = state["at"]

@@ -268,7 +268,9 @@ class Train(Section):
 
 
 class Pipeline(Section):
-    mode: Literal["sync", "one_step", "pipeline", "pipeline_drain"] = "pipeline"
+    mode: Literal["sync", "one_step", "pipeline", "pipeline_drain"] = Field(
+        "pipeline", description="how rollout and training overlap; as a flag it undoes a recipe's max_staleness, depth and push_every for another mode"
+    )
     max_staleness: int | None = Field(None, ge=0, description="S: learner version - token version <= S, always; default by mode: 0, 1, 4, 1")
     push_every: int = Field(
         1, ge=1, description="k: engines get new weights every k updates (and before an evaluation); between two pushes staleness grows, so k <= S + 1"

@@ -125,10 +125,10 @@ def nest(flat: Mapping[str, Any]) -> dict[str, Any]:
     return out
 
 
-def _of_another_mode(recipe: dict[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """A recipe without what suits its own pipeline.mode only, where an override chooses another: modes are presets."""
+def _without_other_modes(recipe: dict[str, Any], mode: str | None) -> dict[str, Any]:
+    """The recipe, without what it has set for its own pipeline.mode if `mode`, an override, is another one: modes are presets."""
     pipeline = recipe.get("pipeline", {})
-    if overrides.get("pipeline.mode", own := pipeline.get("mode", Config().pipeline.mode)) == own:
+    if mode is None or mode == pipeline.get("mode", Config().pipeline.mode):
         return recipe
     return recipe | {"pipeline": {k: v for k, v in pipeline.items() if k not in ("max_staleness", "depth", "push_every")}}
 
@@ -144,7 +144,7 @@ def load(recipe: str | None = None, overrides: Mapping[str, Any] | None = None) 
     for key in overrides:
         if key not in known:
             raise unknown_key(key, known, "among the overrides")
-    table = merge(_of_another_mode(read_recipe(recipe), overrides) if recipe else {}, nest(overrides))
+    table = merge(_without_other_modes(read_recipe(recipe), overrides.get("pipeline.mode")) if recipe else {}, nest(overrides))
     try:
         return Config.model_validate(table)
     except ValidationError as e:

@@ -172,6 +172,11 @@ SIGNALS = [
     ),
     ends("crash", "import ctypes; ctypes.string_at(0)", "exception"),
     ends(
+        "alarm storm without end",
+        "import signal\nsignal.signal(14, lambda *a: None); signal.setitimer(signal.ITIMER_REAL, 1e-5, 1e-5)\nwhile True: pass",
+        "time_limit",
+    ),
+    ends(
         "alarm storm",
         "import signal, time\nsignal.signal(14, lambda *a: None); signal.setitimer(signal.ITIMER_REAL, 1e-4, 1e-4)\n"
         "end = time.monotonic() + 0.5\nwhile time.monotonic() < end: pass",

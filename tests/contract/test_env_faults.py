@@ -43,6 +43,22 @@ async def back_again(url: str) -> float:
                 await asyncio.sleep(0.02)
 
 
+def watch_probes(envs: EnvClient) -> list[tuple[float, bool]]:
+    """From now on: when each probe of a server ended, and whether it was well."""
+    probe, seen = envs.urls._probe, []
+
+    async def watched(server) -> None:
+        well = False
+        try:
+            await probe(server)
+            well = True
+        finally:
+            seen.append((asyncio.get_running_loop().time(), well))
+
+    envs.urls._probe = watched
+    return seen
+
+
 @pytest.mark.parametrize("fault", ["hang", "reset connection", "500", "invalid JSON", "wrong schema", "huge body", "env_error", "timeout", "full"])
 async def test_a_fault_fails_its_trajectories_and_nobody_elses(servers, tmp_path, fault):
     bad, good = servers
@@ -69,8 +85,9 @@ async def test_a_fault_fails_its_trajectories_and_nobody_elses(servers, tmp_path
 async def test_a_server_that_dies_loses_its_sessions_only_and_new_ones_wait_for_it(servers, tmp_path):
     bad, good = servers
     cfg = config(tmp_path, n=8)
-    # Patience for a machine that is slow to answer or to start a server again: what is measured begins when it answers.
+    # Patience for a machine that is slow to answer or to start a server again: what is measured begins when the client knows that it is back.
     async with client(cfg, bad, good, outage_timeout_s=60.0, timeout_s=5.0) as envs:
+        probes = watch_probes(envs)
         groups = runner(cfg, envs, 0.05)
         before = asyncio.create_task(groups.run(GroupKey(0, 1), Task("p", "", "bad")))
         while len((await sessions(bad))["open"]) < 8:
@@ -81,7 +98,12 @@ async def test_a_server_that_dies_loses_its_sessions_only_and_new_ones_wait_for_
         back = asyncio.create_task(back_again(bad))
         meta, group = await groups.run(GroupKey(0, 2), Task("p", "", "bad"))
         assert meta.failed is None and len(group.valid) == 8 and trained_on_a_fault(group) == []
-        assert back.done() and asyncio.get_running_loop().time() - back.result() < 10.0
+        used_after = asyncio.get_running_loop().time()
+        *in_vain, (known, well) = probes
+        assert well and not any(ok for _, ok in in_vain), "one answer is enough, and nobody asks again"
+        answers_at = await back
+        assert all(at < answers_at for at, _ in in_vain), "a server that answers is believed"
+        assert used_after - known < 1.5
     await close_orphans(envs.owner, [bad, good])
 
 

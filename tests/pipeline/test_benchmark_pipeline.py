@@ -14,7 +14,7 @@ from benchmarks.workload_config import ENV
 from benchmarks.workload_engine import ScriptedEngine, parse
 from benchmarks.workload_late import efficiency
 from benchmarks.workload_parts import SYNC_ROLLOUT, CharCodec, NoReward, Plan, judge_of
-from benchmarks.workload_predict import sync_rollout_seconds
+from benchmarks.workload_predict import AFTER_THE_END, figures, simulated, sync_rollout_seconds
 from benchmarks.workload_record import Record, Row
 from benchmarks.workload_table import median_of, ratio_name
 from openrlhf_tir.rollout.batcher import Batcher
@@ -165,3 +165,10 @@ def test_the_emulated_actor_takes_as_long_as_the_simulated_one(seed, tmp_path):
         return asyncio.get_running_loop().time()
 
     assert run(emulated()) == pytest.approx(run(simulated()), rel=0.01)
+
+
+def test_groups_under_way_at_the_end_of_a_prediction_are_not_called_discarded(seed):
+    w = seed.with_batch(4, 4, engines=1)
+    plan = Plan("pipeline", learner_s=1.0, time_scale=1.0, steps=4, warmup=2, acceptance=ALL)
+    assert simulated(w, plan).ends[AFTER_THE_END] > 0
+    assert figures(w, plan).discarded_groups == 0
