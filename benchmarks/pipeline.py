@@ -35,8 +35,9 @@ from openrlhf_tir.config import Pipeline
 from openrlhf_tir.rollout.workload import Workload
 
 SEED_FILE = Path(__file__).with_name("workload_seed.toml")
-STEP_WALL_S = 10.0
-"""A step at the bound takes at least so long by the wall clock: what two cores can carry of 2,048 trajectories with HTTP tools."""
+STEP_WALL_S, ROLLOUT_WALL_S = 10.0, 20.0
+"""A step at the bound takes at least so long by the wall clock, and the rollout of a batch by itself: what two cores can carry of 2,048 trajectories
+with HTTP tools, spread over a step or all at once."""
 RATIOS = (0.25, 0.5, 1.0, 2.0, 4.0)
 MODES = (SYNC_ROLLOUT, "sync", "one_step", "pipeline_drain", "pipeline")
 DEFAULT_S = Pipeline(mode="pipeline").S
@@ -53,7 +54,8 @@ def bound_s(w: Workload, learner_s: float) -> float:
 def plans(w: Workload, rollout_s: float, ratio: float, args: argparse.Namespace) -> Iterable[Plan]:
     """One R:T point. Modes whose steps share nothing need fewer of them."""
     learner_s = ratio * rollout_s
-    scale = args.time_scale or max(w.time_scale, STEP_WALL_S / bound_s(w, learner_s) * (w.prompts * w.samples_per_prompt / 2048))
+    wall_s = max(STEP_WALL_S / bound_s(w, learner_s), ROLLOUT_WALL_S / rollout_s)
+    scale = args.time_scale or max(w.time_scale, wall_s * (w.prompts * w.samples_per_prompt / 2048))
 
     def plan(mode: str, steps: int, warmup: int, staleness: int | None = None) -> Plan:
         return Plan(mode, learner_s, scale, steps, warmup, w.acceptance, staleness)

@@ -40,7 +40,8 @@ def add_serving_flags(parser: argparse.ArgumentParser, *, workers: int) -> None:
     add("--session-ttl", type=float, default=3600.0, metavar="S", help="close a session unused for S seconds (default: %(default)s)")
     add("--drain", type=float, default=30.0, metavar="S", help="on SIGTERM let running steps finish for S seconds (default: %(default)s)")
     logs.add_log_flags(parser)
-    add("--die-with-parent", action="store_true", help="stop when the process that started this server is gone, however it went (Linux)")
+    parent = "stop when the process that started this server is gone, however it went (Linux); with its PID also if it went while this server started"
+    add("--die-with-parent", nargs="?", type=int, const=0, metavar="PID", help=parent)
 
 
 def serving_config(args: argparse.Namespace, *, env: str, action: str, **fields) -> ServingConfig:
@@ -79,8 +80,8 @@ def serve(app: FastAPI, args: argparse.Namespace) -> None:
     """Blocks until SIGTERM or SIGINT."""
     if args.processes > 1:
         sys.exit(f"This server has no --processes {args.processes}. Start several, and give their URLs to --env.url.")
-    if args.die_with_parent:
-        die_with_parent()
+    if args.die_with_parent is not None:
+        die_with_parent(args.die_with_parent)
     logs.configure(args.log_level, args.log_format)
     _raise_open_files()
     socks = [socket.socket(fileno=int(fd)) for fd in args.listen_fds.split(",")] if args.listen_fds else [bind(args.host, args.port)]
@@ -108,9 +109,9 @@ def _raise_open_files() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard if hard != resource.RLIM_INFINITY else OPEN_FILES, hard))
 
 
-def die_with_parent() -> None:
-    """SIGTERM when the parent ends; at once if it has ended already."""
-    parent = os.getppid()
+def die_with_parent(parent: int) -> None:
+    """SIGTERM when process `parent`, 0: the present one, ends; exits at once if it has ended already, as it may have while this one was importing."""
+    parent = parent or os.getppid()
     if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGTERM) != 0:
         sys.exit(f"--die-with-parent does not work here: {os.strerror(ctypes.get_errno())}. Leave it out.")
     if os.getppid() != parent:

@@ -28,8 +28,8 @@ START_TIMEOUT_S = 60.0
 def run_copies(args: argparse.Namespace) -> None:
     """Does not return when `--processes` is above 1; else does nothing. Call it before the server acquires anything."""
     if args.processes > 1:
-        if args.die_with_parent:
-            launch.die_with_parent()
+        if args.die_with_parent is not None:
+            launch.die_with_parent(args.die_with_parent)
         sys.exit(_run(args))
 
 
@@ -68,7 +68,7 @@ def _start(args: argparse.Namespace, front: socket.socket, copies: list[subproce
     spec = sys.modules["__main__"].__spec__
     program = [sys.argv[0]] if spec is None else ["-m", spec.name.removesuffix(".__main__")]
     # Later flags win over the ones that were given.
-    own_flags = ["--processes", "1", "--listen-fds", ",".join(map(str, fds)), "--server-url", url, "--die-with-parent"]
+    own_flags = ["--processes", "1", "--listen-fds", ",".join(map(str, fds)), "--server-url", url, "--die-with-parent", str(os.getpid())]
     with own:
         copies.append(subprocess.Popen([sys.executable, *program, *sys.argv[1:], *own_flags], pass_fds=fds))
     return url

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -66,7 +67,7 @@ class _Server:
 
     async def _spawn(self, port: int) -> None:
         self.port_file.unlink(missing_ok=True)
-        args = ["--host", "127.0.0.1", "--port", str(port), "--port-file", str(self.port_file), "--die-with-parent"]
+        args = ["--host", "127.0.0.1", "--port", str(port), "--port-file", str(self.port_file), "--die-with-parent", str(os.getpid())]
         if self.cfg.env.name == "python_tir":
             args += ["--workers", str(self.cfg.env.workers), "--code-timeout", str(self.cfg.env.code_timeout_s)]
             args += ["--stateful"] if self.cfg.env.stateful else []

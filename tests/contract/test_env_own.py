@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 
 import aiohttp
 import psutil
@@ -70,3 +72,28 @@ async def test_one_that_is_killed_later_comes_back_at_its_address(unsteady):
                 await asyncio.sleep(0.01)
             while not await healthy(url):
                 await asyncio.sleep(0.05)
+
+
+RUN = """
+import asyncio, pathlib, sys
+from openrlhf_tir.cluster import env_process
+from openrlhf_tir.config import Config
+
+async def run():
+    async with env_process.env_urls(Config.model_validate({"run_dir": pathlib.Path(sys.argv[1]).parent, "env": {"name": "echo"}})):
+        sys.exit("It is up: the starter was to be killed before.")
+
+asyncio.run(run())
+"""
+
+
+@pytest.mark.parametrize(("starter", "servers"), [(("-c", RUN), 1), (("-m", "env_servers.echo", "--processes", "2", "--port-file"), 2)], ids=["run", "front"])
+def test_one_whose_starter_is_killed_while_it_starts_does_not_stay(starter, servers, tmp_path):
+    starts = subprocess.Popen([sys.executable, *starter, str(tmp_path / "server.port")])
+    while len(started := psutil.Process(starts.pid).children()) < servers:
+        assert starts.poll() is None
+    starts.kill()  # they still import, and have not yet asked to be told
+    starts.wait()
+    _, alive = psutil.wait_procs(started, timeout=60)
+    assert alive == []
+    assert not list(tmp_path.glob("*.port"))
