@@ -25,7 +25,7 @@ from pathlib import Path
 
 from benchmarks.late_training import headline
 from benchmarks.workload_cluster import Cluster, cluster
-from benchmarks.workload_late import late_training
+from benchmarks.workload_late import PARTS, late_training
 from benchmarks.workload_parts import SYNC_ROLLOUT, Plan
 from benchmarks.workload_predict import predict
 from benchmarks.workload_record import Figures
@@ -104,8 +104,8 @@ async def measure(c: Cluster, args: argparse.Namespace) -> dict:
     facts = summary(w, results, rollout_s) | {
         "predicted_over_measured": {f"{r:g} {n}": round(p / median_of(results[r, n]).step_s, 3) for (r, n), p in predicted.items()}
     }
-    if args.late:
-        facts |= await late_training(c, args.late_steps or w.late.steps, args.time_scale)
+    if args.late is not None:
+        facts |= await late_training(c, args.late, args.late_steps or w.late.steps, args.time_scale)
     elif not args.quick:
         facts |= await asyncio.to_thread(headline, w)
     if args.json:
@@ -161,7 +161,13 @@ def main() -> None:
     add("--repeats", type=int, default=1, help="of everything, interleaved (default: %(default)s)")
     add("--steps", type=int, help="per run, the first two uncounted (default: the workload's)")
     add("--time-scale", type=float, help="wall-clock seconds of an emulated second (default: as fast as two cores carry, by R:T)")
-    add("--late", action="store_true", help="late training by the wall clock, which takes hours; else it is simulated")
+    add(
+        "--late",
+        nargs="*",
+        choices=PARTS,
+        metavar="PART",
+        help="late training by the wall clock, hours, or a part: auto, jump, fixed; else simulated",
+    )
     add("--late-steps", type=int, help="steps of it (default: the workload's)")
     add("--env-processes", type=int, default=2, help="of the environment server (default: %(default)s)")
     add("--markdown", type=Path, metavar="PATH", help="write the table there")

@@ -1,6 +1,6 @@
 """Processes of the emulated cluster: a rollout actor with one engine, and a learner rank. Real but for what sleeps.
 
-RolloutProcess.run_group(key, task)    GroupRunner -> episodes -> queue -> emulated engine; tools by HTTP
+RolloutProcess.run_group(run, ...)     GroupRunner -> episodes -> queue -> emulated engine; tools by HTTP
 RolloutProcess.push(version)           pause, sleep as long as a push takes, go on with the prefixes computed again
 RolloutProcess.generate_all(...)       the baseline's full-batch generation: no tools, no overlap
 LearnerProcess.step(...)               reads the groups from the object store, counts how old their tokens are, sleeps the rest
@@ -32,8 +32,10 @@ class RolloutProcess:
         self.name, self.workload, self.env_url = f"rollout-{index}", workload, env_url
         self.envs: EnvClient | None = None
         self.running: set[asyncio.Task] = set()
+        self.run = 0
 
-    async def begin(self, cfg: Config, scale: float, acceptance: Acceptance) -> None:
+    async def begin(self, run: int, cfg: Config, scale: float, acceptance: Acceptance) -> None:
+        self.run = run
         for task in self.running:
             task.cancel()
         await asyncio.gather(*self.running, return_exceptions=True)
@@ -46,8 +48,10 @@ class RolloutProcess:
         judge = judge_of(self.workload, acceptance, lambda: self.engine.version)
         self.runner = GroupRunner(cfg, self.batcher, CharCodec(), self.envs, NoReward(), judge, self.name)
 
-    async def run_group(self, key: GroupKey, task: Task) -> tuple[tuple[GroupMeta, dict[str, float]], Group]:
-        """Two Ray results: metadata with the load here, and the payload."""
+    async def run_group(self, run: int, key: GroupKey, task: Task) -> tuple[tuple[GroupMeta, dict[str, float]] | None, Group | None]:
+        """Two Ray results: metadata with the load here, and the payload; nothing for a group of a run that was cut, which came after the end."""
+        if run != self.run:
+            return None, None
         me = asyncio.current_task()
         self.running.add(me)
         try:
@@ -74,9 +78,6 @@ class RolloutProcess:
         """Returns the engine's totals: they are wanted once per step."""
         await self.engine.push(version)
         return self.engine.model.stats()
-
-    async def stop(self) -> None:
-        await self.envs.close()
 
 
 class LearnerProcess:

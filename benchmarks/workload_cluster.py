@@ -77,13 +77,15 @@ class Cluster:
         rollout = ray.remote(RolloutProcess).options(num_cpus=0, max_concurrency=10_000)
         self.actors = [rollout.remote(i, workload, env_url) for i in range(workload.engine.count)]
         self.learner_actor = ray.remote(LearnerProcess).options(num_cpus=0).remote()
+        self.run = 0
         self.load: Counter[int] = Counter()
         self.engines: dict[int, dict[str, float]] = {}
         """Each engine's load, as of its last finished group."""
 
     async def begin(self, plan: Plan) -> None:
         cfg = plan.config(self.workload, tempfile.gettempdir())
-        await asyncio.gather(*(a.begin.remote(cfg, plan.scale, plan.acceptance) for a in self.actors))
+        self.run += 1
+        await asyncio.gather(*(a.begin.remote(self.run, cfg, plan.scale, plan.acceptance) for a in self.actors))
         self.load.clear()
         self.engines.clear()
 
@@ -91,7 +93,7 @@ class Cluster:
         i = min(range(len(self.actors)), key=lambda i: self.load[i])
         self.load[i] += 1
         try:
-            ref, payload = self.actors[i].run_group.options(num_returns=2).remote(key, task)
+            ref, payload = self.actors[i].run_group.options(num_returns=2).remote(self.run, key, task)
             meta, self.engines[i] = await ref
             return meta, payload
         finally:

@@ -8,6 +8,8 @@ with a queue of one batch holds.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from benchmarks.workload_cluster import Cluster
 from benchmarks.workload_parts import Plan
 from benchmarks.workload_record import Figures
@@ -17,6 +19,7 @@ from openrlhf_tir.rollout.workload import Acceptance, Workload
 TIME_SCALE = 0.2
 """Saturated engines finish 2,048 trajectories in 10 s of wall-clock."""
 FIXED_BATCHES = 2
+PARTS = ("auto", "jump", "fixed")
 
 
 def efficiency(w: Workload, plan: Plan, walls_s: list[float]) -> float:
@@ -30,7 +33,8 @@ def surplus_share(f: Figures) -> float:
     return f.surplus_groups / max(1, f.trained_groups + f.surplus_groups)
 
 
-async def late_training(c: Cluster, steps: int, scale: float | None) -> dict[str, float | str]:
+async def late_training(c: Cluster, parts: Collection[str], steps: int, scale: float | None) -> dict[str, float | str]:
+    """`parts` of PARTS, or all of them if there are none."""
     w = c.workload
     learner_s = w.prompts / w.saturated_groups_per_s
     fall, jump = Acceptance(w.late.start, w.late.end, steps), Acceptance(w.jump.start, w.jump.end, steps, jump=True)
@@ -46,9 +50,13 @@ async def late_training(c: Cluster, steps: int, scale: float | None) -> dict[str
         )
         return plan, f
 
-    plan, f = await measured("auto", fall)
-    facts |= {"late_training_auto": round(efficiency(w, plan, f.steps_s), 3), "late_training_auto_discarded": f.discarded_groups}
-    _, f = await measured("jump", jump)
-    facts["surplus_share_after_jump"] = round(surplus_share(f), 4)
-    plan, f = await measured("fixed", fall, FIXED_BATCHES * w.prompts)
-    return facts | {"late_training_fixed": round(efficiency(w, plan, f.steps_s), 3)}
+    if "auto" in (parts or PARTS):
+        plan, f = await measured("auto", fall)
+        facts |= {"late_training_auto": round(efficiency(w, plan, f.steps_s), 3), "late_training_auto_discarded": f.discarded_groups}
+    if "jump" in (parts or PARTS):
+        _, f = await measured("jump", jump)
+        facts["surplus_share_after_jump"] = round(surplus_share(f), 4)
+    if "fixed" in (parts or PARTS):
+        plan, f = await measured("fixed", fall, FIXED_BATCHES * w.prompts)
+        facts["late_training_fixed"] = round(efficiency(w, plan, f.steps_s), 3)
+    return facts
