@@ -6,13 +6,13 @@ acquired = trained + filtered + failed + requeued + surplus + rolling + buffered
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
+from itertools import chain, repeat
 from pathlib import Path
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from openrlhf_tir.errors import ConservationError
+from openrlhf_tir.errors import ConservationError, StallError
 from openrlhf_tir.replay.ledger import audit
 from openrlhf_tir.simulation.virtual_loop import run
 from openrlhf_tir.types import GroupKey
@@ -22,9 +22,9 @@ from .fakes import FakeLearner, FakePrompts, FakeRollout, ages, ends_of, fate_of
 PROMPTS = 24
 
 
-def a_life(run_dir: Path, seed: int, resume: bool, killed_after: float | None, flags: dict) -> FakeLearner:
-    """One process of a run: random latencies, drops, faults and disk times; killed at a random moment of virtual time, or to the end."""
-
+def a_life(run_dir: Path, seed: int, resume: bool, killed_after: float | None, flags: dict) -> tuple[FakeLearner, bool]:
+    """One process of a run: random latencies, drops, faults and disk times; killed at a random moment of virtual time, or stopped since more than
+    B groups in a row failed for good, or to the end: then also True."""
     learner = FakeLearner(seconds=1.0, write_seconds=flags["write"])
     rollout = FakeRollout(seed, lambda r: r.choice([0.1, 1.0, 8.0]), fate_of(flags["drop"], 0.2))
     p = pipeline(run_dir, prompts=FakePrompts(PROMPTS), learner=learner, rollout=rollout, max_steps=1000, **flags["pipeline"])
@@ -35,9 +35,15 @@ def a_life(run_dir: Path, seed: int, resume: bool, killed_after: float | None, f
         assert sum(p.budget.states.values()) == p.budget.acquired
         assert p.budget.rolling == p.budget.states["buffered"] == p.budget.states["training"] == 0
 
-    with suppress(TimeoutError):
+    try:
         run(live())
-    return learner
+    except TimeoutError:
+        return learner, False
+    except ExceptionGroup as e:
+        if e.split(StallError)[1]:
+            raise
+        return learner, False
+    return learner, True
 
 
 @settings(max_examples=16, deadline=None)
@@ -52,15 +58,17 @@ def a_life(run_dir: Path, seed: int, resume: bool, killed_after: float | None, f
     drop=st.floats(0, 0.6),
     deaths=st.lists(st.floats(0.0, 60.0), max_size=3),
 )
+@example(seed=8426, mode="sync", S=1, B=1, k=1, save_steps=1, write=0.0, drop=0.0, deaths=[])  # two prompts in a row fail three times each
 def test_whenever_it_is_killed_every_prompt_ends_once_and_staleness_is_bounded(tmp_path_factory, seed, mode, S, B, k, save_steps, write, drop, deaths):
-    """Killed at up to three random moments, each time resumed from what was committed, then run to the end of the data."""
+    """Killed at up to three random moments, each time resumed from what was committed, then run to the end of the data, with a resume after every stop."""
     run_dir = tmp_path_factory.mktemp("run")
     S = {"sync": 0, "one_step": 1}.get(mode, S)
     flags = {"mode": mode, "S": S, "B": B, "push_every": min(k, S + 1), "save_steps": save_steps}
-    lives = [*deaths, None]
-    for i, after in enumerate(lives):
-        learner = a_life(run_dir, seed + i, i > 0, after, {"drop": drop, "write": write, "pipeline": flags})
+    for i, after in enumerate(chain(deaths, repeat(None, 20))):
+        learner, ended = a_life(run_dir, seed + i, i > 0, after, {"drop": drop, "write": write, "pipeline": flags})
         assert max(ages(learner), default=0) <= S
+        if ended and after is None:
+            break
     report = audit(run_dir / "ledger.jsonl")
     assert report.waiting == [] and report.provisional == 0
     assert report.committed_trained == report.trained
