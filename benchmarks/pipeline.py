@@ -54,8 +54,8 @@ def bound_s(w: Workload, learner_s: float) -> float:
 def plans(w: Workload, rollout_s: float, ratio: float, args: argparse.Namespace) -> Iterable[Plan]:
     """One R:T point. Modes whose steps share nothing need fewer of them."""
     learner_s = ratio * rollout_s
-    wall_s = max(STEP_WALL_S / bound_s(w, learner_s), ROLLOUT_WALL_S / rollout_s)
-    scale = args.time_scale or max(w.time_scale, wall_s * (w.prompts * w.samples_per_prompt / 2048))
+    size = w.prompts * w.samples_per_prompt / 2048
+    scale = args.time_scale or max(w.time_scale, size * STEP_WALL_S / bound_s(w, learner_s), size * ROLLOUT_WALL_S / rollout_s)
 
     def plan(mode: str, steps: int, warmup: int, staleness: int | None = None) -> Plan:
         return Plan(mode, learner_s, scale, steps, warmup, w.acceptance, staleness)
@@ -105,7 +105,7 @@ async def measure(c: Cluster, args: argparse.Namespace) -> dict:
         "predicted_over_measured": {f"{r:g} {n}": round(p / median_of(results[r, n]).step_s, 3) for (r, n), p in predicted.items()}
     }
     if args.late is not None:
-        facts |= await late_training(c, args.late, args.late_steps or w.late.steps, args.time_scale)
+        facts |= await late_training(c, args.late or PARTS, args.late_steps or w.late.steps, args.time_scale)
     elif not args.quick:
         facts |= await asyncio.to_thread(headline, w)
     if args.json:

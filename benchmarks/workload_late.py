@@ -34,7 +34,7 @@ def surplus_share(f: Figures) -> float:
 
 
 async def late_training(c: Cluster, parts: Collection[str], steps: int, scale: float | None) -> dict[str, float | str]:
-    """`parts` of PARTS, or all of them if there are none."""
+    """`parts`: of PARTS."""
     w = c.workload
     learner_s = w.prompts / w.saturated_groups_per_s
     fall, jump = Acceptance(w.late.start, w.late.end, steps), Acceptance(w.jump.start, w.jump.end, steps, jump=True)
@@ -50,13 +50,13 @@ async def late_training(c: Cluster, parts: Collection[str], steps: int, scale: f
         )
         return plan, f
 
-    if "auto" in (parts or PARTS):
+    if "auto" in parts:
         plan, f = await measured("auto", fall)
         facts |= {"late_training_auto": round(efficiency(w, plan, f.steps_s), 3), "late_training_auto_discarded": f.discarded_groups}
-    if "jump" in (parts or PARTS):
+    if "jump" in parts:
         _, f = await measured("jump", jump)
         facts["surplus_share_after_jump"] = round(surplus_share(f), 4)
-    if "fixed" in (parts or PARTS):
+    if "fixed" in parts:
         plan, f = await measured("fixed", fall, FIXED_BATCHES * w.prompts)
         facts["late_training_fixed"] = round(efficiency(w, plan, f.steps_s), 3)
     return facts

@@ -40,8 +40,9 @@ def add_serving_flags(parser: argparse.ArgumentParser, *, workers: int) -> None:
     add("--session-ttl", type=float, default=3600.0, metavar="S", help="close a session unused for S seconds (default: %(default)s)")
     add("--drain", type=float, default=30.0, metavar="S", help="on SIGTERM let running steps finish for S seconds (default: %(default)s)")
     logs.add_log_flags(parser)
-    parent = "stop when the process that started this server is gone, however it went (Linux); with its PID also if it went while this server started"
-    add("--die-with-parent", nargs="?", type=int, const=0, metavar="PID", help=parent)
+    add(
+        "--die-with-parent", type=int, metavar="PID", help="stop when the process PID, which started this one, is gone, however and whenever it went (Linux)"
+    )
 
 
 def serving_config(args: argparse.Namespace, *, env: str, action: str, **fields) -> ServingConfig:
@@ -80,7 +81,7 @@ def serve(app: FastAPI, args: argparse.Namespace) -> None:
     """Blocks until SIGTERM or SIGINT."""
     if args.processes > 1:
         sys.exit(f"This server has no --processes {args.processes}. Start several, and give their URLs to --env.url.")
-    if args.die_with_parent is not None:
+    if args.die_with_parent:
         die_with_parent(args.die_with_parent)
     logs.configure(args.log_level, args.log_format)
     _raise_open_files()
@@ -110,8 +111,7 @@ def _raise_open_files() -> None:
 
 
 def die_with_parent(parent: int) -> None:
-    """SIGTERM when process `parent`, 0: the present one, ends; exits at once if it has ended already, as it may have while this one was importing."""
-    parent = parent or os.getppid()
+    """SIGTERM when process `parent` ends; exits at once if it has ended already, as it may have while this one was importing."""
     if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGTERM) != 0:
         sys.exit(f"--die-with-parent does not work here: {os.strerror(ctypes.get_errno())}. Leave it out.")
     if os.getppid() != parent:

@@ -28,7 +28,7 @@ START_TIMEOUT_S = 60.0
 def run_copies(args: argparse.Namespace) -> None:
     """Does not return when `--processes` is above 1; else does nothing. Call it before the server acquires anything."""
     if args.processes > 1:
-        if args.die_with_parent is not None:
+        if args.die_with_parent:
             launch.die_with_parent(args.die_with_parent)
         sys.exit(_run(args))
 

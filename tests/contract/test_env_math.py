@@ -84,9 +84,8 @@ async def test_a_hanging_expression_costs_its_deadline_and_nobody_else(http):
     assert await verify(http, "7", "7.0") == (True, "exact")
     assert await verify(http, r"\sqrt{8}", r"2\sqrt2") == (True, "symbolic")
     assert not hanging.done()
-    async with asyncio.timeout(30):  # it would never end by itself
-        assert await hanging == (False, "timeout")
-    assert time.perf_counter() - start > 0.9
+    assert await hanging == (False, "timeout")
+    assert 0.9 < time.perf_counter() - start < 4.0
     assert await verify(http, r"\sqrt{8}", r"2\sqrt2") == (True, "symbolic")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+import time
 
 import aiohttp
 import psutil
@@ -90,10 +91,13 @@ asyncio.run(run())
 @pytest.mark.parametrize(("starter", "servers"), [(("-c", RUN), 1), (("-m", "env_servers.echo", "--processes", "2", "--port-file"), 2)], ids=["run", "front"])
 def test_one_whose_starter_is_killed_while_it_starts_does_not_stay(starter, servers, tmp_path):
     starts = subprocess.Popen([sys.executable, *starter, str(tmp_path / "server.port")])
+    give_up = time.monotonic() + 60
     while len(started := psutil.Process(starts.pid).children()) < servers:
-        assert starts.poll() is None
+        assert starts.poll() is None and time.monotonic() < give_up
     starts.kill()  # they still import, and have not yet asked to be told
     starts.wait()
     _, alive = psutil.wait_procs(started, timeout=60)
+    for server in alive:
+        server.kill()
     assert alive == []
     assert not list(tmp_path.glob("*.port"))
