@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import multiprocessing
 import resource
-import signal
 from collections.abc import Callable
 from typing import Any
 
@@ -79,7 +78,5 @@ class Workers:
 
 
 def _start_worker() -> None:
-    # pebble's handler of SIGTERM is Python, which a hanging C call never runs: each kill would wait 3 s for SIGKILL, and the pool with it.
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     resource.setrlimit(resource.RLIMIT_AS, (WORKER_MEMORY, WORKER_MEMORY))
     symbolic.warm()
