@@ -10,6 +10,7 @@ import asyncio
 import httpx
 import numpy as np
 import pytest
+import pytest_asyncio
 
 from openrlhf_tir.errors import EngineError, WeightsUnverified
 from openrlhf_tir.rollout.traced.session import Sessions
@@ -20,7 +21,7 @@ from openrlhf_tir.weights.verify import Canary
 from .conftest import tiny_config
 from .tiny_model import EOS, WORD, HfLearner, make_tokenizer
 
-pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="session")]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(180), pytest.mark.asyncio(loop_scope="session")]
 TOLERANCE = 1e-4
 
 
@@ -34,6 +35,15 @@ def learner() -> HfLearner:
 def publisher(engine, learner, tmp_path):
     prompts = [make_tokenizer().encode(p) for p in ("User: What is 17*23?\nAssistant:", "User: hi\nAssistant:")]
     return WeightPublisher(learner, [engine], tmp_path / "push", prompts, tolerance=TOLERANCE)
+
+
+@pytest_asyncio.fixture(autouse=True, loop_scope="session")
+async def nothing_held(engine):
+    """A test that failed half-way leaves neither a verdict nor a frozen engine for the next one to wait on."""
+    yield
+    engine.proof.proved(engine.proof.unproved)
+    if not engine.broken:
+        await engine.resume()
 
 
 @pytest.fixture(scope="module")
@@ -171,21 +181,25 @@ async def test_requests_in_flight_go_on_with_the_new_weights_and_say_so(engine, 
 
 
 async def test_under_a_full_engine_the_canary_is_answered_first_and_what_the_new_weights_sampled_waits_for_its_verdict(engine, learner, prompt, tmp_path):
-    """64 sequences decode at once, 192 are asked for: a canary that took its turn would wait until 128 of them have ended."""
+    """64 sequences decode at once. A canary that took its turn would wait until those and most of the 128 before it have ended."""
     answered = []
 
     async def ask(i: int):
-        answered.append(await engine.generate(prompt, Sampling(200), request_id=f"full{i}"))
+        answered.append(await engine.generate(prompt, Sampling(256), request_id=f"full{i}"))
 
-    so_far = engine.requests.tokens
-    tasks = [asyncio.create_task(ask(i)) for i in range(192)]
+    path, so_far = tmp_path / "w.safetensors", engine.requests.tokens
+    await learner.publish(path)
+    tasks = [asyncio.create_task(ask(i)) for i in range(64)]
     while engine.requests.tokens < so_far + 64 * 3:
-        await asyncio.sleep(0.005)
-    digest = await learner.publish(tmp_path / "w.safetensors")
-    sampled = await engine.update_weights(tmp_path / "w.safetensors", 4, digest, Canary([prompt], 4, seed=0))
+        await asyncio.sleep(0)
+    await engine.begin_update()  # frozen
+    tasks += [asyncio.create_task(ask(i)) for i in range(64, 192)]
+    await asyncio.sleep(0.05)  # these are queued before the canary is
+    await engine.receive({"path": str(path)})
+    sampled = await engine.finish_update(4, Canary([prompt], 4, seed=0))
     unfinished, before = len(engine.requests), len(answered)
     assert (sampled[0].versions == 4).all()
-    assert unfinished > 64, "the canary waited for its turn"
+    assert unfinished > 96, "the canary waited for its turn"
     while engine.requests.request_ids:
         await asyncio.sleep(0.01)
     await asyncio.sleep(0.05)
@@ -194,7 +208,7 @@ async def test_under_a_full_engine_the_canary_is_answered_first_and_what_the_new
     await engine.proved(4)
     await asyncio.gather(*tasks)
     assert len(answered) == 192 and all(c.finish_reason in ("stop", "length") for c in answered)
-    assert sum((c.versions == 4).all() for c in answered) > 30 and any(len(set(c.versions.tolist())) == 2 for c in answered)
+    assert sum((c.versions == 4).all() for c in answered) >= 128 and any(len(set(c.versions.tolist())) == 2 for c in answered)
 
 
 async def test_a_paused_engine_stays_paused_through_a_push_and_answers_after_resume(engine, learner, tmp_path, prompt):
