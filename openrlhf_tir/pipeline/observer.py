@@ -33,7 +33,7 @@ METRICS = {
 
 
 class Observer:
-    """Collects between two steps, writes at each step. Groups count when they finish, trained or not."""
+    """Collects between two steps, writes at each step. Groups count when they finish, trained or not: all since the last step, a batch at least."""
 
     def __init__(self, metrics: MetricsLog, trace: Trace, progress: Progress) -> None:
         self.metrics, self.trace, self.progress = metrics, trace, progress
@@ -43,6 +43,7 @@ class Observer:
         self._canary = 0.0
         self.selection = SelectionMeter()
         self._last_step = time.monotonic()
+        self._before: list[GroupMeta] = []
         self._reset()
 
     def _reset(self) -> None:
@@ -87,8 +88,9 @@ class Observer:
     def step(self, report: StepReport, budget: Budget, extra: dict[str, float]) -> None:
         now = time.monotonic()
         wall, self._last_step = now - self._last_step, now
+        groups = self._latest(budget.batch_groups)
         row = {
-            **rollout_metrics(self._groups),
+            **rollout_metrics(groups),
             **self.selection.row(),
             **report.metrics,
             **{name: float(n) for name, n in self._ends.items()},
@@ -104,6 +106,13 @@ class Observer:
         self.metrics.log(report.version, row)
         self.progress.update(report.version, row)
         self._reset()
+
+    def _latest(self, at_least: int) -> list[GroupMeta]:
+        """Groups that finished since the last step. Where those are few, e.g. while the buffer was full, earlier ones too: a mean of one
+        group says nothing, and the first to finish are the short ones."""
+        groups = (self._before + self._groups)[-max(at_least, len(self._groups)) :]
+        self._before = groups[-at_least:]
+        return groups
 
     def rewind(self, version: int) -> None:
         """A resume: rows of steps after `version` never happened."""

@@ -1,0 +1,35 @@
+"""What a row of metrics tells of the groups that finished."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from openrlhf_tir.pipeline.budget import Budget
+from openrlhf_tir.pipeline.observer import Observer
+from openrlhf_tir.types import GroupKey, StepReport
+
+from .fakes import MemoryMetrics, Silent, group_of
+
+B = 4
+
+
+def accuracies(*finished: list[bool]) -> list[float]:
+    """Accuracy of each row, when before each step these groups finish, all of their trajectories right or all wrong."""
+    observer, budget, groups, rows = Observer(MemoryMetrics(), Silent(), Silent()), Budget(batch_groups=B, max_staleness=1), 0, []
+    observer.metrics.log = lambda step, row: rows.append(row["accuracy"])
+    for step, outcomes in enumerate(finished, 1):
+        for right in outcomes:
+            meta, _ = group_of(GroupKey(0, groups), step - 1)
+            observer.group("filtered" if right else "buffered", replace(meta, correct=[right, right]), None)
+            groups += 1
+        observer.step(StepReport(step, {}, 1.0, 1), budget, {})
+    return rows
+
+
+def test_all_groups_since_the_last_step_count():
+    assert accuracies([True] * 6 + [False] * 2) == [0.75]
+
+
+def test_few_groups_are_seen_with_those_before_them():
+    """While the buffer was full one group finished, a wrong one: accuracy has not dropped to 0."""
+    assert accuracies([True] * 8, [False], [], [False] * 5 + [True] * 5) == [1.0, 0.75, 0.75, 0.5]
