@@ -100,7 +100,7 @@ async def run_training(
         model=str(model),
     )
     summaries.write(cfg.run_dir, summary)
-    session.console.print(summaries.table(summary))
+    session.console.print(summaries.table(summary) if trained or base else "held-out evaluation: none, eval.dataset is not set")
     session.console.print(f"report: {build_report(cfg.run_dir)}\nmodel:  {model}", soft_wrap=True)
     name, score = checkpoints.best()
     if name:
