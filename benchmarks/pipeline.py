@@ -35,7 +35,7 @@ from openrlhf_tir.config import Pipeline
 from openrlhf_tir.rollout.workload import Workload
 
 SEED_FILE = Path(__file__).with_name("workload_seed.toml")
-STEP_WALL_S, ROLLOUT_WALL_S = 10.0, 20.0
+STEP_WALL_S, ROLLOUT_WALL_S = 15.0, 20.0
 """A step at the bound takes at least so long by the wall clock, and the rollout of a batch by itself: what two cores can carry of 2,048 trajectories
 with HTTP tools, spread over a step or all at once."""
 RATIOS = (0.25, 0.5, 1.0, 2.0, 4.0)

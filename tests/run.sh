@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Run the tests: run.sh            everything: unit, contract, pipeline, golden (where the vectors are), end to end
+# Run the tests: run.sh            everything: unit, contract, pipeline, end to end, golden (where the vectors are)
 #                run.sh fast       without what is marked slow, four files at a time (much of it waits for servers)
 #                run.sh FILTER...  pytest arguments: files, -k expressions
 set -euo pipefail
@@ -8,17 +8,21 @@ export OMP_NUM_THREADS=1 HF_HUB_OFFLINE=${HF_HUB_OFFLINE:-1}
 
 bash train_scripts/setup_env.sh
 python=${TIR_VENV:-.venv}/bin/python
+fast=("$python" -m pytest -q -m "not slow and not gpu" --dist loadfile)
 case ${1:-} in
-    fast) exec "$python" -m pytest -q -m "not slow and not gpu" -n 4 --dist loadfile "${@:2}" ;;
+    fast) exec "${fast[@]}" -n 4 "${@:2}" ;;
     "") ;;
     *) exec "$python" -m pytest -q "$@" ;;
 esac
 
-"$python" -m pytest -q
+failed=0
+"${fast[@]}" -n 2 || failed=1
+"$python" -m pytest -q -m "slow or gpu" || failed=1
 golden=../shared/golden
 if [[ -d $golden && -f tests/golden/__main__.py ]]; then
     mapfile -t files < <(find tests/golden -name '[a-z]*.py' ! -name 'test_*' -printf '%f\n' | sed 's/\.py$/.jsonl/' | while read -r f; do [[ -f $golden/$f ]] && echo "$golden/$f"; done | sort)
-    "$python" -m tests.golden "${files[@]}"
+    "$python" -m tests.golden "${files[@]}" || failed=1
 else
     echo "golden vectors: skipped, there is no $golden"
 fi
+exit $failed
