@@ -28,22 +28,23 @@ WARM_UP = 2
 LAST = 10
 
 
-def seconds_per_step(r: Result) -> list[float]:
+def seconds_per_step(r: Result, steps: int) -> list[float]:
     times = r.rows["time"]
-    return [b - a for a, b in pairwise(times)][WARM_UP - 1 :]
+    return [b - a for a, b in pairwise(times)][WARM_UP - 1 : steps - 1]
 
 
 def efficiency(workload: Workload, acceptance: Acceptance, r: Result, last: int = 0) -> float:
     """Of all counted steps, or of the last few."""
     ideal = [workload.prompts / acceptance.at(step) / workload.saturated_groups_per_s for step in range(WARM_UP, acceptance.steps)]
-    return sum(ideal[-last:]) / sum(seconds_per_step(r)[-last:])
+    return sum(ideal[-last:]) / sum(seconds_per_step(r, acceptance.steps)[-last:])
 
 
 def simulated(seed: Workload, acceptance: Acceptance, S: int | None, depth: int | None = None) -> Result:
-    """As many steps as the acceptance has, with a learner as fast as saturated engines at full acceptance."""
-    w = replace(seed, steps=acceptance.steps)
-    learner_s = seed.prompts / seed.saturated_groups_per_s
-    return simulate(w, configure(w, mode="pipeline", max_staleness=S, depth=depth), acceptance=acceptance, learner_s=learner_s)
+    """As many steps as the acceptance has, with a learner as fast as saturated engines at full acceptance; and S+1 more, which do not count:
+    at its end a run admits no more groups than it still needs, and at 10 % acceptance a fixed depth then crawls."""
+    cfg = configure(seed, mode="pipeline", max_staleness=S, depth=depth)
+    cfg = cfg.model_copy(update={"train": cfg.train.model_copy(update={"max_steps": acceptance.steps + cfg.pipeline.S + 1})})
+    return simulate(seed, cfg, acceptance=acceptance, learner_s=seed.prompts / seed.saturated_groups_per_s)
 
 
 def headline(seed: Workload) -> dict[str, float | str]:

@@ -115,7 +115,7 @@ def test_a_point_runs_all_modes_at_one_scale_and_the_baseline_once(seed):
     one, fast = (list(plans(seed, 200.0, r, Args)) for r in (1.0, 0.25))
     assert [p.mode for p in one] == ["sync_rollout", "sync", "one_step", "pipeline_drain", "pipeline"]
     assert {p.scale for p in one} == {20 / 200}  # a batch's rollout by itself takes 20 s by the wall clock
-    assert {p.scale for p in fast} == {10 / 50} and {p.learner_s for p in fast} == {50.0}  # a step at the bound takes 10 s
+    assert {p.scale for p in fast} == {15 / 50} and {p.learner_s for p in fast} == {50.0}  # a step at the bound takes 15 s
     assert [p.name for p in fast][-2:] == ["pipeline S=2", "pipeline S=8"]
 
 
