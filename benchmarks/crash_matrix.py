@@ -38,7 +38,7 @@ from pathlib import Path
 
 import psutil
 
-from openrlhf_tir.observability import metrics
+from openrlhf_tir.logs import metrics
 from openrlhf_tir.replay.ledger import audit
 from openrlhf_tir.toy.model import save_model
 from openrlhf_tir.toy.task import write_data

@@ -10,7 +10,7 @@ import ray
 from benchmarks.fault_parts import runner
 from openrlhf_tir.cluster.rollout_actor import RolloutActor
 from openrlhf_tir.config import Config
-from openrlhf_tir.rollout.env_client import EnvClient
+from openrlhf_tir.envs.client import EnvClient
 from openrlhf_tir.types import Completion
 
 

@@ -19,9 +19,9 @@ import aiohttp
 import numpy as np
 
 from openrlhf_tir.config import Config
+from openrlhf_tir.envs.client import EnvClient
+from openrlhf_tir.episodes.group import GroupRunner
 from openrlhf_tir.protocol import TRAINABLE_OUTCOMES
-from openrlhf_tir.rollout.env_client import EnvClient
-from openrlhf_tir.rollout.group import GroupRunner
 from openrlhf_tir.types import Completion, Group, RewardParts, Sampling, Task, Trajectory, Verdict
 
 START_TIMEOUT_S = 120.0

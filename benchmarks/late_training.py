@@ -17,8 +17,8 @@ from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
-from openrlhf_tir.rollout.workload import Acceptance, Workload
 from openrlhf_tir.simulation.run import Result, configure, simulate
+from openrlhf_tir.simulation.workload import Acceptance, Workload
 
 SEED_WORKLOAD = Path(__file__).parent / "workload_seed.toml"
 STALENESS = (2, 3, 4, 8)

@@ -19,7 +19,8 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-from openrlhf_tir.observability import metrics, summary
+from openrlhf_tir.logs import metrics
+from openrlhf_tir.report import summary
 
 MODES = ("sync", "pipeline")
 

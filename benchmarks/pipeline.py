@@ -32,7 +32,7 @@ from benchmarks.workload_record import Figures
 from benchmarks.workload_run import run
 from benchmarks.workload_table import lines, markdown, median_of, plot, text
 from openrlhf_tir.config import Pipeline
-from openrlhf_tir.rollout.workload import Workload
+from openrlhf_tir.simulation.workload import Workload
 
 SEED_FILE = Path(__file__).with_name("workload_seed.toml")
 STEP_WALL_S, ROLLOUT_WALL_S = 15.0, 20.0

@@ -25,7 +25,7 @@ from typing import Any
 
 from benchmarks import rollout_overhead, rollout_schedule, rollout_vllm, rollout_waiting
 from benchmarks.env_load import started
-from openrlhf_tir.rollout.workload import Lognormal, Workload
+from openrlhf_tir.simulation.workload import Lognormal, Workload
 
 WORKLOAD = Path(__file__).with_name("workload_seed.toml")
 SCALE = 0.3
@@ -33,7 +33,7 @@ SCALE = 0.3
 
 def schedule(w: Workload, quick: bool, scale: float) -> dict[str, float]:
     """Seconds are emulated ones."""
-    from openrlhf_tir.rollout.codec import HfCodec
+    from openrlhf_tir.engines.codec import HfCodec
     from openrlhf_tir.toy.tokenizer import build_tokenizer
 
     w = w.with_batch(16, 8, engines=2) if quick else w

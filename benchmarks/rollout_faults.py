@@ -38,9 +38,9 @@ from benchmarks.fault_actor import EmulatedActor
 from benchmarks.fault_parts import config, fault_server, runner, sessions, set_fault, trained_on_a_fault
 from openrlhf_tir.cluster.pool import RolloutPool
 from openrlhf_tir.cluster.ray_session import ray_session
+from openrlhf_tir.envs.client import EnvClient
+from openrlhf_tir.episodes.group import GroupRunner
 from openrlhf_tir.errors import EngineGone
-from openrlhf_tir.rollout.env_client import EnvClient
-from openrlhf_tir.rollout.group import GroupRunner
 from openrlhf_tir.types import GroupKey, Task
 
 ENV_FAULTS = ("hang", "reset connection", "500", "invalid JSON", "wrong schema", "huge body", "down")

@@ -20,11 +20,11 @@ from pathlib import Path
 from benchmarks.env_load import started
 from benchmarks.rollout_parts import Actor, SleepingEnvs, script_of
 from benchmarks.workload_config import ENV, workload_config
-from openrlhf_tir.rollout.codec import HfCodec
-from openrlhf_tir.rollout.emulated_engine import EmulatedEngine
-from openrlhf_tir.rollout.env_client import EnvClient
-from openrlhf_tir.rollout.histogram import Histogram
-from openrlhf_tir.rollout.workload import PROMPT_TOKENS, EngineSpec, Lognormal, Workload
+from openrlhf_tir.engines.codec import HfCodec
+from openrlhf_tir.envs.client import EnvClient
+from openrlhf_tir.logs.histogram import Histogram
+from openrlhf_tir.simulation.emulated_engine import EmulatedEngine
+from openrlhf_tir.simulation.workload import PROMPT_TOKENS, EngineSpec, Lognormal, Workload
 from openrlhf_tir.types import GroupKey, Sampling
 
 LIVE, GROUP, WAIT_MS = 2000, 16, 20.0

@@ -15,12 +15,12 @@ from benchmarks.workload_config import ENV
 from benchmarks.workload_engine import STOP, parse
 from benchmarks.workload_env import action_of
 from openrlhf_tir.config import Config
+from openrlhf_tir.engines.batcher import Batcher
+from openrlhf_tir.engines.engine import Codec
+from openrlhf_tir.episodes.group import GroupRunner
 from openrlhf_tir.protocol import StepReply
-from openrlhf_tir.rollout.batcher import Batcher
-from openrlhf_tir.rollout.emulated_engine import EmulatedEngine, Written
-from openrlhf_tir.rollout.engine import Codec
-from openrlhf_tir.rollout.group import GroupRunner
-from openrlhf_tir.rollout.workload import PROMPT_TOKENS, Workload
+from openrlhf_tir.simulation.emulated_engine import EmulatedEngine, Written
+from openrlhf_tir.simulation.workload import PROMPT_TOKENS, Workload
 from openrlhf_tir.types import Group, GroupKey, GroupMeta, RewardParts, Task, Trajectory, Verdict
 
 KEEP = Verdict(True)

@@ -18,10 +18,10 @@ from typing import Any
 
 from benchmarks.rollout_parts import PROMPT, Actor, SleepingEnvs, script_of
 from benchmarks.workload_config import ENV, workload_config
-from openrlhf_tir.rollout.emulated_engine import EmulatedEngine
-from openrlhf_tir.rollout.env_client import EnvClient
-from openrlhf_tir.rollout.workload import PROMPT_TOKENS, Workload
+from openrlhf_tir.envs.client import EnvClient
+from openrlhf_tir.simulation.emulated_engine import EmulatedEngine
 from openrlhf_tir.simulation.virtual_loop import run as run_virtual
+from openrlhf_tir.simulation.workload import PROMPT_TOKENS, Workload
 from openrlhf_tir.types import GroupKey, Sampling
 
 LIMIT = Sampling(1 << 20)

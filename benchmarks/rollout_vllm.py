@@ -19,10 +19,10 @@ from typing import Any
 
 from benchmarks.rollout_parts import KEEP, NoReward
 from openrlhf_tir.config import Config
-from openrlhf_tir.rollout.batcher import Batcher
-from openrlhf_tir.rollout.codec import HfCodec
-from openrlhf_tir.rollout.group import GroupRunner, seed_for
-from openrlhf_tir.rollout.turns import make
+from openrlhf_tir.engines.batcher import Batcher
+from openrlhf_tir.engines.codec import HfCodec
+from openrlhf_tir.episodes.group import GroupRunner, seed_for
+from openrlhf_tir.episodes.turns import make
 from openrlhf_tir.types import GroupKey, Task
 
 GROUPS, GROUP, TOKENS = 4, 16, 192
@@ -90,7 +90,7 @@ async def episodes(runner: GroupRunner) -> tuple[int, float]:
 
 
 async def pairs(count: int) -> dict[str, float]:
-    from openrlhf_tir.rollout.vllm_engine import VllmEngine
+    from openrlhf_tir.engines.vllm_engine import VllmEngine
     from openrlhf_tir.toy.model import save_model
 
     with tempfile.TemporaryDirectory() as directory:

@@ -18,10 +18,10 @@ from statistics import fmean
 
 from benchmarks.rollout_parts import Actor, SleepingEnvs, script_of
 from benchmarks.workload_config import ENV, workload_config
+from openrlhf_tir.envs.step_batches import StepBatches
 from openrlhf_tir.protocol import EnvSchema, StepReply, StepRequest
-from openrlhf_tir.rollout.step_batches import StepBatches
-from openrlhf_tir.rollout.workload import Workload
 from openrlhf_tir.simulation.virtual_loop import run as run_virtual
+from openrlhf_tir.simulation.workload import Workload
 from openrlhf_tir.types import Completion, Sampling
 
 WAITS_MS = (0, 5, 20, 100, 500, 2000)

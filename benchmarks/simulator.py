@@ -24,10 +24,10 @@ from openrlhf_tir.config import Config
 from openrlhf_tir.pipeline.checkpoint import Checkpoints
 from openrlhf_tir.pipeline.loop import Pipeline
 from openrlhf_tir.replay.ledger import Ledger
-from openrlhf_tir.rollout.workload import Workload
 from openrlhf_tir.simulation.parts import EndlessPrompts, Figures, SimulatedLearner, SimulatedPublisher
 from openrlhf_tir.simulation.run import Result, configure, simulate
 from openrlhf_tir.simulation.virtual_loop import run
+from openrlhf_tir.simulation.workload import Workload
 from openrlhf_tir.types import KEEP, GroupMeta
 
 SEED_WORKLOAD = Path(__file__).parent / "workload_seed.toml"

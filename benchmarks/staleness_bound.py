@@ -23,7 +23,7 @@ from pathlib import Path
 
 import numpy as np
 
-from openrlhf_tir.rollout.workload import EngineSpec, Workload
+from openrlhf_tir.simulation.workload import EngineSpec, Workload
 
 SEED_WORKLOAD = Path(__file__).parent / "workload_seed.toml"
 STALENESS = (2, 3, 4)

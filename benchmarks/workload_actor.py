@@ -18,10 +18,10 @@ import numpy as np
 from benchmarks.workload_engine import ScriptedEngine
 from benchmarks.workload_parts import CharCodec, NoReward, judge_of
 from openrlhf_tir.config import Config
-from openrlhf_tir.rollout.batcher import Batcher
-from openrlhf_tir.rollout.env_client import EnvClient
-from openrlhf_tir.rollout.group import GroupRunner
-from openrlhf_tir.rollout.workload import PROMPT_TOKENS, Acceptance, Workload
+from openrlhf_tir.engines.batcher import Batcher
+from openrlhf_tir.envs.client import EnvClient
+from openrlhf_tir.episodes.group import GroupRunner
+from openrlhf_tir.simulation.workload import PROMPT_TOKENS, Acceptance, Workload
 from openrlhf_tir.types import Group, GroupKey, GroupMeta, Sampling, Task
 
 

@@ -5,7 +5,7 @@
         Pipeline(..., rollout=c, learner=c.learner, publisher=c.publisher)
 
 Real: the main loop and all else in the controller, Ray calls, payloads of full size, group runners, episodes, turn protocol, queue, EnvClient,
-environment servers. Emulated, by sleeping: decoding (rollout/engine_model.py), the tool's work, the learner's step, a weight push.
+environment servers. Emulated, by sleeping: decoding (engine_model.py), the tool's work, the learner's step, a weight push.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import ray
 from benchmarks.env_load import started
 from benchmarks.workload_actor import LearnerProcess, RolloutProcess
 from benchmarks.workload_parts import Plan
-from openrlhf_tir.rollout.workload import Workload
+from openrlhf_tir.simulation.workload import Workload
 from openrlhf_tir.types import Group, GroupKey, GroupMeta, StepReport, Task, TrainBatch
 from openrlhf_tir.weights.publisher import PublishReport
 

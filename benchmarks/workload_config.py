@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from openrlhf_tir.config import Config
-from openrlhf_tir.rollout.workload import Workload
+from openrlhf_tir.simulation.workload import Workload
 
 ENV = "sleeping"
 PATIENCE_S = 3600.0

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from benchmarks.workload_env import action_of
-from openrlhf_tir.rollout.engine_model import EngineModel, ScaledClock
-from openrlhf_tir.rollout.workload import Workload
+from openrlhf_tir.simulation.engine_model import EngineModel, ScaledClock
+from openrlhf_tir.simulation.workload import Workload
 from openrlhf_tir.types import Completion, GroupKey, Sampling
 
 STOP = "</code>"

@@ -14,7 +14,7 @@ from benchmarks.workload_cluster import Cluster
 from benchmarks.workload_parts import Plan
 from benchmarks.workload_record import Figures
 from benchmarks.workload_run import run
-from openrlhf_tir.rollout.workload import Acceptance, Workload
+from openrlhf_tir.simulation.workload import Acceptance, Workload
 
 TIME_SCALE = 0.25
 """Saturated engines finish 2,048 trajectories in 12 s of wall-clock: two cores are 80 % busy with that."""

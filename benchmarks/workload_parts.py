@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from benchmarks.workload_config import ENV, workload_config
 from openrlhf_tir.config import Config
-from openrlhf_tir.rollout.workload import PROMPT_TOKENS, Acceptance, Workload
 from openrlhf_tir.simulation import parts
+from openrlhf_tir.simulation.workload import PROMPT_TOKENS, Acceptance, Workload
 from openrlhf_tir.types import Group, RewardParts, Task, Trajectory, Verdict
 
 SYNC_ROLLOUT = "sync_rollout"

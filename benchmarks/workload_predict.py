@@ -15,10 +15,10 @@ from pathlib import Path
 from benchmarks.workload_parts import SYNC_ROLLOUT, Plan
 from benchmarks.workload_record import Figures
 from benchmarks.workload_table import lines, markdown, plot
-from openrlhf_tir.rollout.engine_model import EngineModel
-from openrlhf_tir.rollout.workload import PROMPT_TOKENS, Workload
+from openrlhf_tir.simulation.engine_model import EngineModel
 from openrlhf_tir.simulation.run import Result, batch_rollout_s, simulate
 from openrlhf_tir.simulation.virtual_loop import run
+from openrlhf_tir.simulation.workload import PROMPT_TOKENS, Workload
 from openrlhf_tir.types import GroupKey
 
 AFTER_THE_END = "requeued/end_of_run"

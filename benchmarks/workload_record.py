@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 
 from benchmarks.workload_parts import Plan
-from openrlhf_tir.rollout.workload import Workload
+from openrlhf_tir.simulation.workload import Workload
 
 PHASES = ("replay_wait_s", "gate_wait_s", "drain_s", "step_s", "push_s")
 

@@ -40,9 +40,7 @@ def add_serving_flags(parser: argparse.ArgumentParser, *, workers: int) -> None:
     add("--session-ttl", type=float, default=3600.0, metavar="S", help="close a session unused for S seconds (default: %(default)s)")
     add("--drain", type=float, default=30.0, metavar="S", help="on SIGTERM let running steps finish for S seconds (default: %(default)s)")
     logs.add_log_flags(parser)
-    add(
-        "--die-with-parent", type=int, metavar="PID", help="stop when the process PID, which started this one, is gone, however and whenever it went (Linux)"
-    )
+    add("--die-with-parent", type=int, metavar="PID", help="stop when the process PID, which started this one, is gone, however and whenever it went (Linux)")
 
 
 def serving_config(args: argparse.Namespace, *, env: str, action: str, **fields) -> ServingConfig:

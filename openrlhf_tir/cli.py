@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from importlib import import_module
 from types import ModuleType
 
+from .config.flags import Parser, check_unknown
 from .errors import ColdStartError, ConfigError, DataError, TirError
-from .flags import Parser, check_unknown
 
 COMMANDS = {
     "quickstart": "make the tiny base model, then watch it learn to use Python by RL",

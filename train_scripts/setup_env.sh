@@ -108,7 +108,7 @@ if [[ $(cat "$stamp" 2>/dev/null) != "$wanted" ]]; then
     "install_$kind"
     "$VENV/bin/python" -m pip install --disable-pip-version-check -qq --no-deps --no-build-isolation -e .
     say "importing everything once (compiles what is used, and shows that the installation works)"
-    "$VENV/bin/python" -c 'import openrlhf_tir.rollout.vllm_start, vllm.v1.engine.async_llm, ray.dashboard.dashboard, fastapi, math_verify' >/dev/null 2>"$VENV/import.log" &
+    "$VENV/bin/python" -c 'import openrlhf_tir.engines.start, vllm.v1.engine.async_llm, ray.dashboard.dashboard, fastapi, math_verify' >/dev/null 2>"$VENV/import.log" &
     others=$!
     "$VENV/bin/python" -c 'import openrlhf_tir.learner.openrlhf_adapter, datasets, matplotlib.pyplot, tensorboard' >/dev/null || refuse "the training packages do not import; the reason is above."
     wait "$others" || { cat "$VENV/import.log" >&2; refuse "vLLM or Ray does not import; the reason is above."; }

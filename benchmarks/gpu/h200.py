@@ -76,7 +76,7 @@ def batch(args: argparse.Namespace, step: int):
 
     from benchmarks.pipeline import SEED_FILE
     from openrlhf_tir.learner.balance import assign_ranks
-    from openrlhf_tir.rollout.workload import Workload
+    from openrlhf_tir.simulation.workload import Workload
     from openrlhf_tir.types import KEEP, BatchItem, Group, GroupKey, GroupMeta, Segment, Task, TrainBatch, Trajectory
 
     w, rng = Workload.read(SEED_FILE), np.random.default_rng(step)
@@ -138,7 +138,7 @@ def engine(args: argparse.Namespace) -> dict:
 async def _engine(args: argparse.Namespace) -> dict:
     import numpy as np
 
-    from openrlhf_tir.rollout.vllm_engine import VllmEngine
+    from openrlhf_tir.engines.vllm_engine import VllmEngine
     from openrlhf_tir.types import Sampling
 
     started = time.perf_counter()

@@ -25,7 +25,7 @@ from typing import Annotated, Any, Protocol
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ..config import Config
-from ..env_probe import probe_env
+from ..envs.probe import probe_env
 from ..errors import ConfigError
 
 log = logging.getLogger(__name__)

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from ..episodes.group import EvalMode
 from ..errors import EngineError, EngineGone
-from ..rollout.group import EvalMode
 from ..types import GroupKey, GroupMeta, Task
 from .pool import RolloutPool
 

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from ..config import Config
 from ..errors import ConfigError, TirError
-from ..observability.summary import Summary
+from ..report.summary import Summary
 from .evaluate import Figures
 from .inputs import load_inputs
 from .play import pick_task

@@ -8,8 +8,8 @@ from rich.text import Text
 from ..config import Config
 from ..data import load_prompts
 from ..data.templates import render, resolve
+from ..episodes.group import EvalMode
 from ..errors import ConfigError
-from ..rollout.group import EvalMode
 from ..types import GroupKey, Task, Trajectory
 from .evaluate import EVAL_EPOCH
 from .session import Session

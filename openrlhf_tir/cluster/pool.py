@@ -17,10 +17,10 @@ from typing import Any
 
 import ray
 
+from ..actors.fleet import Fleet
 from ..config import Config
+from ..envs.orphans import close_orphans
 from ..errors import EngineError, EngineGone, QueueFull
-from ..rollout.fleet import Fleet
-from ..rollout.orphans import close_orphans
 from ..types import Group, GroupKey, GroupMeta, Task
 from .member import Member, spawn
 from .rollout_actor import RolloutActor

@@ -28,10 +28,10 @@ def publish_endpoint(run_dir: Path, name: str, url: str) -> Path:
 
 def _engine_class(cfg: Config) -> type:
     if cfg.rollout.engine == "torch":
-        from ..rollout.torch_engine import TorchEngine
+        from ..engines.torch_engine import TorchEngine
 
         return TorchEngine
-    from ..rollout.vllm_engine import VllmEngine
+    from ..engines.vllm_engine import VllmEngine
 
     return VllmEngine
 
@@ -46,15 +46,15 @@ class RolloutActor:
         """Load the model and open the endpoint; returns its URL."""
         from transformers import AutoTokenizer
 
+        from ..engines.batcher import Batcher
+        from ..engines.codec import HfCodec
+        from ..engines.sessions import Sessions
+        from ..envs.client import EnvClient
+        from ..episodes.agents import Agents
+        from ..episodes.group import GroupRunner
         from ..filters import build
         from ..rewards.pool import RewardPool
-        from ..rollout.batcher import Batcher
-        from ..rollout.codec import HfCodec
-        from ..rollout.env_client import EnvClient
-        from ..rollout.group import GroupRunner
-        from ..rollout.server import build_app, serve
-        from ..rollout.traced.agents import Agents
-        from ..rollout.traced.session import Sessions
+        from ..serving.app import build_app, serve
         from .service import RolloutService
 
         self.engine = await _engine_class(cfg).start(model, cfg, index=self.index)

@@ -7,12 +7,12 @@ import itertools
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 
-from ..rollout.exposition import Exposition
-from ..rollout.group import EvalMode
+from ..episodes.group import EvalMode
+from ..serving.metrics import Exposition
 from ..types import Completion, GroupKey, Sampling, Task, Trajectory
 
 if TYPE_CHECKING:
-    from ..rollout.http_groups import GroupRequest
+    from ..serving.groups import GroupRequest
     from .rollout_actor import RolloutActor
 
 HTTP_EPOCH = -2

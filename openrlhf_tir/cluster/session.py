@@ -12,7 +12,7 @@ from rich.console import Console
 
 from ..config import Config
 from ..errors import ConfigError
-from ..observability.process import PssSampler
+from ..logs.process import PssSampler
 from .env_process import env_urls
 from .learner_group import LearnerGroup
 from .pool import RolloutPool

@@ -14,7 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from ..config import Config
-from ..observability.progress import bar
+from ..logs.progress import bar
 from ..toy.cold_start import Batch, Schedule, check_gates, cold_start
 from ..toy.model import save_model
 from ..toy.task import write_data

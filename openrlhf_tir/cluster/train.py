@@ -12,16 +12,16 @@ import ray
 from rich.console import Console
 
 from ..config import Config
-from ..observability import metrics as metrics_log
-from ..observability import summary as summaries
-from ..observability import trace as traces
-from ..observability.progress import Progress, bar
-from ..observability.report import build_report
+from ..config.settings import to_toml
+from ..logs import metrics as metrics_log
+from ..logs import trace as traces
+from ..logs.progress import Progress, bar
 from ..pipeline.checkpoint import Checkpoints
 from ..pipeline.loop import Pipeline
 from ..pipeline.observer import Observer
 from ..replay.ledger import Ledger, audit
-from ..settings import to_toml
+from ..report import summary as summaries
+from ..report.build import build_report
 from ..types import Task
 from ..weights.publisher import WeightPublisher, push_directory
 from .control import followed

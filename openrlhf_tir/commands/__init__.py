@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 
 from ..config import Config
-from ..flags import overrides_of
-from ..settings import load
+from ..config.flags import overrides_of
+from ..config.settings import load
 
 
 def config_of(args: argparse.Namespace) -> Config:

@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from ..env_probe import probe_env
+    from ..envs.probe import probe_env
 
     token = os.environ.get(args.token_env) or None
     health, schema = probe_env(args.url, token=token, timeout_s=args.timeout)
@@ -54,7 +54,7 @@ def _check(args: argparse.Namespace, env: str, token: str | None) -> int:
     from rich.table import Table
     from rich.text import Text
 
-    from ..env_check import Options, actions_for, check_server
+    from ..envs.check import Options, actions_for, check_server
 
     given = {name: value for name in ACTIONS if (value := getattr(args, f"{name}_action")) is not None}
     tasks = {name: _task(f"--{name.replace('_', '-')}", text) for name in ("task", "slow_task") if (text := getattr(args, name)) is not None}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from ..flags import add_config_flags
+from ..config.flags import add_config_flags
 from . import config_of
 
 
@@ -16,7 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from ..preflight import check
+    from .preflight import check
 
     if args.model:
         args.overrides = {**args.overrides, "actor.model_name_or_path": args.model}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from ..flags import add_config_flags
+from ..config.flags import add_config_flags
 from . import config_of
 
 RECIPE = "quickstart_cpu"
@@ -16,7 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from ..preflight import check
+    from .preflight import check
 
     cfg = config_of(args)
     check(cfg, model=False, data=False)

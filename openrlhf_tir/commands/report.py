@@ -15,7 +15,7 @@ def run(args: argparse.Namespace) -> int:
 
     if not args.run_dir.is_dir():
         raise ConfigError(f"There is no run directory {args.run_dir}. Give the directory that train wrote (--run-dir).")
-    from ..observability.report import build_report
+    from ..report.build import build_report
 
     print(build_report(args.run_dir))
     return 0

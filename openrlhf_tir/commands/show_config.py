@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from ..flags import add_config_flags
-from ..settings import to_toml
+from ..config.flags import add_config_flags
+from ..config.settings import to_toml
 from . import config_of
 
 

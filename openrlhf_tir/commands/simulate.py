@@ -6,11 +6,11 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..flags import add_config_flags, overrides_of
+from ..config.flags import add_config_flags, overrides_of
 
 if TYPE_CHECKING:
     from ..config import Config
-    from ..rollout.workload import Acceptance, Workload
+    from ..simulation.workload import Acceptance, Workload
 
 SEED_WORKLOAD = Path(__file__).resolve().parents[2] / "benchmarks" / "workload_seed.toml"
 MODES = {
@@ -49,9 +49,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from ..rollout.workload import Workload
     from ..simulation.faults import read_faults
     from ..simulation.run import learner_seconds, simulate
+    from ..simulation.workload import Workload
 
     read = Workload.read(args.workload)
     cfg, workload = sized(args, read)
@@ -74,7 +74,7 @@ def sized(args: argparse.Namespace, workload: Workload) -> tuple[Config, Workloa
     """A recipe or flag says how large the run is; what neither says is the workload's."""
     from dataclasses import replace
 
-    from ..settings import load
+    from ..config.settings import load
 
     given = overrides_of(args)
     own = {
@@ -144,7 +144,7 @@ def figures(r) -> dict[str, float]:
 
 
 def _plot(path: Path, result, name: str, workload: Workload) -> None:
-    from ..observability.style import png
+    from ..report.style import png
     from ..simulation.plot import plot
 
     saturated = workload.engine.saturated_tokens_per_s * workload.engine.count

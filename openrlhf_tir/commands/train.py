@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from ..flags import add_config_flags
+from ..config.flags import add_config_flags
 from . import config_of
 from .restarts import run_with_restarts
 
@@ -16,7 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from ..preflight import check
+    from .preflight import check
 
     cfg = config_of(args)
     for fact in check(cfg):

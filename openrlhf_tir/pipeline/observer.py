@@ -10,15 +10,15 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from ..observability.metrics import MetricsLog
-from ..observability.progress import Progress
-from ..observability.trace import Trace
-from ..rollout.selection import LENGTH_FACTS
-from ..rollout.traced.trace import AGENT_FACTS
+from ..engines.session_trace import AGENT_FACTS
+from ..episodes.choice import LENGTH_FACTS
+from ..logs.metrics import MetricsLog
+from ..logs.progress import Progress
+from ..logs.trace import Trace
 from ..types import GroupMeta, StepReport
 from ..weights.publisher import PublishReport
+from .bias_meter import SelectionMeter
 from .budget import Budget
-from .selection import SelectionMeter
 
 TRACKS = {"step": "learner", "push": "weights", "drain": "weights", "checkpoint": "ckpt", "evaluate": "eval"}
 METRICS = {

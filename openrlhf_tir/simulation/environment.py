@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from ..rollout.engine_model import Clock
+from .engine_model import Clock
 
 
 class EnvModel:

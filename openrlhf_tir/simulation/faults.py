@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import ConfigError, unknown
-from ..rollout.engine_model import Clock
+from .engine_model import Clock
 from .rollout import SimulatedRollout
 
 KINDS = ("actor_death", "env_outage", "slow_node")

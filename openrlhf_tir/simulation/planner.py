@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from ..errors import ConfigError
-from ..rollout.workload import Workload
 from .run import WARM_UP, Result, configure, simulate
+from .workload import Workload
 
 STALENESS = (1, 2, 4, 8)
 STEPS = 8

@@ -14,12 +14,12 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from ..actors.router import Router
 from ..errors import EngineGone
-from ..rollout.engine_model import Clock, EngineModel
-from ..rollout.router import Router
-from ..rollout.workload import PROMPT_TOKENS, Script, Workload
 from ..types import KEEP, Group, GroupKey, GroupMeta, Task, Verdict
+from .engine_model import Clock, EngineModel
 from .environment import EnvModel
+from .workload import PROMPT_TOKENS, Script, Workload
 
 REJECTED = Verdict(False, "simulated")
 

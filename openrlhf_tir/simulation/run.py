@@ -1,7 +1,7 @@
 """simulate: a workload and a configuration -> what the pipeline would do, in virtual seconds.
 
 The loop, budget, gate, replay, ledger, depth controller and checkpoint code are the real ones; engines, environments, learner and weight
-pushes are models (rollout/engine_model.py, environment.py, parts.py). Ledger and checkpoint go to a temporary directory.
+pushes are models (engine_model.py, environment.py, parts.py). Ledger and checkpoint go to a temporary directory.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from ..config import Config
 from ..pipeline.checkpoint import Checkpoints
 from ..pipeline.loop import Pipeline
 from ..replay.ledger import Ledger
-from ..rollout.workload import Acceptance, Workload
 from ..types import GroupKey
 from .faults import Fault, script_faults
 from .parts import TASK, EndlessPrompts, Figures, SimulatedLearner, SimulatedPublisher
 from .rollout import SimulatedRollout
 from .virtual_loop import run
+from .workload import Acceptance, Workload
 
 WARM_UP = 2
 """Steps that are not counted: buffers fill and the first groups are all fresh."""

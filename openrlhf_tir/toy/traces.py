@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..data.templates import USER_ASSISTANT
-from ..rollout.turns.zerotir import ZeroTir
+from ..episodes.turns.zerotir import ZeroTir
 from .task import Problem, draw
 from .tokenizer import encode
 

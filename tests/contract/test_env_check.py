@@ -10,8 +10,8 @@ from dataclasses import replace
 import pytest
 from aiohttp.test_utils import TestServer
 
-from openrlhf_tir.env_check import Options, actions_for, check_server
-from openrlhf_tir.env_check.run import CHECKS
+from openrlhf_tir.envs.check import Options, actions_for, check_server
+from openrlhf_tir.envs.check.run import CHECKS
 
 from .env_process import env_server
 from .faulty_env import FAULTS, TOKEN, FaultyEnv
@@ -35,7 +35,7 @@ async def test_a_server_that_keeps_every_promise_is_found_to():
 async def test_each_fault_is_found_by_the_check_that_names_it(fault, monkeypatch):
     check = FAULTS[fault]
     needed = ["schema and health", "a valid action is ok", check]  # the others have their own cases
-    monkeypatch.setattr("openrlhf_tir.env_check.run.CHECKS", {name: CHECKS[name] for name in CHECKS if name in needed})
+    monkeypatch.setattr("openrlhf_tir.envs.check.run.CHECKS", {name: CHECKS[name] for name in CHECKS if name in needed})
     found = await findings_on(fault)
     assert found[check][0] == "fail", found
     assert len(found[check][1]) > 10

@@ -12,11 +12,11 @@ from fastapi import FastAPI
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
+from openrlhf_tir.engines.batcher import Batcher
+from openrlhf_tir.engines.sessions import CURRENT, Sessions
+from openrlhf_tir.episodes.agents import Agents
 from openrlhf_tir.errors import ConfigError, EngineError
-from openrlhf_tir.rollout.batcher import Batcher
-from openrlhf_tir.rollout.server import ServerLimits, build_app, serve
-from openrlhf_tir.rollout.traced.agents import Agents
-from openrlhf_tir.rollout.traced.session import CURRENT, Sessions
+from openrlhf_tir.serving.app import ServerLimits, build_app, serve
 from openrlhf_tir.types import Completion, Sampling, Segment, Task, ToolCall, Trajectory
 
 TOKEN = "s3cret"

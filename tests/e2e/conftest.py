@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest_asyncio
 
 from openrlhf_tir.config import Config
-from openrlhf_tir.rollout.vllm_engine import VllmEngine
+from openrlhf_tir.engines.vllm_engine import VllmEngine
 
 from .tiny_model import save_tiny
 

@@ -14,15 +14,15 @@ import pytest_asyncio
 
 from openrlhf_tir.algorithms.advantages import get_estimator
 from openrlhf_tir.cluster.service import RolloutService
+from openrlhf_tir.engines.batcher import Batcher
+from openrlhf_tir.engines.codec import HfCodec
+from openrlhf_tir.engines.sessions import Sessions
+from openrlhf_tir.episodes.agents import Agents
+from openrlhf_tir.episodes.group import GroupRunner
 from openrlhf_tir.learner.balance import assign_ranks
 from openrlhf_tir.learner.rows import local_samples
 from openrlhf_tir.pipeline.observer import rollout_metrics
-from openrlhf_tir.rollout.batcher import Batcher
-from openrlhf_tir.rollout.codec import HfCodec
-from openrlhf_tir.rollout.group import GroupRunner
-from openrlhf_tir.rollout.server import build_app, serve
-from openrlhf_tir.rollout.traced.agents import Agents
-from openrlhf_tir.rollout.traced.session import Sessions
+from openrlhf_tir.serving.app import build_app, serve
 from openrlhf_tir.types import KEEP, BatchItem, GroupKey, RewardParts, Task, TrainBatch
 
 from .conftest import tiny_config

@@ -16,8 +16,9 @@ import psutil
 import pytest
 
 from benchmarks.crash_matrix import find
-from openrlhf_tir.observability import metrics, summary
+from openrlhf_tir.logs import metrics
 from openrlhf_tir.replay.ledger import audit
+from openrlhf_tir.report import summary
 from openrlhf_tir.toy.model import save_model
 from openrlhf_tir.toy.task import write_data
 

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import pytest_asyncio
 
+from openrlhf_tir.engines.sessions import Sessions
 from openrlhf_tir.errors import EngineError, WeightsUnverified
-from openrlhf_tir.rollout.traced.session import Sessions
 from openrlhf_tir.types import Sampling
 from openrlhf_tir.weights.publisher import WeightPublisher
 from openrlhf_tir.weights.verify import Canary

@@ -7,9 +7,9 @@ import asyncio
 import numpy as np
 import pytest
 
+from openrlhf_tir.engines.codec import HfCodec
+from openrlhf_tir.engines.torch_engine import TorchEngine
 from openrlhf_tir.errors import WeightsUnverified
-from openrlhf_tir.rollout.codec import HfCodec
-from openrlhf_tir.rollout.torch_engine import TorchEngine
 from openrlhf_tir.types import Sampling
 from openrlhf_tir.weights.publisher import WeightPublisher
 

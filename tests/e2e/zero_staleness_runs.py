@@ -15,13 +15,13 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from openrlhf_tir.config import Config
+from openrlhf_tir.episodes.group import GroupRunner
 from openrlhf_tir.filters import build
 from openrlhf_tir.learner.balance import assign_ranks
 from openrlhf_tir.pipeline.checkpoint import Checkpoints
 from openrlhf_tir.pipeline.loop import Pipeline
 from openrlhf_tir.pipeline.observer import Observer
 from openrlhf_tir.replay.ledger import Ledger, audit
-from openrlhf_tir.rollout.group import GroupRunner
 from openrlhf_tir.toy.task import draw
 from openrlhf_tir.types import BatchItem, GroupKey, StepReport, Task, TrainBatch
 from openrlhf_tir.weights.publisher import WeightPublisher
@@ -175,7 +175,7 @@ async def asynchronous(cfg: Config, learner: OneRank, runner: GroupRunner, publi
 
 
 async def train(mode, cfg: Config, rank, model: Path):
-    from openrlhf_tir.rollout.torch_engine import TorchEngine
+    from openrlhf_tir.engines.torch_engine import TorchEngine
 
     engine, learner = await TorchEngine.start(str(model), cfg), OneRank(rank)
     runner = GroupRunner(cfg, engine, engine.codec, UnsteadyEnvs(), ParityReward(), build(cfg.filter))

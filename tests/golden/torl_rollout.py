@@ -11,9 +11,9 @@ import asyncio
 
 import numpy as np
 
+from openrlhf_tir.episodes.episode import Limits, run_episode
+from openrlhf_tir.episodes.turns.torl import STOP, ToRL
 from openrlhf_tir.protocol import StepReply
-from openrlhf_tir.rollout.episode import Limits, run_episode
-from openrlhf_tir.rollout.turns.torl import STOP, ToRL
 
 from ._compare import mismatches
 from .zerotir_rollout import CharCodec, ScriptedEngine

@@ -17,14 +17,14 @@ from benchmarks.workload_parts import SYNC_ROLLOUT, CharCodec, NoReward, Plan, j
 from benchmarks.workload_predict import AFTER_THE_END, figures, simulated, sync_rollout_seconds
 from benchmarks.workload_record import Record, Row
 from benchmarks.workload_table import median_of, ratio_name
-from openrlhf_tir.rollout.batcher import Batcher
-from openrlhf_tir.rollout.group import GroupRunner
-from openrlhf_tir.rollout.turns import Call, End
-from openrlhf_tir.rollout.turns.retool import ReTool
-from openrlhf_tir.rollout.workload import PROMPT_TOKENS, Acceptance, EngineSpec, Script, Workload
+from openrlhf_tir.engines.batcher import Batcher
+from openrlhf_tir.episodes.group import GroupRunner
+from openrlhf_tir.episodes.turns import Call, End
+from openrlhf_tir.episodes.turns.retool import ReTool
 from openrlhf_tir.simulation.parts import TASK
 from openrlhf_tir.simulation.rollout import SimulatedRollout
 from openrlhf_tir.simulation.virtual_loop import run
+from openrlhf_tir.simulation.workload import PROMPT_TOKENS, Acceptance, EngineSpec, Script, Workload
 from openrlhf_tir.types import Group, GroupKey, Sampling, Task
 
 ALL = Acceptance(1.0, 1.0, 12)

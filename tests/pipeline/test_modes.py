@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from openrlhf_tir.config.settings import load
 from openrlhf_tir.errors import ConfigError
-from openrlhf_tir.settings import load
 from openrlhf_tir.simulation.virtual_loop import run
 
 from .fakes import FakeLearner, FakeRollout, pipeline

@@ -9,10 +9,10 @@ import pytest
 
 from openrlhf_tir.cli import main
 from openrlhf_tir.errors import ConfigError
-from openrlhf_tir.rollout.workload import Acceptance, EngineSpec, Lognormal, Workload
 from openrlhf_tir.simulation.faults import Fault
 from openrlhf_tir.simulation.planner import Plan, Split, recommend, splits
 from openrlhf_tir.simulation.run import Result, batch_rollout_s, configure, learner_seconds, simulate
+from openrlhf_tir.simulation.workload import Acceptance, EngineSpec, Lognormal, Workload
 
 
 def constant(**changes) -> Workload:

@@ -1,0 +1,212 @@
+"""OpenRLHF 0.11.2's train_ppo_ray flags: what each means here. One table; a test walks the installed parser and finds none missing.
+
+    SAME              the same name in Config, the same meaning
+    Becomes(keys)     accepted, sets these config keys
+    Only(value, why)  accepted at its neutral value, refused at any other
+    Implied(why)      accepted, changes nothing: it is how this system works anyway
+    Refused(why)      refused with the replacement or the reason
+
+Defaults are ours, not OpenRLHF's (zero_stage 3, clip-higher on, KL off): a flag that is not given keeps ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import ConfigError
+
+Values = Sequence[str]
+
+
+@dataclass(frozen=True)
+class Same:
+    pass
+
+
+@dataclass(frozen=True)
+class Becomes:
+    """`to` maps the flag's values to config keys. A later `rank` wins where two flags set the same key."""
+
+    to: Callable[[Values], dict[str, Any]]
+    rank: int = 0
+
+
+@dataclass(frozen=True)
+class Only:
+    value: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Implied:
+    why: str
+
+
+@dataclass(frozen=True)
+class Refused:
+    why: str
+
+
+Rule = Same | Becomes | Only | Implied | Refused
+SAME = Same()
+
+
+def _one(key: str) -> Becomes:
+    return Becomes(lambda v: {key: v[0]})
+
+
+def _many(key: str) -> Becomes:
+    return Becomes(lambda v: {key: list(v)}, rank=1)
+
+
+def _sets(rank: int = 0, /, **keys: Any) -> Becomes:
+    fixed = {k.replace("__", "."): v for k, v in keys.items()}
+    return Becomes(lambda v: fixed, rank)
+
+
+def _each(section: str, names: str, rule: Rule) -> dict[str, Rule]:
+    return {f"{section}.{name}": rule for name in names.split()}
+
+
+_SCHEDULERS = {"cosine_with_min_lr": "cosine", "constant_with_warmup": "constant"}
+_KL = "No reference model is loaded: KL is off (algo.kl.init_coef = 0). Leave it out."
+_CRITIC = "There is no critic. Use a critic-free --algo.advantage.estimator such as reinforce_baseline."
+_REWARD_MODEL = "Rewards are functions here, not models: choose one with --reward.name."
+_REWARD_SHAPE = "Reward shaping belongs to the reward function: choose one with --reward.name."
+_COLOCATE = "Rollout and training overlap, so they never share GPUs. Size them with --actor.num_gpus_per_node and --vllm.num_engines."
+_MUON = "Only AdamW is wired in. Use --actor.learning_rate, --actor.adam_betas and --actor.l2."
+_LORA = "LoRA does not go with weight pushes yet. Train all weights."
+_VLM = "Images are not supported: tasks are text."
+_EMA = "EMA weights are not kept. Leave it out."
+_PARALLEL = "Sequence and tensor parallel learners are not supported. Add ranks with --actor.num_gpus_per_node."
+
+RULES: dict[str, Rule] = {
+    # policy and optimiser
+    **_each(
+        "actor",
+        "model_name_or_path num_nodes num_gpus_per_node eps_clip eps_clip_low_high dual_clip policy_loss_type loss_agg_mode entropy_coef "
+        "max_norm lr_warmup_ratio min_lr_ratio gradient_checkpointing_enable",
+        SAME,
+    ),
+    "actor.adam.lr": _one("actor.learning_rate"),
+    "actor.adam.betas": _many("actor.adam_betas"),
+    "actor.adam.weight_decay": _one("actor.l2"),
+    "actor.adam.eps": Only("1e-8", "Adam's eps is fixed."),
+    "actor.lr_scheduler": Becomes(lambda v: {"actor.lr_scheduler": _SCHEDULERS.get(v[0], v[0])}),
+    "actor.optim": Only("adam", _MUON),
+    **_each("actor", "muon.lr muon.momentum muon.ns_steps muon.nesterov muon.no_nesterov", Refused(_MUON)),
+    "actor.gradient_checkpointing_reentrant": Refused("The non-reentrant form is used. Set --actor.gradient_checkpointing_enable alone."),
+    "actor.aux_loss_coef": Only("0", "No load-balancing loss is computed for MoE models."),
+    "actor.freeze_visual_encoder": Refused(_VLM),
+    # DeepSpeed
+    **_each(
+        "ds",
+        "zero_stage param_dtype attn_implementation adam_offload packing_samples overlap_comm zpg grad_accum_dtype use_liger_kernel lora.rank",
+        SAME,
+    ),
+    **_each("ds", "lora.alpha lora.target_modules lora.dropout load_in_4bit", Refused(_LORA)),
+    "ds.ring_attn_size": Only("1", _PARALLEL),
+    "ds.ring_attn_head_stride": Only("1", _PARALLEL),
+    "ds.tensor_parallel_size": Only("1", _PARALLEL),
+    "ds.deepcompile": Refused("DeepCompile is not wired in. Leave it out."),
+    "ds.enable_sleep": Refused(_COLOCATE),
+    "ds.experts_implementation": Refused("transformers chooses it. Leave it out."),
+    "ds.use_universal_ckpt": Refused("Checkpoints are resumed with the same number of ranks. Leave it out."),
+    "ds.value_head_prefix": Refused(_CRITIC),
+    "local_rank": Only("-1", "Ranks are assigned by the launcher."),
+    # rollout
+    **_each("rollout", "batch_size n_samples_per_prompt max_new_tokens temperature top_p", SAME),
+    "rollout.micro_batch_size": Implied("log-probs of the rollout come from the engine, so there is no forward pass to split"),
+    "rollout.max_tokens_per_gpu": Implied("log-probs of the rollout come from the engine, so there is no forward pass to split"),
+    "rollout.vllm_generate_batch_size": Refused("Groups are dispatched one by one. Set how many may be under way with --pipeline.depth."),
+    **_each("vllm", "num_engines tensor_parallel_size enforce_eager enable_prefix_caching gpu_memory_utilization sync_backend", SAME),
+    "vllm.enable_sleep": Refused(_COLOCATE),
+    "vllm.sync_with_ray": Refused("Weight pushes have their own transports. Choose one with --vllm.sync_backend."),
+    # algorithm
+    **_each(
+        "algo.advantage",
+        "estimator no_std_norm gamma is_correction_level is_correction_mode is_correction_gating is_correction_threshold",
+        SAME,
+    ),
+    "algo.advantage.lambd": Only("1", "GAE needs a critic, and there is none."),
+    **_each("algo.kl", "init_coef", SAME),
+    **_each("algo.kl", "target horizon estimator use_loss unbiased_gradient", Refused(_KL)),
+    "algo.dynamic_filtering_enable": _sets(filter__accuracy_range=(0.0, 1.0)),
+    "algo.dynamic_filtering_range": _many("filter.accuracy_range"),
+    # training
+    **_each("train", "num_episodes batch_size micro_batch_size max_tokens_per_gpu seed", SAME),
+    "train.async_enable": _sets(1, pipeline__mode="one_step"),
+    "train.partial_rollout_enable": _sets(2, pipeline__mode="pipeline"),
+    "train.async_queue_size": Only("1", "Staleness is set directly: --pipeline.mode pipeline --pipeline.max_staleness S."),
+    "train.max_epochs": Only("1", "Every batch is trained once. Raise --train.num_episodes instead."),
+    "train.dynamic_batch_enable": Implied("--train.max_tokens_per_gpu always bounds a forward pass"),
+    "train.agent_func_path": Refused("Environments are servers: give one with --env.url, and how it is called with --env.protocol."),
+    "train.full_determinism_enable": Refused("Use --rollout.per_request_seeds with --pipeline.mode sync: the same responses whatever the batching."),
+    "train.enable_ema": Refused(_EMA),
+    "train.ema_beta": Refused(_EMA),
+    **_each("train", "colocate_all colocate_actor_ref colocate_critic_reward", Refused(_COLOCATE)),
+    # data and evaluation
+    **_each("data", "prompt_dataset prompt_split input_key label_key input_template apply_chat_template max_samples max_len", SAME),
+    "data.prompt_probs": Refused("Mix the files before training: one data set is read, in a resumable order."),
+    "data.disable_fast_tokenizer": Refused("The fast tokenizer is required. Leave it out."),
+    "data.dataloader_num_workers": Only("0", "Prompts are read once, at the start."),
+    "data.image_key": Refused(_VLM),
+    "data.max_images_per_prompt": Only("0", _VLM),
+    **_each("eval", "dataset split steps n_samples_per_prompt temperature", SAME),
+    # checkpoints and logs
+    **_each("ckpt", "path save_steps max_num output_dir best_metric_key", SAME),
+    "ckpt.load_enable": _sets(train__resume="true"),
+    "ckpt.save_hf": Implied("a HF export is always written to ckpt.output_dir at the end"),
+    "ckpt.disable_ds": Refused("Resuming needs the DeepSpeed state. Use --ckpt.save_steps -1 to keep only the last checkpoint."),
+    "ckpt.max_mem": Refused("Checkpoints are bounded by number: --ckpt.max_num."),
+    **_each("logger", "logging_steps wandb.key wandb.org wandb.group wandb.project wandb.run_name", SAME),
+    "logger.tensorboard_dir": Refused("Event files go to the run's directory: --run-dir, with --logger.tensorboard."),
+    "use_ms": Refused("ModelScope is not wired in. Download the model and give its path."),
+    # models that do not exist here
+    **_each("ref", "num_nodes num_gpus_per_node offload", Refused(_KL)),
+    **_each("reward", "num_nodes num_gpus_per_node model_name_or_path remote_url offload", Refused(_REWARD_MODEL)),
+    **_each("reward", "normalize_enable clip_range overlong_buffer_len overlong_penalty_factor stop_properly_penalty_coef", Refused(_REWARD_SHAPE)),
+    **_each(
+        "critic",
+        "num_nodes num_gpus_per_node model_name_or_path value_clip freezing_steps save_value_network optim muon.lr muon.momentum muon.ns_steps "
+        "muon.nesterov muon.no_nesterov adam.lr adam.betas adam.eps adam.weight_decay lr_scheduler lr_warmup_ratio min_lr_ratio max_norm",
+        Refused(_CRITIC),
+    ),
+}
+
+
+def translated() -> set[str]:
+    """Names that need `translate`: everything but those that mean the same here."""
+    return {name for name, rule in RULES.items() if not isinstance(rule, Same)}
+
+
+def translate(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Config overrides behind the given OpenRLHF flags {name: value or values as text}. Raises ConfigError for a refused one."""
+    out: dict[str, Any] = {}
+    ranked: list[tuple[int, dict[str, Any]]] = []
+    for name, given_values in given.items():
+        values = [given_values] if isinstance(given_values, str) else list(given_values or ())
+        match RULES[name]:
+            case Refused(why):
+                raise ConfigError(f"--{name} is a flag of OpenRLHF that is not taken over. {why}")
+            case Only(value, why) if not _equal(values, value):
+                raise ConfigError(f"--{name} {' '.join(values)} is not supported, only {value}. {why}")
+            case Becomes(to, rank):
+                try:
+                    ranked.append((rank, to(values)))
+                except IndexError:
+                    raise ConfigError(f"--{name} has no value. Write --{name} VALUE.") from None
+    for _, sets in sorted(ranked, key=lambda r: r[0]):
+        out.update(sets)
+    return out
+
+
+def _equal(values: Values, neutral: str) -> bool:
+    if len(values) != 1:
+        return False
+    try:
+        return float(values[0]) == float(neutral)
+    except ValueError:
+        return values[0] == neutral

@@ -1,0 +1,76 @@
+"""Rules across the sections of a config: what each section accepts by itself and does not work together. Checked before anything is loaded.
+
+Each rule gives fact, value and remedy; all that are broken are told at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .schema import Config
+
+
+def violations(c: Config) -> Iterator[str]:
+    yield from _batch(c)
+    yield from _lengths(c)
+    yield from _policy(c)
+    yield from _pipeline(c)
+
+
+def _batch(c: Config) -> Iterator[str]:
+    b, n, ranks = c.rollout.batch_size, c.rollout.n_samples_per_prompt, c.actor.world_size
+    samples = b * n
+    if c.train.batch_size is not None and c.train.batch_size != samples:
+        yield (
+            f"train.batch_size = {c.train.batch_size} is not rollout.batch_size * rollout.n_samples_per_prompt = {b} * {n} = {samples}. "
+            "Every recipe makes one update per batch; leave train.batch_size unset."
+        )
+    if samples % ranks:
+        yield (
+            f"{b} prompts * {n} samples = {samples} trajectories do not divide over {ranks} learner ranks. "
+            "Change rollout.batch_size or actor.num_gpus_per_node."
+        )
+    if n < c.rollout.min_valid:
+        yield f"rollout.min_valid = {c.rollout.min_valid} exceeds rollout.n_samples_per_prompt = {n}: every group would fail. Lower min_valid."
+    lo, hi = c.filter.accuracy_range
+    if not 0 <= lo < hi <= 1:
+        yield f"filter.accuracy_range = ({lo}, {hi}) is no range within 0..1. Use lo < hi, e.g. [0.0, 1.0]."
+
+
+def _lengths(c: Config) -> Iterator[str]:
+    if c.rollout.max_new_tokens >= c.data.max_len:
+        yield f"rollout.max_new_tokens = {c.rollout.max_new_tokens} leaves no room for a prompt in data.max_len = {c.data.max_len}. Raise data.max_len."
+
+
+def _policy(c: Config) -> Iterator[str]:
+    """The policy that is trained is the one that sampled."""
+    if c.rollout.temperature != 1 or c.rollout.top_p != 1:
+        yield (
+            f"rollout.temperature = {c.rollout.temperature}, rollout.top_p = {c.rollout.top_p}: the loss compares log-probs at temperature 1 "
+            "without truncation, so it would be of another policy than the one that sampled. Use 1 and 1; eval.temperature is free."
+        )
+    if c.actor.policy_loss_type == "gspo" and c.algo.advantage.is_correction_level != "off":
+        yield (
+            f"algo.advantage.is_correction_level = '{c.algo.advantage.is_correction_level}' does nothing with actor.policy_loss_type = 'gspo': "
+            "OpenRLHF gates PPO's loss only, and gspo's ratio is to the rollout policy already. Set it to 'off', or the loss to 'ppo'."
+        )
+
+
+def _pipeline(c: Config) -> Iterator[str]:
+    b, depth = c.rollout.batch_size, c.pipeline.depth
+    if depth is not None and c.pipeline.mode in ("sync", "one_step"):
+        yield f"pipeline.depth does not go with pipeline.mode = '{c.pipeline.mode}', which rolls exactly one batch. Leave it unset."
+    elif isinstance(depth, int) and depth < b:
+        yield f"pipeline.depth = {depth} groups can never fill a batch of rollout.batch_size = {b}. Use at least {b}."
+    elif isinstance(depth, int) and depth > (bound := (c.pipeline.S + 1) * b):
+        yield (
+            f"pipeline.depth = {depth} groups is more than staleness allows: (S + 1) * rollout.batch_size = "
+            f"({c.pipeline.S} + 1) * {b} = {bound}. Lower it, raise pipeline.max_staleness, or use 'auto'."
+        )
+    if c.stall_timeout_s <= c.rollout.group_deadline_s:
+        yield (
+            f"pipeline.stall_timeout_s = {c.stall_timeout_s} would abort while a group may still run (rollout.group_deadline_s = "
+            f"{c.rollout.group_deadline_s}). Make it longer than that, or leave it unset."
+        )

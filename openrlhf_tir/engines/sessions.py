@@ -1,0 +1,119 @@
+"""Sessions: which agent runs are open, and which of them a request belongs to.
+
+    open -> requests (recorded) -> reward or give-up or silence -> outcome
+
+A session ends once: by its reward, because its agent gave it up, because nothing was heard of it for `idle_s`, or because whoever
+opened it left. A request that is being answered counts as a sign of life.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+
+from ..types import Completion, Task
+from .session_trace import Trace
+
+CURRENT: ContextVar[Session | None] = ContextVar("session", default=None)
+"""The session that the request being answered belongs to."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reward:
+    """What an agent says at its end. `reward` None: the run's own reward judges the trajectory.
+
+    `correct` None: reward > 0. `failed` names a fault of the agent's machinery: no reward, not trained.
+    """
+
+    reward: float | None = None
+    correct: bool | None = None
+    parts: dict[str, float] = field(default_factory=dict)
+    failed: str | None = None
+
+
+class SessionGone(Exception):
+    """No session of this id is open."""
+
+
+class Session:
+    """One agent's run at one task."""
+
+    def __init__(self, task: Task | None, *, temperature: float, override_sampling: bool, idle_s: float) -> None:
+        self.id = uuid.uuid4().hex
+        self.task, self.temperature, self.override_sampling = task, temperature, override_sampling
+        self.trace = Trace()
+        self.outcome: asyncio.Future[Reward] = asyncio.get_running_loop().create_future()
+        self.taken = False
+        """By an agent, of those on offer."""
+        self.running = 0
+        """Requests being answered."""
+        self._idle_s = idle_s
+        self._silence: asyncio.TimerHandle | None = None
+
+    def record(self, prompt_ids: Sequence[int], completion: Completion) -> None:
+        """One answered request; one without a token says nothing."""
+        if len(completion.token_ids) and not self.outcome.done():
+            self.trace.add(prompt_ids, completion)
+
+    def end(self, reward: Reward) -> None:
+        if not self.outcome.done():
+            self.outcome.set_result(reward)
+
+    @contextmanager
+    def request(self) -> Iterator[None]:
+        """While one of its requests is answered: what the engine samples in this context is recorded here."""
+        token = CURRENT.set(self)
+        self.running += 1
+        try:
+            yield
+        finally:
+            self.running -= 1
+            CURRENT.reset(token)
+            self.alive()
+
+    def alive(self) -> None:
+        """Something was heard of the agent: it has another `idle_s`."""
+        if self._silence:
+            self._silence.cancel()
+        self._silence = asyncio.get_running_loop().call_later(self._idle_s, self._silent)
+
+    def close(self) -> None:
+        if self._silence:
+            self._silence.cancel()
+        self.outcome.cancel()
+
+    def _silent(self) -> None:
+        if not self.running:
+            self.end(Reward(failed="agent_lost"))
+
+
+class Sessions:
+    """Those open, by id."""
+
+    def __init__(self, *, idle_s: float) -> None:
+        self.idle_s = idle_s
+        self._open: dict[str, Session] = {}
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def open(self, task: Task | None = None, *, temperature: float = 1.0, override_sampling: bool = False) -> Session:
+        """Close it, however it ends."""
+        session = Session(task, temperature=temperature, override_sampling=override_sampling, idle_s=self.idle_s)
+        self._open[session.id] = session
+        return session
+
+    def get(self, session_id: str) -> Session:
+        """Raises SessionGone."""
+        session = self._open.get(session_id)
+        if session is None or session.outcome.done():
+            raise SessionGone(f"No session {session_id!r} is open: never opened here, or ended by its reward, by silence or with its group.")
+        return session
+
+    def close(self, session: Session) -> None:
+        self._open.pop(session.id, None)
+        session.close()

@@ -1,0 +1,268 @@
+"""vLLM engine: token ids -> sampled token ids with log-probs and, per token, the version of the weights that sampled it.
+
+    generate ──> AsyncLLM (own process) ──> deltas ──> proof ──> Completion
+    update_weights: digest of the file -> pause (requests freeze) -> push -> canary queued first -> resume
+
+A push has three steps, which vLLM's own nccl and ipc trainers can drive as well; only the 'file' backend has been run.
+
+Pausing clears the KV cache, so a frozen request recomputes its prefix with the new weights. Canary requests are queued while the
+engine is still paused and outrank all others, so their verdict does not wait for a full engine; until it is in, completions with
+tokens of the new weights are held back (proof.py). Any other failure of a push than a bad file leaves the worker in an unknown
+state: the engine is then broken for good and must be started again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..config import Config
+from ..errors import ConfigError, EngineError, WeightsUnverified
+from ..machine import gpu_count
+from ..types import Completion, Sampling
+from ..weights.digest import digest_file
+from ..weights.verify import Canary
+from .in_flight import InFlight
+from .proof import Proof
+from .start import LatestStats, engine_args, prepare_environment
+
+if TYPE_CHECKING:
+    from vllm.v1.engine.async_llm import AsyncLLM
+
+CANARY_PRIORITY = -1
+"""vLLM answers lower numbers first; everything else has 0."""
+
+
+class VllmEngine:
+    """Engine on one vLLM AsyncLLM; belongs to the event loop that started it."""
+
+    def __init__(self, llm: AsyncLLM, model: str, backend: str, latest: LatestStats, version: int) -> None:
+        """Use `start`."""
+        self._llm, self._model, self._backend, self._latest = llm, model, backend, latest
+        self.requests = InFlight(version)
+        self.proof = Proof()
+        self._paused = self._updating = self._resume_after = False
+        self.broken: str | None = None
+        """Why this engine cannot be used any more; None while it can."""
+
+    @classmethod
+    async def start(cls, model: str, cfg: Config, *, version: int = 0, index: int = 0) -> VllmEngine:
+        """Load `model` (a directory or HF name), whose weights count as `version`. Takes seconds; raises EngineError.
+
+        On a machine without a GPU vllm must not have been imported before in this process. `index` numbers the run's engines.
+        """
+        gpu = gpu_count() > 0
+        if cfg.vllm.sync_backend != "file" and not gpu:
+            raise ConfigError(f"vllm.sync_backend = '{cfg.vllm.sync_backend}' needs GPUs, and there is none. Use vllm.sync_backend = 'file'.")
+        prepare_environment(gpu=gpu)
+        from vllm.v1.engine.async_llm import AsyncLLM
+
+        latest = LatestStats()
+        try:
+            llm = AsyncLLM.from_engine_args(engine_args(model, cfg, gpu=gpu, index=index), stat_loggers=[latest])
+        except (RuntimeError, ValueError, OSError) as e:
+            raise EngineError(f"vLLM did not start on {model}: {e}. The engine's own log above says more.") from e
+        engine = cls(llm, model, cfg.vllm.sync_backend, latest, version)
+        if cfg.vllm.sync_backend == "file":
+            await engine.init_transfer({})
+        return engine
+
+    @property
+    def version(self) -> int:
+        """Of the weights that sample now."""
+        return self.requests.version
+
+    async def generate(self, token_ids: Sequence[int], sampling: Sampling, *, request_id: str) -> Completion:
+        """See Engine. A cancelled caller aborts the request. A sampled EOS is the last token; special tokens are not in the text.
+
+        Raises WeightsUnverified when weights that sampled a token of the answer were found not to be the learner's.
+        """
+        completion = await self._generate(token_ids, sampling, request_id)
+        await self.proof.passed(completion.versions)
+        return completion
+
+    async def _generate(self, token_ids: Sequence[int], sampling: Sampling, request_id: str, priority: int = 0) -> Completion:
+        from vllm.exceptions import VLLMError
+        from vllm.inputs.engine import tokens_input
+
+        self.check()
+        with self.requests.track(request_id) as live:
+            try:
+                async for out in self._llm.generate(tokens_input(list(token_ids)), _params(sampling), request_id, priority=priority):
+                    live.extend(out.outputs[0])
+            except VLLMError as e:
+                raise EngineError(f"vLLM could not answer request {request_id} ({len(token_ids)} prompt tokens, {sampling}): {e or type(e).__name__}") from e
+        self.check()
+        return live.completion(out.outputs[0])
+
+    async def pause(self) -> None:
+        """Freeze all requests, this engine's and its OpenAI app's, and forget the KV cache. New ones wait. Idempotent."""
+        await self._llm.pause_generation(mode="keep", clear_cache=True)
+        self._paused = True
+        self.requests.busy.pause()
+
+    async def resume(self) -> None:
+        await self._llm.resume_generation()
+        self._paused = False
+        self.requests.busy.resume()
+
+    async def update_weights(self, path: Path, version: int, digest: str, canary: Canary | None = None) -> list[Completion]:
+        """Load the safetensors file `path`, which must have `digest`, as `version`; requests in flight go on with it.
+
+        Returns what `canary` sampled, the first requests that the new weights answer: only its log-probs prove that the weights are
+        *used*. What they sample besides is held back until `proved` or `discard`. Without a canary the caller vouches for them.
+        Raises WeightsUnverified: with the old weights still in use when the file is not the one announced, else with the engine
+        broken.
+        """
+        if self._backend != "file":
+            raise ConfigError(f"vllm.sync_backend = '{self._backend}' does not push files. Drive begin_update, receive, finish_update, or use 'file'.")
+        self.check()
+        if canary and self._paused:
+            raise EngineError("A canary on a paused engine would wait for ever. Call resume first, or push without one.")
+        received = await asyncio.to_thread(digest_file, path)  # while requests go on decoding
+        if received != digest:
+            raise WeightsUnverified(f"{path} has digest {received[:12]}, the learner announced {digest[:12]} for version {version}. Push again.")
+        await self.begin_update()
+        await self.receive({"path": str(path)})
+        return await self.finish_update(version, canary)
+
+    async def init_transfer(self, info: dict[str, Any]) -> None:
+        """The backend's handshake: nothing for 'file'; rendezvous address, ranks and packing for vLLM's nccl and ipc."""
+        from vllm.distributed.weight_transfer.base import WeightTransferInitRequest
+
+        await self._llm.init_weight_transfer_engine(WeightTransferInitRequest(info))
+
+    async def begin_update(self) -> None:
+        """First of the three steps of a push, whatever the transport. Freezes requests until `finish_update`."""
+        self.check()
+        if self._updating:
+            raise EngineError("A weight push is already running on this engine. Await it first.")
+        self._updating, self._resume_after = True, not self._paused
+        async with self._or_break("begin"):
+            await self.pause()
+            await self._settle()
+            await self._llm.start_weight_update()
+
+    async def receive(self, info: dict[str, Any]) -> None:
+        """One chunk, described as the backend wants it: {"path": ...} for 'file'."""
+        from vllm.distributed.weight_transfer.base import WeightTransferUpdateRequest
+
+        async with self._or_break("receive"):
+            await self._llm.update_weights(WeightTransferUpdateRequest(info))
+
+    async def finish_update(self, version: int, canary: Canary | None = None) -> list[Completion]:
+        """From here on tokens are sampled by `version`. See `update_weights`."""
+        async with self._or_break("finish"):
+            await self._llm.finish_weight_update(f"v{version}")
+        self.requests.switch(version)
+        self._updating = False
+        if canary is None:
+            if self._resume_after:
+                await self.resume()
+            return []
+        self.proof.expect(version)
+        sampling = asyncio.create_task(self._canary(*canary), name=f"canary {version}")
+        await self._settle()  # its requests are queued before the engine goes on
+        await self.resume()
+        return await sampling
+
+    async def canary(self, prompt_ids: list[list[int]], max_tokens: int, seed: int) -> list[Completion]:
+        """One short sample per prompt, at temperature 1, for the learner to score. Same seed, same weights: same samples."""
+        if self._paused:
+            raise EngineError("A canary on a paused engine would wait for ever. Call resume first.")
+        return await self._canary(prompt_ids, max_tokens, seed)
+
+    async def _canary(self, prompt_ids: list[list[int]], max_tokens: int, seed: int) -> list[Completion]:
+        wanted = [(p, Sampling(max_tokens, seed=seed + i), f"canary/{self.version}/{i}", CANARY_PRIORITY) for i, p in enumerate(prompt_ids)]
+        return await asyncio.gather(*[self._generate(*w) for w in wanted])
+
+    async def proved(self, version: int) -> None:
+        """The canary of `version` agreed with the learner: what these weights sampled may be used."""
+        self.proof.proved(version)
+
+    async def discard(self, why: str) -> None:
+        """These weights are not the learner's. Everybody gets an answer, WeightsUnverified or EngineError; the engine is broken."""
+        self.broken = why
+        self.proof.refuse(why)
+        await self._abort()
+
+    def stats(self) -> dict[str, float]:
+        """Requests running and waiting (the OpenAI app's included), share of the KV cache in use; since the start: tokens sampled, prompt
+        tokens looked up in the prefix cache and found there."""
+        unfinished = self._llm.get_num_unfinished_requests()
+        running = min(self._latest.running, unfinished)
+        return {
+            "running": running,
+            "waiting": unfinished - running,
+            "kv_usage": self._latest.kv_usage if unfinished else 0.0,
+            "tokens_generated": self.requests.tokens,
+            "prefix_tokens": self._latest.prefix_tokens,
+            "prefix_hits": self._latest.prefix_hits,
+            "preemptions": self._latest.preemptions,
+            "version": self.version,
+            "paused": float(self._paused),
+        }
+
+    def drain_busy_intervals(self) -> list[tuple[float, float]]:
+        """(start, end) in epoch seconds, since the last call, during which at least one request was decoding."""
+        return self.requests.busy.drain()
+
+    async def openai_app(self, cfg: Config) -> Any:
+        """vLLM's own ASGI app (/v1/completions, /v1/chat/completions, /inference/v1/generate, ...) on this engine."""
+        from .openai_app import openai_app
+
+        return await openai_app(self._llm, self, self._model, cfg)
+
+    async def stop(self) -> None:
+        """Abort what is in flight and end vLLM's processes."""
+        await self._abort()
+        self._llm.shutdown()
+
+    def check(self) -> None:
+        """Raises EngineError when this engine cannot be used any more."""
+        if self.broken:
+            raise EngineError(f"This engine is broken: {self.broken}. Start a new one.")
+
+    @asynccontextmanager
+    async def _or_break(self, step: str) -> AsyncIterator[None]:
+        """A push that fails half-way leaves layers without weights. Give every caller its answer (an EngineError): paused, the
+        engine would keep them for ever."""
+        try:
+            yield
+        except BaseException as e:
+            self.broken = f"weight push failed in '{step}' after version {self.version}: {e or type(e).__name__}"
+            await self._abort()
+            if isinstance(e, asyncio.CancelledError):
+                raise
+            raise WeightsUnverified(f"{self.broken}. Start the engine again.") from e
+
+    async def _abort(self) -> None:
+        await self._llm.abort(self.requests.request_ids)
+
+    async def _settle(self) -> None:
+        """Let what is under way in this process arrive: the last tokens sampled before a pause, requests made during it.
+
+        The tokens are in this process before `pause` returns, two hand-overs away from `generate`: to the detokenizer, which yields
+        to the loop after every 128 requests, and from there to the request's task.
+        """
+        for _ in range(4 + len(self.requests) // 64):
+            await asyncio.sleep(0)
+
+
+def _params(sampling: Sampling) -> Any:
+    from vllm import SamplingParams
+    from vllm.sampling_params import RequestOutputKind
+
+    return SamplingParams(
+        max_tokens=sampling.max_tokens,
+        stop=list(sampling.stop),
+        include_stop_str_in_output=True,
+        temperature=sampling.temperature,
+        top_p=sampling.top_p,
+        seed=sampling.seed,
+        logprobs=0,  # of the sampled token only
+        output_kind=RequestOutputKind.DELTA,
+    )

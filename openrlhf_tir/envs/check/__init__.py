@@ -1,0 +1,14 @@
+"""Conformance check: URL of an environment server -> does it keep the protocol? One Finding per promise.
+
+    probe (schema, health) -> actions of that environment -> every check of CHECKS, one after another -> [Finding]
+
+A check asks over plain HTTP, as any client could, so it judges servers that were not written with `env_servers` as well.
+"""
+
+from __future__ import annotations
+
+from .actions import Actions, actions_for
+from .kit import Finding, Kit, Options
+from .run import check_server
+
+__all__ = ["Actions", "Finding", "Kit", "Options", "actions_for", "check_server"]

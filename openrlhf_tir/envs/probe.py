@@ -1,0 +1,48 @@
+"""Env probe: base URL -> what an environment server says of itself. Two plain GETs, so it needs no event loop and no session."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import urllib.error
+import urllib.request
+from typing import Any
+
+from pydantic import ValidationError
+
+from ..errors import ConfigError
+from ..protocol import EnvSchema, Health
+
+
+def probe_env(url: str, *, token: str | None = None, timeout_s: float = 5.0) -> tuple[Health, EnvSchema]:
+    """GET /health and /schema. Raises ConfigError when the server does not answer, wants a token, or speaks another protocol."""
+    base = url.rstrip("/")
+    if not base.startswith(("http://", "https://")):
+        raise ConfigError(f"Environment URL {url!r} has no scheme. Write http://host:port.")
+    health, schema = _get(f"{base}/health", token, timeout_s), _get(f"{base}/schema", token, timeout_s)
+    try:
+        return Health.model_validate(health), EnvSchema.model_validate(schema)
+    except ValidationError as e:
+        field = ".".join(map(str, e.errors()[0]["loc"]))
+        raise ConfigError(
+            f"{base} answers, but not as an environment server: {field}: {e.errors()[0]['msg']}. Point env.url at a server of env_servers."
+        ) from None
+
+
+def _get(url: str, token: str | None, timeout_s: float) -> Any:
+    request = urllib.request.Request(url, headers={"Authorization": f"Bearer {token}"} if token else {})
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # like the client: environment servers are never behind a proxy
+    try:
+        with opener.open(request, timeout=timeout_s) as reply:
+            return json.load(reply)
+    except urllib.error.HTTPError as e:
+        remedy = (
+            "Put its token into the environment variable that env.token_env names." if e.code in (401, 403) else "Point env.url at a server of env_servers."
+        )
+        raise ConfigError(f"{url} answered {e.code} {e.reason}. {remedy}") from None
+    except (urllib.error.URLError, http.client.HTTPException, OSError) as e:
+        raise ConfigError(
+            f"{url} does not answer: {getattr(e, 'reason', e)} (waited at most {timeout_s:g} s). Start the server, or unset env.url to have one started."
+        ) from None
+    except ValueError:
+        raise ConfigError(f"{url} answers, but not with JSON. Point env.url at a server of env_servers.") from None

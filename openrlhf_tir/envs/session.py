@@ -1,0 +1,141 @@
+"""Session: one trajectory's environment. Reset somewhere, step where the session is, close it everywhere it may have been opened."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Self
+
+from ..errors import EnvError, EnvTimeout, InfraError
+from ..protocol import TRAINABLE_OUTCOMES, ResetReply, ResetRequest, StepReply, StepRequest
+from .hedge import hedged
+from .http import Broken, Full
+from .urls import EnvServer
+
+if TYPE_CHECKING:
+    from .client import EnvClient
+
+
+class Session:
+    """Used by one coroutine. Its id begins with the client's owner, so that a dead client's sessions can be told."""
+
+    def __init__(self, client: EnvClient, env: str, task: dict[str, Any], seed: int) -> None:
+        self._client, self._env = client, env
+        self._request = ResetRequest(task=task, seed=seed, session_id=f"{client.owner}.{uuid.uuid4().hex}")
+        self._server: EnvServer | None = None
+        self._front: EnvServer | None = None
+        self._asked: list[EnvServer] = []
+
+    @property
+    def server(self) -> str | None:
+        """Base URL of the process that holds the session."""
+        return self._server and self._server.url
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        """Closes the session in the background: an episode does not wait for it, and a cancelled one need not."""
+        if self._server is not None:
+            self._server.sessions -= 1
+            self._front.opened -= 1
+            self._client.urls.drop_unused(self._server)
+            self._close([self._server])
+        else:
+            self._close(self._asked)
+        self._server, self._asked = None, []
+
+    async def reset(self) -> str:
+        """The first observation. Raises EnvError, EnvTimeout, EnvFull."""
+        with self._counted():
+            self._front, reply = await hedged(self._open, self._open, self._client.hedge_after_s)
+        self._server = self._client.urls.holder(self._env, (reply.server or self._front.url).rstrip("/"))
+        self._server.sessions += 1
+        self._front.opened += 1
+        self._close([s for s in self._asked if s is not self._front])  # a lost reply or a slower server may have opened it there as well
+        return reply.observation
+
+    async def step(self, action: str, *, step_id: int) -> StepReply:
+        """Outcome ok or model_error. Raises EnvError, EnvTimeout, EnvFull."""
+        if self._server is None:
+            raise RuntimeError("step() before reset(): the session is not open.")
+        with self._counted():
+            reply = await self._step(action, step_id)
+        self._client.outcomes[self._env, reply.outcome] += 1
+        return reply
+
+    async def _open(self) -> tuple[EnvServer, ResetReply]:
+        c, clock = self._client, asyncio.get_running_loop().time
+
+        async def send(server: EnvServer, left: float) -> tuple[EnvServer, ResetReply]:
+            self._asked.append(server)
+            try:
+                return server, await c.http.send("POST", f"{server.url}/reset", self._request, ResetReply, timeout_s=left)
+            except (Full, Broken) as e:
+                if e.after_s is None:
+                    raise
+                # Full, or draining (503 with Retry-After): open sessions go on there, new ones go elsewhere.
+                server.no_sessions_until = clock() + e.after_s * random.uniform(0.5, 1.5)
+                raise Full(e.after_s) from None
+
+        return await c.call(
+            self._env,
+            lambda room: c.urls.choose(self._env, c.outage_timeout_s, room, avoid=self._asked),
+            send,
+            timeout_s=c.reset_timeout_s,
+            ready=lambda s: s.breaker.admits and s.no_sessions_until <= clock(),
+        )
+
+    async def _step(self, action: str, step_id: int) -> StepReply:
+        c, server = self._client, self._server
+
+        async def up(room: float) -> EnvServer:
+            try:
+                await c.urls.up(server, c.step_timeout_s)
+            except TimeoutError:
+                raise EnvTimeout(f"{server.url}, which holds the session, has been down for {c.step_timeout_s:g} s ({server.breaker.fact}).") from None
+            return server
+
+        async def send(server: EnvServer, left: float) -> StepReply:
+            request = StepRequest(session_id=self._request.session_id, step_id=step_id, action=action, deadline_s=left)
+            sent = asyncio.get_running_loop().time()
+
+            def once():
+                return c.send_step(server.url, request, left + c.grace_s)
+
+            def again():
+                c.outcomes[self._env, "hedge"] += 1
+                return once()
+
+            try:
+                reply = await hedged(once, again, c.hedge_after_s)
+            except Full as e:
+                server.credits.refused(sent, e.after_s)
+                raise
+            if reply.outcome == "timeout":  # too many wait there
+                server.credits.refused(sent)
+            return reply
+
+        reply = await c.call(self._env, up, send, timeout_s=c.step_timeout_s)
+        if (reply.session_id, reply.step_id) != (self._request.session_id, step_id):
+            raise EnvError(f"{server.url}/step answered for another step ({reply.session_id}/{reply.step_id}, asked {self._request.session_id}/{step_id}).")
+        if reply.outcome in TRAINABLE_OUTCOMES:
+            return reply
+        if reply.outcome == "timeout":
+            raise EnvTimeout(f"{server.url}/step missed its deadline of {c.step_timeout_s:g} s. Add env workers, or raise env.step_timeout_s.")
+        raise EnvError(f"{server.url}/step failed with outcome {reply.outcome}: {reply.signals.get('error', 'no reason given')}")
+
+    @contextmanager
+    def _counted(self) -> Iterator[None]:
+        try:
+            yield
+        except InfraError as e:
+            self._client.outcomes[self._env, e.reason] += 1
+            raise
+
+    def _close(self, servers: list[EnvServer]) -> None:
+        for url in {s.url for s in servers}:
+            self._client.in_background(self._client.http.delete(f"{url}/session/{self._request.session_id}"), f"close {self._request.session_id}")

@@ -1,0 +1,71 @@
+"""Agents: a task on offer -> an external program's OpenAI requests -> a rewarded trajectory.
+
+    run(task) ──> offer ──> take (by HTTP) ──> requests of the session, recorded ──> reward ──> Trajectory
+                                                                               `──> gave up, or silence: failed
+
+The trajectory waits for the proof of the weights that sampled it, like every other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import numpy as np
+
+from ..engines.engine import Codec
+from ..engines.sessions import Session, Sessions
+from ..types import Task, Trajectory
+
+
+class Agents:
+    """Owned by a rollout actor."""
+
+    def __init__(self, sessions: Sessions, codec: Codec, proof: Callable[[np.ndarray], Awaitable[None]]) -> None:
+        """`proof`: returns once tokens of these versions may be used, raises WeightsUnverified when they never may."""
+        self.sessions, self.codec, self._proof = sessions, codec, proof
+        self._offers: asyncio.Queue[Session] = asyncio.Queue()
+        self.offered = 0
+        """Tasks that no agent has taken."""
+
+    def stats(self) -> dict[str, float]:
+        return {"sessions": len(self.sessions), "tasks_offered": self.offered}
+
+    async def run(self, task: Task, index: int, temperature: float = 1.0) -> Trajectory:
+        """One sample of `task` by whichever agent takes it. Its reward is None when the agent left it to the run's own."""
+        session = self.sessions.open(task, temperature=temperature)
+        self._offers.put_nowait(session)
+        self.offered += 1
+        try:
+            said = await session.outcome
+            trajectory = await self.finish(session, index)
+        finally:
+            self.sessions.close(session)
+            self.offered -= not session.taken
+        if said.failed:
+            trajectory.failed = said.failed
+        elif said.reward is not None:
+            trajectory.reward = said.reward
+            trajectory.parts |= said.parts | {"correct": float(said.reward > 0 if said.correct is None else said.correct)}
+        return trajectory
+
+    async def finish(self, session: Session, index: int = 0) -> Trajectory:
+        """What the session recorded, once all of it is proved. Failed when the agent asked the model nothing."""
+        trajectory = session.trace.trajectory(index, self.codec)
+        await self._proof(trajectory.versions)
+        if not trajectory.model_tokens:
+            trajectory.failed = "agent_silent"
+        return trajectory
+
+    async def take(self, wait_s: float, *, override_sampling: bool = False) -> Session | None:
+        """The task that has waited longest; None when there is none for `wait_s`."""
+        try:
+            async with asyncio.timeout(wait_s):
+                while (session := await self._offers.get()).outcome.done():
+                    pass  # its group was given up meanwhile
+        except TimeoutError:
+            return None
+        self.offered -= 1
+        session.taken, session.override_sampling = True, override_sampling
+        session.alive()
+        return session

@@ -1,0 +1,29 @@
+"""The tool-call formats by name.
+
+fence     ```python ... ```                                   ZeroTIR, ToRL
+code      <code> ... </code>, a fence inside is taken off     ReTool
+python    <python> ... </python>                              ARTIST
+search    <search> ... </search>                              Search-R1
+hermes    <tool_call> {"name", "arguments"} </tool_call>      Qwen's chat template, one object per block
+toolrl    <tool_call> {"name", "parameters"} per line         ToolRL, the first block only
+tooln1    <tool_call> [{"name", "arguments"}, ...]            Tool-N1, the last block only
+function  <function=NAME><parameter=P>value</parameter>...    SkyRL (CodeAct)
+"""
+
+from __future__ import annotations
+
+from .code import code_in
+from .function import function_calls
+from .json_text import hermes_calls, tooln1_calls, toolrl_calls
+from .tool_call import Parser
+
+PARSERS: dict[str, Parser] = {
+    "fence": code_in("```python", "```", "python", "code"),
+    "code": code_in("<code>", "</code>", "python", "code"),
+    "python": code_in("<python>", "</python>", "python", "code"),
+    "search": code_in("<search>", "</search>", "search", "query"),
+    "hermes": hermes_calls,
+    "toolrl": toolrl_calls,
+    "tooln1": tooln1_calls,
+    "function": function_calls,
+}

@@ -1,0 +1,128 @@
+"""Episode: Task -> Trajectory. One environment session, one engine, no retries here.
+
+    segment = engine(prompt + response so far)          the model's tokens, kept as sampled
+    protocol.advance(segment)  -> End                   done
+                               -> GoOn                  sample on
+                               -> Call(action)          env.step(action); its output is tokenised once and appended
+                               -> Reject(action, ...)   a call that cannot be read: told to the model, recorded for the reward
+
+Token in, token out: what was sampled is never decoded and encoded again, and nothing is appended that nobody produced (no EOS).
+The response budget counts model and environment tokens; an inserted block is never cut and may overshoot it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from ..engines.codec import REPLACEMENT
+from ..engines.engine import Codec, Engine
+from ..errors import InfraError
+from ..protocol import StepReply
+from ..types import Sampling, Segment, ToolCall, Trajectory
+from .turns import Call, End, Reject, TurnProtocol
+
+MAX_CHARS_PER_TOKEN = 256
+"""No vocabulary has a longer token: what has more characters than this allows is too long, without being tokenised."""
+
+
+class EnvSession(Protocol):
+    async def reset(self) -> str: ...
+    async def step(self, action: str, *, step_id: int) -> StepReply:
+        """Only trainable outcomes come back; EnvError and EnvTimeout are raised."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """`max_new_tokens` of a response, environment tokens included; `output_max_tokens` of one inserted block."""
+
+    max_new_tokens: int
+    output_max_tokens: int = 256
+    temperature: float = 1.0
+    top_p: float = 1.0
+
+
+async def run_episode(
+    prompt_ids: Sequence[int],
+    *,
+    index: int,
+    engine: Engine,
+    env: EnvSession,
+    codec: Codec,
+    protocol: TurnProtocol,
+    limits: Limits,
+    request_id: str,
+    seed_of: Callable[[int], int | None] = lambda turn: None,
+) -> Trajectory:
+    """Sample one response. An infrastructure fault ends it with `failed` set; any other exception is a bug and is raised."""
+    traj = Trajectory(index=index, prompt_ids=np.asarray(prompt_ids, np.int32))
+    context = traj.prompt_ids.tolist()
+
+    def append(segment: Segment) -> None:
+        traj.segments.append(segment)
+        context.extend(segment.token_ids.tolist())
+
+    def observe(text: str, ids: Sequence[int] | None = None) -> None:
+        if text and (ids := codec.encode(text) if ids is None else ids):
+            append(Segment.of_env(ids, text))
+
+    try:
+        observe(await env.reset())
+        turn = step_id = -1
+        while (remaining := limits.max_new_tokens - (len(context) - len(prompt_ids))) > 0:
+            turn += 1
+            sampling = Sampling(remaining, protocol.stops, limits.temperature, limits.top_p, seed_of(turn))
+            completion = await engine.generate(context, sampling, request_id=f"{request_id}/{turn}")
+            append(Segment.of_model(completion))
+            traj.finish_reason, traj.stop_reason = completion.finish_reason, completion.stop_reason
+            if completion.finish_reason == "abort":
+                traj.failed = "aborted"
+                break
+            match protocol.advance(completion):
+                case End():
+                    break
+                case Call(action):
+                    step_id += 1
+                    call = await _run(env, action, step_id)
+                    traj.calls.append(call)
+                    observe(*_insertion(protocol, codec, call.observation, limits.output_max_tokens))
+                case Reject(action, defect, message):
+                    traj.calls.append(ToolCall(action, message, "model_error", {"error_type": "malformed_call", "defect": defect}))
+                    observe(*_insertion(protocol, codec, message, limits.output_max_tokens))
+                case go_on:
+                    observe(go_on.text)
+        else:
+            traj.finish_reason = "length"
+    except InfraError as e:
+        traj.failed = e.reason
+    return traj
+
+
+async def _run(env: EnvSession, action: str, step_id: int) -> ToolCall:
+    start = time.monotonic()
+    reply = await env.step(action, step_id=step_id)
+    return ToolCall(action, reply.observation, reply.outcome, reply.signals, time.monotonic() - start)
+
+
+def _insertion(protocol: TurnProtocol, codec: Codec, observation: str, max_tokens: int) -> tuple[str, list[int]]:
+    """The text to insert and its tokens: the observation's block, shortened as the protocol says, and what follows it."""
+    block, ids = _block(protocol, codec, observation, max_tokens)
+    after = protocol.after_insertion()
+    return (block + after, codec.encode(block + after)) if after else (block, ids)
+
+
+def _block(protocol: TurnProtocol, codec: Codec, observation: str, max_tokens: int) -> tuple[str, list[int]]:
+    most = MAX_CHARS_PER_TOKEN * max_tokens
+    block = protocol.insertion(observation)
+    if len(block) <= most and len(ids := codec.encode(block)) <= max_tokens:
+        return block, ids
+    message = protocol.too_long()
+    if message is None:
+        room = max(0, max_tokens - len(codec.encode(protocol.insertion(""))))
+        message = codec.decode(codec.encode(observation[:most])[:room]).rstrip(REPLACEMENT)  # the cut may be inside a character
+    block = protocol.insertion(message)
+    return block, codec.encode(block)

@@ -1,0 +1,186 @@
+"""Group: one prompt -> n trajectories, rewarded and judged. They share the prompt, the environment and one deadline.
+
+    dispatch n + oversample episodes, in order ──> as each ends: selection settled? hopeless? time over? ──> close ──> rewards, verdict
+
+An infrastructure fault fails a trajectory, never the group: statistics and rewards are over the valid ones. A group with fewer
+than `min_valid` of them is failed as a whole. Nothing here retries; the pipeline issues a failed group again.
+Which trajectories are used, and why never the first finished, is in selection.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import numpy as np
+
+from ..config import Config
+from ..engines.batcher import Batcher
+from ..engines.engine import Codec, Engine
+from ..errors import InfraError
+from ..types import KEEP, Group, GroupKey, GroupMeta, RewardParts, Task, Trajectory, Verdict
+from .agents import Agents
+from .choice import hopeless, length_facts, select
+from .drift import refuse_drift
+from .episode import EnvSession, Limits, run_episode
+from .group_meta import describe, failed_as
+from .turns import make
+
+
+class Envs(Protocol):
+    def session(self, env: str, task: dict, *, seed: int) -> EnvSession:
+        """An async context manager that closes the session when left."""
+
+
+class Rewards(Protocol):
+    async def score(self, trajectory: Trajectory, task: Task) -> RewardParts: ...
+
+
+@dataclass(frozen=True, slots=True)
+class EvalMode:
+    """Sample for evaluation: own n and temperature, nobody in reserve, no filters, rewards as in training."""
+
+    n: int
+    temperature: float
+
+
+@dataclass(slots=True)
+class _Running:
+    """What the trajectories of a group share, and what has become of them: `ended[i]` is set when the i-th dispatched has."""
+
+    key: GroupKey
+    task: Task
+    n: int
+    prompt_ids: np.ndarray
+    limits: Limits
+    engine: Engine
+    each: Callable[[Trajectory], None]
+    mode: EvalMode | None
+    ended: list[Trajectory | None]
+    finished: list[Trajectory]
+    """In order of time."""
+    start: float
+
+
+def seed_for(*parts: object) -> int:
+    """A stable 63-bit seed from anything printable; the same on every machine and run."""
+    digest = hashlib.blake2b("/".join(map(str, parts)).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") >> 1
+
+
+class GroupRunner:
+    """Owned by a rollout actor; runs any number of groups at once."""
+
+    def __init__(
+        self,
+        cfg: Config,
+        engine: Engine,
+        codec: Codec,
+        envs: Envs,
+        rewards: Rewards,
+        judge: Callable[[Group], Verdict],
+        name: str = "",
+        agents: Agents | None = None,
+    ) -> None:
+        """`agents`: external programs that write the responses in place of our turn loop and environment."""
+        self.cfg, self.engine, self.codec, self.envs, self.rewards, self.judge, self.name = cfg, engine, codec, envs, rewards, judge, name
+        self.agents = agents
+
+    async def run(
+        self, key: GroupKey, task: Task, mode: EvalMode | None = None, each: Callable[[Trajectory], None] = lambda t: None
+    ) -> tuple[GroupMeta, Group]:
+        """`each` sees every trajectory that is done in time. Faults of environments, engine or verifier are in the metadata, not raised."""
+        r = self.cfg.rollout
+        n, extra = (mode.n, 0) if mode else (r.n_samples_per_prompt, r.oversample)
+        prompt_ids = np.asarray(self.codec.encode_prompt(task.prompt), np.int32)
+        engine = self.engine.lane(task.env, key) if isinstance(self.engine, Batcher) else self.engine
+        g = _Running(key, task, n, prompt_ids, self._limits(len(prompt_ids), mode), engine, each, mode, [None] * (n + extra), [], time.monotonic())
+        given_up = await self._collect(g)
+        seconds = time.monotonic() - g.start
+        late = "early_stop" if given_up else "deadline" if seconds >= r.group_deadline_s else "straggler"
+        if not select(g.ended, n).settled:
+            g.ended = [t or Trajectory(i, prompt_ids, failed=late) for i, t in enumerate(g.ended)]
+        group = Group(key, task, select(g.ended, n).members)
+        failed = failed_as(group, 1 if mode else r.min_valid)
+        verdict = KEEP if mode or failed else self.judge(group)
+        meta = describe(group, prompt_tokens=len(prompt_ids), verdict=verdict, failed=failed, actor=self.name, seconds=seconds)
+        if extra:
+            meta.stats |= length_facts(group.trajectories, g.finished, n)
+        return meta, group
+
+    async def _collect(self, g: _Running) -> bool:
+        """Run the episodes until the group can be closed; the others are given up. True when the filter is sure to drop it."""
+        ends: asyncio.Queue[asyncio.Task[Trajectory]] = asyncio.Queue()
+        tasks = {asyncio.create_task(self._one(g, i), name=f"episode {g.key}#{i}"): i for i in range(len(g.ended))}
+        for task in tasks:
+            task.add_done_callback(ends.put_nowait)
+        try:
+            for _ in tasks:
+                try:
+                    async with asyncio.timeout(self._patience(g)):
+                        task = await ends.get()
+                except TimeoutError:
+                    return False
+                trajectory = g.ended[tasks[task]] = task.result()
+                g.finished.append(trajectory)
+                if self._is_hopeless(g):
+                    return True
+                if len(g.ended) > g.n and select(g.ended, g.n).settled:
+                    return False
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        return False
+
+    def _patience(self, g: _Running) -> float:
+        """For how many seconds to wait for the next trajectory. Evaluation waits for everybody until the deadline."""
+        r, limit = self.cfg.rollout, self.cfg.rollout.group_deadline_s
+        if g.mode is None and r.straggler_s is not None and sum(t.failed is None for t in g.finished) >= r.min_valid:
+            limit = min(limit, r.straggler_s)
+        return limit - (time.monotonic() - g.start)
+
+    def _is_hopeless(self, g: _Running) -> bool:
+        return self.cfg.rollout.early_stop and g.mode is None and hopeless(g.ended, g.n, self.cfg.rollout.min_valid, self.cfg.filter.accuracy_range)
+
+    async def _one(self, g: _Running, i: int) -> Trajectory:
+        traj = Trajectory(i, g.prompt_ids)
+        try:
+            traj = await (self.agents.run(g.task, i, g.limits.temperature) if self.agents else self._turns(g, i))
+            if traj.failed is None and traj.reward is None:
+                traj.reward, correct, parts = await self.rewards.score(traj, g.task)
+                traj.parts |= {"correct": float(correct), **parts}
+        except InfraError as e:
+            traj.failed = e.reason
+        g.each(traj)
+        return traj
+
+    async def _turns(self, g: _Running, i: int) -> Trajectory:
+        """Our own loop: the engine and the environment in turns."""
+        seed = seed_for(self.cfg.train.seed, g.key.epoch, g.key.prompt, i)  # without the attempt: issued again after a crash, it samples the same
+        per_request = self.cfg.rollout.per_request_seeds
+        async with self.envs.session(g.task.env, {"label": g.task.label, **g.task.meta}, seed=seed) as env:
+            traj = await run_episode(
+                g.prompt_ids,
+                index=i,
+                engine=g.engine,
+                env=env,
+                codec=self.codec,
+                protocol=make(self.cfg.env),
+                limits=g.limits,
+                request_id=f"{g.key}#{i}",
+                seed_of=lambda turn: seed_for(seed, turn) if per_request else None,
+            )
+        if traj.failed is None and seed_for("drift", g.key, i) < self.cfg.rollout.drift_check * 2**63:
+            refuse_drift(traj, self.codec)
+        return traj
+
+    def _limits(self, prompt_tokens: int, mode: EvalMode | None) -> Limits:
+        c = self.cfg.rollout
+        room = min(c.max_new_tokens, self.cfg.data.max_len - prompt_tokens)
+        limits = Limits(room, self.cfg.env.output_max_tokens, c.temperature, c.top_p)
+        return replace(limits, temperature=mode.temperature, top_p=1.0) if mode else limits

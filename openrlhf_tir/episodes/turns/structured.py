@@ -1,0 +1,87 @@
+"""Structured turns: text -> a call with a name and arguments -> run -> its result -> text ..., until a segment ends by itself.
+
+    hermes    <tool_call> {"name", "arguments"} </tool_call>        <tool_response> block
+    toolrl    <tool_call> {"name", "parameters"} per line           <obs> block
+    tooln1    <tool_call> [{"name", "arguments"}, ...]              <tool_response> block
+    function  <function=NAME> <parameter=P>value</parameter> ...    EXECUTION RESULT of [NAME]:
+
+The action sent to the environment is one JSON list, [{"name": ..., "arguments": {...}}, ...], whatever the model wrote. If one call of a
+segment is malformed none is run: half of a list run and half not is no state that a model could reason about. Each segment that asks
+for calls uses up one of `max_calls`, a malformed one too; then the closing tag is plain text.
+
+The result is inserted as text. Special tokens in it are inert, so a chat template's turn markers cannot be part of an insertion.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from ..calls.function import CLOSE as FUNCTION_END
+from ..calls.function import OPEN as FUNCTION_OPEN
+from ..calls.function import function_calls
+from ..calls.json_text import CLOSE as CALL_END
+from ..calls.json_text import OPEN as CALL_OPEN
+from ..calls.json_text import hermes_calls, tooln1_calls, toolrl_calls
+from ..calls.tool_call import Malformed, ParsedCall, Parser
+from . import Call, End, Reject
+
+USED_UP = "Tool call count has been exhausted. You can no longer call the tool.\n"
+
+
+def as_action(calls: Sequence[ParsedCall]) -> str:
+    return json.dumps([{"name": c.name, "arguments": c.arguments} for c in calls], ensure_ascii=False)
+
+
+class _Structured:
+    opening: str = CALL_OPEN
+    stop: str = CALL_END
+    parse: Parser
+    wrap: tuple[str, str]
+
+    def __init__(self, *, max_calls: int, budget_message: bool = False) -> None:
+        self.calls_left, self.budget_message = max_calls, budget_message
+        self.names = ""
+
+    @property
+    def stops(self) -> tuple[str, ...]:
+        return (self.stop,) if self.calls_left else ()
+
+    def advance(self, completion) -> Call | Reject | End:
+        if completion.finish_reason != "stop" or completion.stop_reason != self.stop:
+            return End()
+        found = type(self).parse(completion.text)
+        if not found and self.opening in completion.text:  # an empty list: the model asks for nothing
+            return End()
+        self.calls_left -= 1
+        found = found or [Malformed(completion.text, "unclosed", f"{self.stop} closes nothing: write {self.opening} first.")]
+        bad = next((f for f in found if isinstance(f, Malformed)), None)
+        self.names = ", ".join(f.name for f in found if isinstance(f, ParsedCall))
+        return Reject(bad.text, bad.defect, bad.detail) if bad else Call(as_action(found))
+
+    def insertion(self, observation: str) -> str:
+        before, after = self.wrap
+        return f"{before.replace('NAME', self.names)}{observation.strip()}{after}"
+
+    def too_long(self) -> None:
+        return None
+
+    def after_insertion(self) -> str:
+        return USED_UP if self.budget_message and not self.calls_left else ""
+
+
+class Hermes(_Structured):
+    parse, wrap = hermes_calls, ("\n<tool_response>\n", "\n</tool_response>\n")
+
+
+class ToolRL(_Structured):
+    parse, wrap = toolrl_calls, ("\n<obs>\n", "\n</obs>\n")
+
+
+class ToolN1(_Structured):
+    parse, wrap = tooln1_calls, ("\n<tool_response>\n", "\n</tool_response>\n")
+
+
+class Function(_Structured):
+    opening, stop, parse = FUNCTION_OPEN, FUNCTION_END, function_calls
+    wrap = ("\nEXECUTION RESULT of [NAME]:\n", "\n")

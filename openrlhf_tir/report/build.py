@@ -1,0 +1,103 @@
+"""Report: a run directory -> plots/*.png and report.html, from whatever the run has written so far.
+
+Reads metrics.jsonl, trace.jsonl, summary.json and config.toml (each may be missing, then its part is left out with a remark); also writes
+trace.json for ui.perfetto.dev. Every figure is drawn for light and for dark pages; plots/ holds the light ones.
+"""
+
+from __future__ import annotations
+
+import base64
+import time
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from matplotlib.figure import Figure
+
+from ..config import Config
+from ..errors import DataError
+from ..logs import metrics, trace
+from . import summary
+from .bias import BIAS_CURVES
+from .curves import CURVES, Columns
+from .page import Picture, Run, render
+from .style import DARK, LIGHT, Theme, png, themed
+from .timeline import middle, timeline
+
+
+class _Plot(NamedTuple):
+    file: str
+    title: str
+    caption: str
+    draw: Callable[[Theme], Figure | None]
+
+
+def build_report(run_dir: Path) -> Path:
+    """Write report.html and plots/*.png of a run, finished or not; returns the path of report.html.
+
+    Raises DataError when the directory does not exist, holds nothing of a run, or holds a damaged file.
+    """
+    run_dir = Path(run_dir)
+    if not run_dir.is_dir():
+        raise DataError(f"{run_dir} is no directory. Give the run directory of a training run (the value of --run_dir).")
+    columns, spans, ends = metrics.read(run_dir), trace.read(run_dir), summary.read(run_dir)
+    if not columns and ends is None:
+        raise DataError(
+            f"{run_dir} holds no metrics: {metrics.FILE} and {summary.FILE} are missing or empty. Give the directory of a run that finished a step."
+        )
+
+    remarks = [] if ends else [f"{summary.FILE} is missing: the run has not ended, or was ended from outside."]
+    pictures = []
+    for plot in _plots(columns, spans):
+        picture = _draw(plot, run_dir / "plots")
+        if picture:
+            pictures.append(picture)
+        else:
+            remarks.append(f"“{plot.title}” is left out: the run has no data for it.")
+    config = _config(run_dir)
+    if config is None:
+        remarks.append("config.toml is missing: the configuration is not shown.")
+    if spans:
+        trace.to_perfetto(run_dir)
+
+    page = render(Run(run_dir.name, time.strftime("%Y-%m-%d %H:%M"), ends, columns, config or {}, pictures, remarks, bool(spans)))
+    path = run_dir / "report.html"
+    path.write_text(page, encoding="utf-8")
+    return path
+
+
+def _plots(columns: Columns, spans: list[trace.Span]) -> list[_Plot]:
+    """The figures in the order of the page: what was learned, then the overlap, then the rest."""
+    curves = [_Plot(c.file, c.title, c.caption, lambda theme, draw=c.draw: draw(columns, theme) if columns else None) for c in (*CURVES, *BIAS_CURVES)]
+    window = middle(spans)
+    whole = "Blue: requests being decoded. The learner trains on earlier groups while the engines sample the next ones."
+    close = "Shaded: a learner step. Blue inside the shade is rollout and training at the same time."
+    overlap = [
+        _Plot("timeline", "Timeline", whole, lambda theme: timeline(spans, theme)),
+        _Plot("timeline_zoom", "Timeline, close up", close, lambda theme: timeline(spans, theme, window) if window else None),
+    ]
+    return curves[:1] + overlap + curves[1:]
+
+
+def _draw(plot: _Plot, directory: Path) -> Picture | None:
+    """Both themes of one figure; the light one is also saved. A plot of an earlier report that has no data now is removed."""
+    path = directory / f"{plot.file}.png"
+    path.unlink(missing_ok=True)
+    encoded: list[str] = []
+    for theme in (LIGHT, DARK):
+        with themed(theme):
+            figure = plot.draw(theme)
+            if figure is None:
+                return None
+            image = png(figure)
+        if theme is LIGHT:
+            directory.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(image)
+        encoded.append("data:image/png;base64," + base64.b64encode(image).decode())
+    return Picture(plot.file, plot.title, plot.caption, *encoded)
+
+
+def _config(run_dir: Path) -> dict[str, Any] | None:
+    path = run_dir / "config.toml"
+    return Config.model_validate(tomllib.loads(path.read_text())).model_dump(mode="json") if path.exists() else None

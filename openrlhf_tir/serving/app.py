@@ -1,0 +1,195 @@
+"""Server: the rollout actor over HTTP, for everyone but our own controller (which calls the actor through Ray).
+
+    POST /v1/groups                GroupRequest -> 202 {"id"}; ?stream=true: NDJSON, a trajectory per line as it finishes (groups.py)
+    POST /generate                 token ids in -> token ids, log-probs and weight versions out
+    POST /sessions, /agent/tasks   traced sessions: any OpenAI client is the rollout loop (traced/)
+    GET  /health  /metrics  /openapi.json      POST /pause  /resume
+    anything else                  vLLM's own OpenAI app on the same engine
+
+Every route but /health wants the bearer token when there is one; bodies and requests at once are limited; over a bound the answer
+is 429 with Retry-After. Runs inside the actor's event loop; `service` owns everything behind the routes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from contextlib import nullcontext
+from dataclasses import dataclass
+from ipaddress import ip_address
+from typing import Any, Protocol
+
+import uvicorn
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse, PlainTextResponse
+from pydantic import BaseModel, ConfigDict, Field
+
+from ..episodes.agents import Agents
+from ..errors import ConfigError, InfraError, QueueFull
+from ..types import Completion, Sampling
+from .groups import GroupService, group_routes
+from .guard import BearerToken, BodyLimit, Bounded, Slots
+from .openapi import document
+from .session_routes import session_routes
+
+
+class GenerateRequest(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    token_ids: list[int] = Field(min_length=1)
+    max_tokens: int = Field(ge=1)
+    stop: list[str] = Field(default_factory=list, description="kept in the answer")
+    temperature: float = Field(1.0, ge=0)
+    top_p: float = Field(1.0, gt=0, le=1)
+    seed: int | None = None
+
+
+class GenerateReply(BaseModel):
+    """All lists have one entry per sampled token."""
+
+    token_ids: list[int]
+    logprobs: list[float] = Field(description="of the policy that sampled the token, at temperature 1")
+    versions: list[int] = Field(description="learner updates behind the weights that sampled the token")
+    text: str
+    finish_reason: str = Field(description="stop | length | abort")
+    stop_reason: str | int | None = Field(None, description="the stop string that ended it")
+
+
+class RolloutService(GroupService, Protocol):
+    """What is behind the routes. InfraError becomes 503, QueueFull 429."""
+
+    agents: Agents
+    """Sessions, and tasks on offer."""
+
+    async def generate(self, token_ids: list[int], sampling: Sampling) -> Completion: ...
+    def health(self) -> dict[str, Any]: ...
+    def metrics(self) -> str:
+        """Prometheus text."""
+
+    async def pause(self) -> None: ...
+    async def resume(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ServerLimits:
+    max_groups: int = 64
+    """Groups running at once."""
+    max_requests: int = 1024
+    """/generate calls at once, and as many requests to vLLM's app."""
+    max_sessions: int = 1024
+    """Sessions that were opened over HTTP, at once. Those of training groups are bounded by the pipeline."""
+    max_body_bytes: int = 8 << 20
+    kept_groups: int = 256
+    """Finished groups that can still be fetched; older ones are forgotten."""
+    retry_after_s: int = 1
+
+
+def build_app(service: RolloutService, *, token: str | None, vllm_app: Any = None, limits: ServerLimits | None = None) -> FastAPI:
+    """`token` None: no authentication, for loopback only (`serve` refuses the rest). `vllm_app` is any ASGI app."""
+    limits = limits or ServerLimits()
+    app = FastAPI(title="openrlhf_tir rollout", docs_url=None, redoc_url=None)
+    app.state.has_token = token is not None
+    app.add_middleware(BodyLimit, max_bytes=limits.max_body_bytes)
+    app.add_middleware(BearerToken, token=token, open_paths=frozenset({"/health"}))
+
+    def slots(limit: int, what: str) -> Slots:
+        return Slots(limit, what, limits.retry_after_s)
+
+    @app.exception_handler(InfraError)
+    async def infra_failed(request: Request, e: InfraError) -> JSONResponse:
+        return JSONResponse({"error": e.reason, "detail": str(e)}, status_code=503)
+
+    @app.exception_handler(QueueFull)
+    async def queue_full(request: Request, e: QueueFull) -> JSONResponse:
+        return JSONResponse({"error": e.reason, "detail": str(e)}, 429, {"Retry-After": str(e.retry_after_s)})
+
+    @app.exception_handler(RequestValidationError)
+    async def malformed(request: Request, e: RequestValidationError) -> JSONResponse:
+        """Without the input, which need not be JSON (NaN)."""
+        return JSONResponse({"detail": [{k: error[k] for k in ("type", "loc", "msg")} for error in e.errors()]}, status_code=422)
+
+    app.include_router(group_routes(service, slots(limits.max_groups, "groups"), limits.kept_groups))
+    request_slots = slots(limits.max_requests, "requests")
+
+    @app.post("/generate", tags=["engine"], response_model=GenerateReply, responses={429: {"description": "see Retry-After"}})
+    async def generate(body: GenerateRequest) -> dict[str, Any]:
+        """Token ids in, token ids out: nothing is tokenised on the way."""
+        with request_slots.held():
+            c = await service.generate(body.token_ids, Sampling(body.max_tokens, tuple(body.stop), body.temperature, body.top_p, body.seed))
+        arrays = {"token_ids": c.token_ids.tolist(), "logprobs": c.logprobs.tolist(), "versions": c.versions.tolist()}
+        return arrays | {"text": c.text, "finish_reason": c.finish_reason, "stop_reason": c.stop_reason}
+
+    @app.get("/health", tags=["engine"])
+    async def health() -> dict[str, Any]:
+        """Needs no token."""
+        return service.health()
+
+    @app.get("/metrics", tags=["engine"], response_class=PlainTextResponse)
+    async def metrics() -> PlainTextResponse:
+        """Prometheus text: engine, queue, environments, sessions."""
+        return PlainTextResponse(service.metrics(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    @app.post("/pause", tags=["engine"])
+    async def pause() -> dict[str, bool]:
+        """Freeze every request; new ones wait. A paused engine takes no weight push with a canary."""
+        await service.pause()
+        return {"paused": True}
+
+    @app.post("/resume", tags=["engine"])
+    async def resume() -> dict[str, bool]:
+        await service.resume()
+        return {"paused": False}
+
+    if vllm_app is not None:
+        bounded = Bounded(vllm_app, slots(limits.max_requests, "requests to the OpenAI app"))
+        session_routes(app, service.agents, bounded, slots(limits.max_sessions, "sessions"))
+        app.mount("/", bounded)
+    document(app, vllm_app, token is not None)
+    return app
+
+
+async def serve(app: FastAPI, host: str = "127.0.0.1", port: int = 0) -> tuple[asyncio.Task, int]:
+    """Run `app` in this event loop; port 0 picks a free one. Connections are accepted when this returns. Cancel the task to stop.
+
+    Raises ConfigError when it would be reachable from other machines without a token, or cannot bind.
+    """
+    if not _is_loopback(host) and not app.state.has_token:
+        raise ConfigError(f"A rollout server on {host} is open to the network and has no token. Set a bearer token, or bind 127.0.0.1.")
+    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+    except OSError as e:
+        listener.close()
+        raise ConfigError(f"Cannot listen on {host}:{port}: {e.strerror}. Use port 0 for a free one.") from e
+    listener.listen(1024)
+    server = _Server(uvicorn.Config(app, log_level="warning", access_log=False, lifespan="off"))
+    return asyncio.create_task(_until_cancelled(server, listener), name=f"http {host}:{listener.getsockname()[1]}"), listener.getsockname()[1]
+
+
+class _Server(uvicorn.Server):
+    """Leaves the process's signal handlers alone: the actor has its own."""
+
+    def capture_signals(self):
+        return nullcontext()
+
+
+async def _until_cancelled(server: uvicorn.Server, listener: socket.socket) -> None:
+    serving = asyncio.create_task(server.serve(sockets=[listener]), name="uvicorn")
+    try:
+        await asyncio.shield(serving)
+    except asyncio.CancelledError:
+        server.should_exit = server.force_exit = True
+        await serving
+        raise
+    finally:
+        listener.close()
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,150 @@
+"""Groups over HTTP: a task in, its trajectories out, polled or streamed. What a client gives up is given up here too."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import uuid
+from collections import OrderedDict
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from fastapi import APIRouter, HTTPException
+from fastapi.responses import JSONResponse, StreamingResponse
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.types import Receive, Scope, Send
+
+from ..errors import InfraError
+from ..types import Trajectory
+from .guard import Slots
+
+
+class GroupRequest(BaseModel):
+    """One task, to be sampled n times in its environment."""
+
+    model_config = ConfigDict(extra="forbid")
+    prompt: str = Field(min_length=1, description="rendered prompt text")
+    label: str = Field("", description="what the reward compares with")
+    env: str | None = Field(None, description="environment; unset: the actor's own")
+    meta: dict[str, Any] = Field(default_factory=dict)
+    n: int | None = Field(None, ge=1, le=1024, description="samples; unset: rollout.n_samples_per_prompt")
+    temperature: float | None = Field(None, ge=0, description="unset: rollout.temperature")
+
+
+class GroupId(BaseModel):
+    id: str = Field(description="for GET /v1/groups/{id}")
+
+
+class GroupStatus(BaseModel):
+    id: str
+    status: str = Field(description="running | done | failed")
+    trajectories: list[dict[str, Any]] = Field(description="those finished so far; segments hold source, token_ids, logprobs, versions, text")
+    error: str | None = None
+
+
+class GroupService(Protocol):
+    def admit(self, request: GroupRequest) -> None:
+        """Raises QueueFull when the queue has no room for its samples."""
+
+    def run_group(self, request: GroupRequest) -> AsyncIterator[Trajectory]:
+        """Trajectories as they finish. Closing the iterator early gives the group up."""
+
+
+@dataclass(slots=True)
+class _Group:
+    task: asyncio.Task | None = None
+    status: str = "running"
+    trajectories: list[dict[str, Any]] = field(default_factory=list)
+    error: str | None = None
+
+
+def group_routes(service: GroupService, slots: Slots, kept: int) -> APIRouter:
+    """`kept`: finished groups that can still be fetched."""
+    router = APIRouter(tags=["groups"])
+    groups: OrderedDict[str, _Group] = OrderedDict()
+
+    @router.post("/v1/groups", status_code=202, response_model=GroupId, responses={429: {"description": "too many groups; see Retry-After"}})
+    async def post_group(body: GroupRequest, stream: bool = False):
+        """Run a group here. `stream=true`: answers 200 with NDJSON, a trajectory per line as it finishes, then a line with `done`."""
+        service.admit(body)
+        slots.take()
+        if stream:
+            return _GroupStream(_ndjson(service, body), slots)
+        group_id, group = uuid.uuid4().hex, _Group()
+        group.task = asyncio.create_task(_collect(service, body, group, slots), name=f"group {group_id}")
+        groups[group_id] = group
+        for old in [i for i, g in groups.items() if g.status != "running"][: max(0, len(groups) - slots.limit - kept)]:
+            del groups[old]
+        return JSONResponse({"id": group_id}, status_code=202)
+
+    @router.get("/v1/groups/{group_id}", response_model=GroupStatus)
+    async def get_group(group_id: str) -> dict[str, Any]:
+        """A posted group, and what of it is finished."""
+        if (group := groups.get(group_id)) is None:
+            raise HTTPException(404, f"No group {group_id!r}: never posted here, or forgotten after {kept} newer ones.")
+        return {"id": group_id, "status": group.status, "trajectories": group.trajectories, "error": group.error}
+
+    return router
+
+
+def trajectory_json(t: Trajectory) -> dict[str, Any]:
+    """A trajectory on the wire. Segments keep what the trainer needs: source, ids, log-probs, versions."""
+    return {
+        "index": t.index,
+        "prompt_ids": t.prompt_ids.tolist(),
+        "segments": [
+            {"source": s.source, "token_ids": s.token_ids.tolist(), "logprobs": s.logprobs.tolist(), "versions": s.versions.tolist(), "text": s.text}
+            for s in t.segments
+        ],
+        "calls": [{"action": c.action, "observation": c.observation, "outcome": c.outcome, "signals": dict(c.signals), "seconds": c.seconds} for c in t.calls],
+        "finish_reason": t.finish_reason,
+        "stop_reason": t.stop_reason,
+        "failed": t.failed,
+        "reward": t.reward,
+        "parts": t.parts,
+    }
+
+
+async def _collect(service: GroupService, body: GroupRequest, group: _Group, slots: Slots) -> None:
+    try:
+        async for t in service.run_group(body):
+            group.trajectories.append(trajectory_json(t))
+        group.status = "done"
+    except InfraError as e:
+        group.status, group.error = "failed", f"{e.reason}: {e}"
+    except BaseException as e:
+        group.status, group.error = "failed", type(e).__name__
+        raise
+    finally:
+        slots.give_back()
+
+
+async def _ndjson(service: GroupService, body: GroupRequest) -> AsyncIterator[str]:
+    """The status line is long gone when a group fails half-way: the last line says so instead."""
+    count = 0
+    try:
+        async with aclosing(service.run_group(body)) as trajectories:
+            async for t in trajectories:
+                count += 1
+                yield json.dumps(trajectory_json(t)) + "\n"
+        yield json.dumps({"done": True, "trajectories": count}) + "\n"
+    except InfraError as e:
+        yield json.dumps({"done": False, "trajectories": count, "error": e.reason, "detail": str(e)}) + "\n"
+
+
+class _GroupStream(StreamingResponse):
+    """Gives the group up as soon as the client leaves, and its slot back however the response ends, even before it began."""
+
+    def __init__(self, lines: AsyncIterator[str], slots: Slots) -> None:
+        super().__init__(lines, media_type="application/x-ndjson")
+        self.slots = slots
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        # From ASGI 2.4 on starlette notices that the client left only when the next send fails: for a group, minutes later.
+        older = {**scope, "asgi": {**scope["asgi"], "spec_version": "2.3"}}
+        try:
+            await super().__call__(older, receive, send)
+        finally:
+            self.slots.give_back()

@@ -1,0 +1,144 @@
+"""Traced sessions over HTTP: take a task or open a session, point an OpenAI client at it, say the reward.
+
+POST /agent/tasks                    a training task, or 204        -> {session_id, base_url, prompt, label, meta}
+POST /sessions                       a session without a task       -> {session_id, base_url}
+*    /sessions/{id}/v1/...           vLLM's OpenAI app, recorded
+GET  /sessions/{id}                  the trace so far
+POST /sessions/{id}/reward           ends it: the trajectory goes to its group, or back to whoever opened the session
+DELETE /sessions/{id}                gives it up
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from fastapi import APIRouter, FastAPI, HTTPException, Request, Response
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from ..engines.session_trace import AGENT_FACTS
+from ..engines.sessions import Reward, Session, SessionGone
+from ..episodes.agents import Agents
+from .groups import trajectory_json
+from .guard import Slots
+
+log = logging.getLogger(__name__)
+MAX_WAIT_S = 60.0
+
+
+class TakeTask(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    wait_s: float = Field(20.0, ge=0, le=MAX_WAIT_S, description="how long to wait for a task before 204")
+    override_sampling: bool = Field(False, description="sample from the policy itself whatever temperature and penalties the requests name")
+
+
+class OpenSession(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    temperature: float = Field(1.0, ge=0, description="that the session's requests must have")
+    override_sampling: bool = Field(False, description="as of a task")
+
+
+class SessionInfo(BaseModel):
+    session_id: str
+    base_url: str = Field(description="for OpenAI(base_url=...); the bearer token is its api_key")
+
+
+class AgentTask(SessionInfo):
+    prompt: str
+    label: str = Field(description="what the reward compares with")
+    env: str
+    meta: dict[str, Any]
+
+
+class RewardRequest(BaseModel):
+    """The end of a session."""
+
+    model_config = ConfigDict(extra="forbid")
+    reward: float | None = Field(None, allow_inf_nan=False, description="None: the run's own reward judges the trajectory")
+    correct: bool | None = Field(None, description="for accuracy figures and filters; None: reward > 0")
+    parts: dict[str, float] = Field(default_factory=dict, description="facts behind the reward; their means become metrics")
+    failed: str | None = Field(None, description="the agent's machinery broke: not the model's fault, so nothing of it is trained; says why")
+
+
+class SessionEnd(BaseModel):
+    requests: int
+    chains: int = Field(description="1 when every prompt went on from the tokens before it; only the longest chain is trained")
+    model_tokens: int = Field(description="sampled tokens of that chain")
+    untrained_tokens: int = Field(description="sampled tokens of the others")
+    trajectory: dict[str, Any] | None = Field(None, description="of a session without a task")
+
+
+def session_routes(app: FastAPI, agents: Agents, vllm_app: ASGIApp, slots: Slots) -> None:
+    """`slots` bounds the sessions without a task."""
+    router = APIRouter(tags=["traced sessions"])
+
+    @app.exception_handler(SessionGone)
+    async def gone(request: Request, e: SessionGone) -> JSONResponse:
+        return JSONResponse({"detail": str(e)}, status_code=404)
+
+    def info(session: Session, request: Request) -> dict[str, str]:
+        return {"session_id": session.id, "base_url": f"{request.base_url}sessions/{session.id}/v1"}
+
+    @router.post("/agent/tasks", response_model=AgentTask, responses={204: {"description": "no task meanwhile"}})
+    async def take_task(body: TakeTask, request: Request):
+        """Take a training task (rollout.agent = "external"). End it with its reward; silence for rollout.agent_idle_s fails it."""
+        session = await agents.take(body.wait_s, override_sampling=body.override_sampling)
+        if session is None:
+            return Response(status_code=204)
+        t = session.task
+        return {**info(session, request), "prompt": t.prompt, "label": t.label, "env": t.env, "meta": dict(t.meta)}
+
+    @router.post("/sessions", status_code=201, response_model=SessionInfo, responses={429: {"description": "see Retry-After"}})
+    async def open_session(body: OpenSession, request: Request):
+        """A session that is recorded and not trained: to look at what an agent does, or to collect data."""
+        slots.take()
+        session = agents.sessions.open(temperature=body.temperature, override_sampling=body.override_sampling)
+        session.outcome.add_done_callback(lambda _: (agents.sessions.close(session), slots.give_back()))
+        session.alive()
+        return info(session, request)
+
+    @router.get("/sessions/{session_id}")
+    async def get_session(session_id: str) -> dict[str, Any]:
+        """The trajectory as it would be if the session ended now."""
+        session = agents.sessions.get(session_id)
+        return trajectory_json(session.trace.trajectory(0, agents.codec))
+
+    @router.post("/sessions/{session_id}/reward", response_model=SessionEnd, responses={409: {"description": "a request is still being answered"}})
+    async def reward(session_id: str, body: RewardRequest):
+        """End the session. Of a task: its trajectory enters the group and is trained; else it is in the answer."""
+        session = agents.sessions.get(session_id)
+        if session.running:
+            raise HTTPException(409, f"{session.running} requests of session {session_id!r} are still being answered. Await them, then post the reward.")
+        trajectory = session.trace.trajectory(0, agents.codec)
+        if session.task is None:
+            trajectory = await agents.finish(session)
+            trajectory.reward = body.reward
+            trajectory.parts |= body.parts
+        if body.failed:
+            log.warning("an agent failed: %s", body.failed)
+        session.end(Reward(body.reward, body.correct, body.parts, "agent_failed" if body.failed else None))
+        facts = {name: int(trajectory.parts[name]) for name in AGENT_FACTS}
+        return {**facts, "model_tokens": trajectory.model_tokens, "trajectory": trajectory_json(trajectory) if session.task is None else None}
+
+    @router.delete("/sessions/{session_id}", status_code=204)
+    async def give_up(session_id: str) -> None:
+        """The session's trajectory is failed, not trained."""
+        agents.sessions.get(session_id).end(Reward(failed="agent_gave_up"))
+
+    app.include_router(router)
+    app.mount("/sessions/{session_id}/v1", _Recorded(agents, vllm_app))
+
+
+class _Recorded:
+    """vLLM's app below /sessions/{id}: the same request, known to belong to the session."""
+
+    def __init__(self, agents: Agents, vllm_app: ASGIApp) -> None:
+        self.agents, self.vllm_app = agents, vllm_app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        session = self.agents.sessions.get(scope["path_params"]["session_id"])
+        path = scope["path"].removeprefix(f"/sessions/{session.id}")
+        with session.request():
+            await self.vllm_app({**scope, "path": path, "raw_path": path.encode(), "root_path": "", "path_params": {}}, receive, send)

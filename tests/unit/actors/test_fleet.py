@@ -1,0 +1,195 @@
+"""Fleet: how many actors there are, over deaths, silence, growing and shrinking. Virtual time; actors are records."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from openrlhf_tir.actors.fleet import Fleet
+from openrlhf_tir.errors import EngineGone, PipelineError
+from openrlhf_tir.simulation.virtual_loop import run
+
+
+class FakeActor:
+    def __init__(self, index: int, number: int) -> None:
+        self.index, self.number, self.name = index, number, f"rollout-{index}"
+        self.silent, self.dead, self.end = False, False, ""
+
+    async def heartbeat(self) -> None:
+        if self.silent:
+            await asyncio.get_running_loop().create_future()
+        if self.dead:
+            raise EngineGone("no process")
+
+    async def stop(self) -> None:
+        self.end = "stopped"
+
+    def kill(self) -> None:
+        self.end = "killed"
+
+
+class Cluster:
+    """`fails`: how many of the next starts fail."""
+
+    def __init__(self, size: int, **kwargs) -> None:
+        self.started: list[FakeActor] = []
+        self.fails = 0
+        self.fleet = Fleet(self.spawn, size=size, heartbeat_s=10, unresponsive_s=100, **kwargs)
+
+    async def spawn(self, index: int) -> FakeActor:
+        await asyncio.sleep(1)
+        if self.fails:
+            self.fails -= 1
+            raise RuntimeError("no GPU is free")
+        self.started.append(FakeActor(index, len(self.started)))
+        return self.started[-1]
+
+    @property
+    def names(self) -> list[str]:
+        return sorted(a.name for a in self.fleet.members)
+
+
+def test_a_dead_actor_is_replaced_under_its_name_and_proved_before_it_joins():
+    async def scenario():
+        c, proved = Cluster(2), []
+
+        async def prove(actor):
+            assert actor not in c.fleet.members
+            proved.append(actor.number)
+
+        await c.fleet.start()
+        c.fleet.prove = prove
+        c.started[0].dead = True
+        await asyncio.sleep(30)
+        assert c.names == ["rollout-0", "rollout-1"]
+        assert (c.started[0].end, proved) == ("killed", [2])
+        assert {s.member.number for s in c.fleet.router.seats.values()} == {1, 2}
+        await c.fleet.stop()
+        assert [a.end for a in c.started] == ["killed", "stopped", "stopped"]
+
+    run(scenario())
+
+
+def test_a_silent_actor_gets_no_groups_and_comes_back_when_it_answers():
+    async def scenario():
+        c = Cluster(2)
+        await c.fleet.start()
+        c.started[0].silent = True
+        await asyncio.sleep(50)
+        seats = c.fleet.router.seats
+        assert {name: s.suspect for name, s in seats.items()} == {"rollout-0": True, "rollout-1": False}
+        await asyncio.sleep(60)
+        assert c.started[0].end == "killed" and seats["rollout-0"].member is c.started[2]
+        await c.fleet.stop()
+
+    run(scenario())
+
+
+def test_growing_adds_actors_and_shrinking_lets_the_youngest_finish_their_groups():
+    async def scenario():
+        c = Cluster(1)
+        await c.fleet.start()
+        c.fleet.resize(3)
+        await asyncio.sleep(2)
+        assert c.names == ["rollout-0", "rollout-1", "rollout-2"]
+        async with c.fleet.router.place("p", 16), c.fleet.router.place("q", 16), c.fleet.router.place("r", 16):
+            c.fleet.resize(1)
+            await asyncio.sleep(5)
+            assert len(c.fleet.members) == 3  # they drain; pushes still reach them
+            async with c.fleet.router.place("s", 16) as member:
+                assert member.name == "rollout-0"
+        await asyncio.sleep(1)
+        assert c.names == ["rollout-0"]
+        assert [a.end for a in c.started] == ["", "stopped", "stopped"]
+        await c.fleet.stop()
+
+    run(scenario())
+
+
+def test_shrinking_gives_up_those_that_are_still_starting_first():
+    async def scenario():
+        c = Cluster(1)
+        await c.fleet.start()
+        c.fleet.resize(3)
+        await asyncio.sleep(0.5)
+        c.fleet.resize(1)
+        await asyncio.sleep(5)
+        assert c.names == ["rollout-0"] and len(c.started) == 1
+        await c.fleet.stop()
+
+    run(scenario())
+
+
+def test_an_actor_that_dies_while_it_drains_is_not_replaced():
+    async def scenario():
+        c = Cluster(2)
+        await c.fleet.start()
+        async with c.fleet.router.place("p"), c.fleet.router.place("q"):
+            c.fleet.resize(1)
+            await asyncio.sleep(0)
+            c.fleet.lost(c.started[1], "killed by a test")
+        await asyncio.sleep(20)
+        assert c.names == ["rollout-0"] and len(c.started) == 2
+        await c.fleet.stop()
+
+    run(scenario())
+
+
+def test_starts_that_fail_are_tried_again_while_others_work():
+    async def scenario():
+        c = Cluster(2)
+        await c.fleet.start()
+        c.fails = 4
+        c.fleet.lost(c.started[0], "killed by a test")
+        await asyncio.sleep(60)
+        assert c.names == ["rollout-1"]
+        await asyncio.sleep(60)  # tries after 1, 7, 18, 39 and 80 s
+        assert c.names == ["rollout-0", "rollout-1"]
+        await c.fleet.stop()
+
+    run(scenario())
+
+
+def test_with_nobody_left_the_third_failed_start_is_the_end():
+    async def scenario():
+        c = Cluster(1)
+        await c.fleet.start()
+        c.fails = 3
+        c.fleet.lost(c.started[0], "killed by a test")
+        with pytest.raises(PipelineError, match="no GPU is free"):
+            async with c.fleet.router.place("p"):
+                pass
+        await c.fleet.stop()
+
+    run(scenario())
+
+
+def test_when_one_of_the_first_does_not_start_none_is_left():
+    async def scenario():
+        c = Cluster(3)
+        c.fails = 1
+        with pytest.raises(RuntimeError, match="no GPU is free"):
+            await c.fleet.start()
+        assert [a.end for a in c.started] == ["killed", "killed"] and c.names == []
+
+    run(scenario())
+
+
+def test_an_actor_whose_weights_cannot_be_proved_does_not_join():
+    async def scenario():
+        c = Cluster(2)
+        await c.fleet.start()
+
+        async def prove(actor):
+            if actor.number == 2:
+                raise RuntimeError("canary")
+
+        c.fleet.prove = prove
+        c.fleet.lost(c.started[0], "killed by a test")
+        await asyncio.sleep(20)
+        assert c.started[2].end == "killed"
+        assert {a.number for a in c.fleet.members} == {1, 3}
+        await c.fleet.stop()
+
+    run(scenario())

@@ -1,0 +1,126 @@
+"""Router: where groups go, and what happens while members come and go. Members are strings here."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from contextlib import AsyncExitStack
+
+import pytest
+
+from openrlhf_tir.actors.router import BALANCE, Router
+from openrlhf_tir.errors import PipelineError
+
+PROMPTS = [f"p{i}" for i in range(60)]
+
+
+def router(*names: str) -> Router[str]:
+    r: Router[str] = Router()
+    for name in names:
+        r.join(name, name)
+    return r
+
+
+async def home(r: Router[str], prompt: str) -> str:
+    async with r.place(prompt) as member:
+        return member
+
+
+async def run(r: Router[str], prompts: list[str], n: int = 16) -> list[str]:
+    """All prompts at once; where each went."""
+    async with AsyncExitStack() as held:
+        return [await held.enter_async_context(r.place(p, n)) for p in prompts]
+
+
+async def test_new_prompts_spread_evenly():
+    r = router("a", "b", "c")
+    assert Counter(await run(r, PROMPTS)) == {"a": 20, "b": 20, "c": 20}
+    assert {s.load for s in r.seats.values()} == {0}
+
+
+async def test_prompts_that_come_again_go_where_they_were_in_whatever_order():
+    r = router("a", "b", "c")
+    homes = dict(zip(PROMPTS, await run(r, PROMPTS), strict=True))
+    again = PROMPTS[::-1]
+    assert await run(r, again) == [homes[p] for p in again]
+
+
+async def test_a_member_that_joins_is_filled_at_once_by_prompts_whose_homes_are_overloaded():
+    r = router("a", "b")
+    homes = await run(r, PROMPTS)
+    r.join("c", "c")
+    again = await run(r, PROMPTS)
+    stayed = sum(x == y for x, y in zip(homes, again, strict=True))
+    assert stayed + Counter(again)["c"] == len(PROMPTS)
+    assert Counter(again)["c"] >= 8 and stayed >= 45
+
+
+async def test_the_prompts_of_a_member_that_left_find_a_new_home_and_stay_there():
+    r = router("a", "b", "c")
+    before = await run(r, PROMPTS)
+    r.leave("c")
+    after = await run(r, PROMPTS)
+    assert [y for x, y in zip(before, after, strict=True) if x != "c"] == [x for x in before if x != "c"]
+    assert Counter(after) == {"a": 30, "b": 30}
+    assert await run(r, PROMPTS) == after
+
+
+async def test_no_home_is_more_than_one_group_above_the_bound():
+    r = router("a", "b", "c", "d")
+    loads = Counter(await run(r, ["the same"] * 100))
+    assert max(loads.values()) <= BALANCE * 100 / 4 + 2
+    assert sum(loads.values()) == 100
+
+
+async def test_a_suspect_gets_nothing_until_it_answers_again():
+    r = router("a", "b")
+    r.suspect("a", True)
+    assert {await home(r, f"p{i}") for i in range(20)} == {"b"}
+    r.suspect("a", False)
+    assert set(await run(r, PROMPTS)) == {"a", "b"}
+
+
+async def test_a_full_member_is_asked_again_when_it_said_so():
+    r = router("a")
+    r.full("a", 0.05)
+    start = asyncio.get_running_loop().time()
+    assert await home(r, "p") == "a"
+    assert asyncio.get_running_loop().time() - start >= 0.05
+
+
+async def test_a_draining_member_ends_its_groups_and_gets_no_more():
+    """Though the other one has the greater load."""
+    r = router("a", "b")
+    async with r.place("p") as mine, r.place("q", 16) as other:
+        leaving = asyncio.create_task(r.drained(mine))
+        await asyncio.sleep(0)
+        assert {mine, other} == {"a", "b"}
+        assert {await home(r, f"p{i}") for i in range(20)} == {other}
+        assert not leaving.done()
+    await asyncio.wait_for(leaving, 1)
+
+
+async def test_the_prompts_that_came_longest_ago_are_forgotten(monkeypatch):
+    monkeypatch.setattr("openrlhf_tir.actors.router.HOMES", 3)
+    r = router("a", "b")
+    await run(r, PROMPTS[:5])
+    assert len(r._homes) == 3
+
+
+async def test_groups_wait_for_a_member_to_join():
+    r = router()
+    waiting = [asyncio.create_task(home(r, f"p{i}")) for i in range(3)]
+    await asyncio.sleep(0.01)
+    assert not any(w.done() for w in waiting)
+    r.join("a", "a")
+    assert await asyncio.gather(*waiting) == ["a"] * 3
+
+
+async def test_waiting_groups_hear_that_nobody_will_come():
+    r = router("a")
+    assert r.leave("a") and not r.leave("a")
+    waiting = asyncio.create_task(home(r, "p"))
+    await asyncio.sleep(0)
+    r.give_up(RuntimeError("no GPU"))
+    with pytest.raises(PipelineError, match=r"No rollout actor is left.*no GPU"):
+        await waiting

@@ -1,0 +1,103 @@
+"""The command line: ways to write a flag, what a mistake prints, and that help needs nothing heavy."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tomllib
+
+import pytest
+
+from openrlhf_tir.cli import COMMANDS, build_parser, main
+from openrlhf_tir.config.settings import known_keys
+
+
+def shown(capsys, *argv: str) -> dict:
+    assert main(["show-config", "--changes", *argv]) == 0
+    return tomllib.loads(capsys.readouterr().out)
+
+
+def mistake(capsys, *argv: str) -> str:
+    assert main(list(argv)) == 2
+    err = capsys.readouterr().err
+    assert "Traceback" not in err
+    return err
+
+
+def test_short_flags_set_their_fields(capsys, tmp_path):
+    table = shown(capsys, "--seed", "7", "--run-dir", str(tmp_path), "--resume")
+    assert table == {"run_dir": str(tmp_path), "train": {"seed": 7, "resume": True}}
+
+
+def test_nested_lists_and_booleans_are_written_as_in_openrlhf(capsys):
+    argv = "--algo.advantage.estimator rloo --actor.eps_clip_low_high 0.1 0.3 --ds.overlap_comm --no-data.shuffle"
+    argv += " --vllm.enable_prefix_caching false --actor.dual_clip=3"
+    assert shown(capsys, "--run-dir", "/r", *argv.split()) == {
+        "run_dir": "/r",
+        "algo": {"advantage": {"estimator": "rloo"}},
+        "actor": {"eps_clip_low_high": [0.1, 0.3], "dual_clip": 3.0},
+        "ds": {"overlap_comm": True},
+        "data": {"shuffle": False},
+        "vllm": {"enable_prefix_caching": False},
+    }
+
+
+def test_none_unsets_an_optional_field(capsys):
+    assert main(["show-config", "--actor.eps_clip_low_high", "none", "--ds.zero_stage", "2", "--eval.steps", "-1"]) == 0
+    table = tomllib.loads(capsys.readouterr().out)
+    assert "eps_clip_low_high" not in table["actor"]
+    assert (table["ds"]["zero_stage"], table["eval"]["steps"]) == (2, -1)
+
+
+@pytest.mark.parametrize(
+    ("argv", "expected"),
+    [
+        ("train --actor.lerning_rate 1", "Did you mean 'actor.learning_rate'"),
+        ("train --rollout.batch_size many", "rollout.batch_size = 'many'"),
+        ("train --recipe nowhere.toml", "neither a file nor the name"),
+        ("train --critic.adam.lr 1", "There is no critic"),
+        ("train --pipeline.max_staleness -1", "pipeline.max_staleness = '-1'"),
+        ("train stray", "Unexpected argument 'stray'"),
+        ("train --rollout.batch_size", "expected one argument"),
+        ("trian", "invalid choice: 'trian'"),
+        ("", "COMMAND"),
+        ("check-env http://127.0.0.1:9 --timeout 1", "does not answer"),
+        ("report nowhere", "no run directory"),
+        ("train", "actor.model_name_or_path is not set"),
+    ],
+)
+def test_a_mistake_prints_one_line_and_exits_with_2(capsys, argv, expected):
+    if argv == "train":
+        argv = "train --ds.attn_implementation sdpa --vllm.sync_backend file --actor.num_gpus_per_node 1 --vllm.num_engines 1"
+    err = mistake(capsys, *argv.split())
+    assert expected in err
+    assert len(err.strip().splitlines()) == 1
+
+
+def test_help_names_every_field_with_its_default(capsys):
+    with pytest.raises(SystemExit) as e:
+        main(["train", "--help"])
+    assert e.value.code == 0
+    text = capsys.readouterr().out
+    assert all(f"--{key}" in text for key in known_keys() if key != "run_dir")
+    assert "PPO clip range" in text
+    assert "[0.2 0.28]" in text
+    assert "--critic.adam.lr" not in text
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help(command):
+    assert build_parser(command).format_help()
+
+
+def test_help_imports_nothing_heavy():
+    heavy = ["torch", "ray", "vllm", "deepspeed", "openrlhf", "transformers", "datasets", "pandas", "numpy", "aiohttp", "fastapi", "uvicorn", "rich"]
+    code = "import sys\nfrom openrlhf_tir.cli import main\ntry: main(['train', '--help'])\nexcept SystemExit: pass\n"
+    code += f"print([m for m in {heavy} if m in sys.modules], file=sys.stderr)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stderr.strip() == "[]"
+
+
+def test_preflight_imports_neither_torch_nor_ray_nor_vllm():
+    code = "import sys, openrlhf_tir.commands.preflight\nprint([m for m in ('torch', 'ray', 'vllm', 'deepspeed', 'openrlhf', 'transformers') if m in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"

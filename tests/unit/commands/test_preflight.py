@@ -1,0 +1,200 @@
+"""Preflight: each thing that cannot work is refused before Ray or a model is loaded."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import threading
+
+import pytest
+
+from openrlhf_tir.commands.preflight import Machine, check
+from openrlhf_tir.config.settings import load
+from openrlhf_tir.envs.probe import probe_env
+from openrlhf_tir.errors import ConfigError, DataError
+
+CPU = Machine(gpus=0, cpus=2, shm_free=1 << 30, has_module=lambda name: True)
+GPUS = Machine(gpus=4, cpus=32, shm_free=1 << 30, has_module=lambda name: True)
+ON_CPU = {
+    "ds.attn_implementation": "sdpa",
+    "vllm.sync_backend": "file",
+    "actor.num_gpus_per_node": 1,
+    "rollout.batch_size": 2,
+    "rollout.n_samples_per_prompt": 2,
+}
+
+
+@pytest.fixture
+def ready(tmp_path):
+    """Overrides of a run that passes: a model directory and two problems."""
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / "config.json").write_text(json.dumps({"hidden_size": 128, "num_attention_heads": 4}))
+    (model / "tokenizer.json").write_text("{}")
+    (model / "model.safetensors").write_bytes(b"x" * 1000)
+    data = tmp_path / "d.jsonl"
+    data.write_text('{"prompt": "1+1?", "label": "2"}\n' * 2)
+    return {**ON_CPU, "actor.model_name_or_path": str(model), "data.prompt_dataset": str(data)}
+
+
+def refused(ready, machine=CPU, error=ConfigError, **overrides) -> str:
+    with pytest.raises(error) as e:
+        check(load(None, {**ready, **{k.replace("__", "."): v for k, v in overrides.items()}}), machine=machine)
+    return str(e.value)
+
+
+class FakeEnv(http.server.BaseHTTPRequestHandler):
+    """/health and /schema of an environment; wants the token when the server has one."""
+
+    def do_GET(self):
+        if self.server.token and self.headers.get("Authorization") != f"Bearer {self.server.token}":
+            return self.send_error(401)
+        body = self.server.bodies[self.path]
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(body if isinstance(body, bytes) else json.dumps(body).encode())
+
+    def log_message(self, *args):
+        pass
+
+
+@pytest.fixture
+def env_server():
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), FakeEnv)
+    server.token = None
+    server.bodies = {
+        "/health": {"status": "ok", "env": "python_tir", "isolation": "bwrap"},
+        "/schema": {"env": "python_tir", "action": "python source code", "capacity": 3},
+    }
+    server.url = f"http://127.0.0.1:{server.server_port}"
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield server
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_a_run_that_can_work_gives_facts(ready):
+    facts = check(load(None, ready), machine=CPU)
+    assert "0 GPUs, 2 CPUs" in facts
+    assert any(f.startswith("2 problems in") for f in facts)
+    assert any("at most 1 of train.max_steps = 400" in f for f in facts)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        ({"env__name": "pyton_tir"}, "Unknown env 'pyton_tir'. Known: "),
+        ({"env__protocol": "zeroti"}, "Unknown turn protocol 'zeroti'. Known:"),
+        ({"reward__name": "maths"}, "Unknown reward 'maths'. Known:"),
+        ({"algo__advantage__estimator": "gae"}, "Unknown advantage estimator 'gae'. Known: "),
+        ({"actor__model_name_or_path": ""}, "actor.model_name_or_path is not set"),
+        ({"actor__model_name_or_path": "/nowhere/model"}, "Model directory '/nowhere/model' does not exist"),
+        ({"data__prompt_dataset": ""}, "data.prompt_dataset is not set"),
+        ({"data__prompt_dataset": "/nowhere.jsonl"}, "does not exist"),
+        ({"data__label_key": "answer"}, "data.label_key = 'answer' is no column"),
+        ({"data__input_template": "none here"}, "has no {} where the problem goes"),
+        ({"rollout__batch_size": 3}, "has 2 problems, a batch needs rollout.batch_size = 3"),
+        ({"env__url": "127.0.0.1:8000"}, "has no scheme"),
+        ({"env__url": "http://127.0.0.1:9"}, "http://127.0.0.1:9/health does not answer"),
+        ({"ds__attn_implementation": "flash_attention_2"}, "needs a GPU, and this machine has none"),
+        ({"vllm__sync_backend": "nccl"}, "vllm.sync_backend = 'nccl' is not wired"),
+        ({"ds__packing_samples": True}, "ds.packing_samples needs flash attention"),
+        ({"eval__dataset": "/nowhere.jsonl"}, "does not exist"),
+        ({"eval__steps": 5}, "eval.steps is set, but eval.dataset is not"),
+        ({"rollout__temperature": 0.7}, "the loss compares log-probs at temperature 1"),
+    ],
+)
+def test_what_cannot_work_is_refused(ready, overrides, expected):
+    assert expected in refused(ready, **overrides)
+
+
+def test_a_hub_name_is_allowed_with_a_remark(ready):
+    assert any("taken from the hub" in f for f in check(load(None, {**ready, "actor.model_name_or_path": "Qwen/Qwen2.5-7B"}), machine=CPU))
+
+
+def test_a_directory_without_config_or_tokenizer_is_no_model(ready, tmp_path):
+    (tmp_path / "model" / "tokenizer.json").unlink()
+    assert "has no tokenizer" in refused(ready)
+    (tmp_path / "model" / "config.json").unlink()
+    assert "has no config.json" in refused(ready)
+
+
+def test_a_head_size_that_vllm_cannot_serve_on_cpu_is_refused(ready, tmp_path):
+    (tmp_path / "model" / "config.json").write_text(json.dumps({"hidden_size": 96, "num_attention_heads": 4}))
+    assert "head_dim is 24" in refused(ready)
+    check(load(None, ready), machine=GPUS)
+
+
+def test_a_row_without_label_stops_the_run_at_the_start(ready, tmp_path):
+    with (tmp_path / "d.jsonl").open("a") as f:
+        f.write('{"prompt": "2+2?"}\n')
+    assert "d.jsonl line 3 has no label" in refused(ready, error=DataError)
+
+
+def test_more_gpus_than_there_are_is_refused(ready, monkeypatch):
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    assert "need 6 GPUs, this machine has 4" in refused(ready, GPUS, actor__num_gpus_per_node=4, vllm__num_engines=2)
+
+
+def test_flash_attention_without_its_package_is_refused(ready):
+    bare = Machine(gpus=4, cpus=4, shm_free=1 << 30, has_module=lambda name: name != "flash_attn")
+    assert "package flash-attn" in refused(ready, bare, ds__attn_implementation="flash_attention_2")
+
+
+def test_a_small_dev_shm_is_told_because_pushes_then_go_through_the_run_directory(ready):
+    small, enough = (Machine(gpus=0, cpus=2, shm_free=n, has_module=lambda name: True) for n in (1999, 2000))
+    assert any("weight pushes go through" in fact for fact in check(load(None, ready), machine=small))
+    assert not any("weight pushes go through" in fact for fact in check(load(None, ready), machine=enough))
+
+
+def test_a_resume_with_another_staleness_bound_is_refused(ready, tmp_path):
+    checkpoint = tmp_path / "run/ckpt/step_000002"
+    checkpoint.mkdir(parents=True)
+    (checkpoint.parent / "latest").write_text("step_000002")
+    (checkpoint / "controller.json").write_text('{"max_staleness": 4, "batch_size": 2, "world_size": 1}')
+    run = {**ready, "run_dir": str(tmp_path / "run")}
+    check(load(None, {**run, "train.resume": "true"}), machine=CPU)
+    assert "pipeline.max_staleness = 4, this run has 1" in refused({**run, "train.resume": "true", "pipeline.max_staleness": "1"})
+    assert "Go on with --resume" in refused(run)
+
+
+def test_wandb_without_its_package_is_refused(ready):
+    bare = Machine(gpus=0, cpus=2, shm_free=1 << 30, has_module=lambda name: name != "wandb")
+    assert "wandb is not installed" in refused(ready, bare, logger__wandb__key="env")
+
+
+def test_rows_of_another_environment_are_refused(ready, tmp_path):
+    (tmp_path / "d.jsonl").write_text('{"prompt": "x", "label": "1", "env": "echo"}\n' * 2)
+    assert "Tasks use the environments echo, python_tir" in refused(ready)
+
+
+def test_a_running_server_is_asked_who_it_is(ready, env_server):
+    facts = check(load(None, {**ready, "env.url": env_server.url}), machine=CPU)
+    assert f"environment python_tir at {env_server.url}: isolation bwrap, capacity 3" in facts
+
+
+def test_a_server_of_another_environment_is_refused(ready, env_server):
+    env_server.bodies["/schema"]["env"] = "search"
+    assert "is env 'search', the tasks use 'python_tir'" in refused(ready, env__url=env_server.url)
+
+
+def test_every_server_of_a_list_is_asked(ready, env_server):
+    assert "127.0.0.1:9/health does not answer" in refused(ready, env__url=f"{env_server.url}, http://127.0.0.1:9")
+
+
+def test_something_else_that_answers_is_refused(env_server):
+    env_server.bodies["/schema"] = {"hello": 1}
+    with pytest.raises(ConfigError, match="not as an environment server: env"):
+        probe_env(env_server.url)
+    env_server.bodies["/health"] = b"<html>"
+    with pytest.raises(ConfigError, match="not with JSON"):
+        probe_env(env_server.url)
+
+
+def test_a_missing_token_is_named(env_server):
+    env_server.token = "secret"
+    with pytest.raises(ConfigError, match=r"401.*env\.token_env"):
+        probe_env(env_server.url)
+    assert probe_env(env_server.url, token="secret")[1].capacity == 3

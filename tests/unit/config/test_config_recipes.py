@@ -1,0 +1,134 @@
+"""Recipes and overrides: what becomes of a TOML file, and what each mistake says."""
+
+from __future__ import annotations
+
+import pytest
+
+from openrlhf_tir.config import Config
+from openrlhf_tir.config.settings import RECIPES, load, to_toml
+from openrlhf_tir.errors import ConfigError
+
+
+def write(tmp_path, name, text):
+    path = tmp_path / name
+    path.write_text(text)
+    return str(path)
+
+
+def refused(recipe=None, **overrides) -> str:
+    with pytest.raises(ConfigError) as e:
+        load(recipe, {k.replace("__", "."): v for k, v in overrides.items()})
+    return str(e.value)
+
+
+def test_no_recipe_gives_the_defaults():
+    assert load() == Config()
+
+
+def test_a_recipe_holds_only_differences(tmp_path):
+    cfg = load(write(tmp_path, "r.toml", "[actor]\nlearning_rate = 3e-4\n[algo.advantage]\nestimator = 'rloo'\n"))
+    assert (cfg.actor.learning_rate, cfg.algo.advantage.estimator) == (3e-4, "rloo")
+    assert cfg.actor.l2 == Config().actor.l2
+
+
+def test_extends_is_merged_deeply_and_the_child_wins(tmp_path):
+    write(tmp_path, "base.toml", "[actor]\nlearning_rate = 1e-5\nl2 = 0.1\n")
+    cfg = load(write(tmp_path, "child.toml", "extends = 'base.toml'\n[actor]\nl2 = 0.2\n"))
+    assert (cfg.actor.learning_rate, cfg.actor.l2) == (1e-5, 0.2)
+
+
+def test_a_recipe_that_extends_itself_is_refused(tmp_path):
+    write(tmp_path, "a.toml", "extends = 'b.toml'\n")
+    assert "extends itself" in refused(write(tmp_path, "b.toml", "extends = 'a.toml'\n"))
+
+
+def test_overrides_win_over_the_recipe(tmp_path):
+    assert load(write(tmp_path, "r.toml", "[actor]\nl2 = 0.1\n"), {"actor.l2": "0.3"}).actor.l2 == 0.3
+
+
+def test_an_unknown_recipe_key_names_the_nearest_and_the_file(tmp_path):
+    message = refused(write(tmp_path, "r.toml", "[actor]\nlearnin_rate = 1.0\n"))
+    assert "actor.learnin_rate" in message
+    assert "'actor.learning_rate'" in message
+    assert "r.toml" in message
+
+
+def test_a_key_in_the_wrong_section_is_found_elsewhere(tmp_path):
+    assert "rollout.n_samples_per_prompt" in refused(write(tmp_path, "r.toml", "[vllm]\nn_samples_per_prompt = 4\n"))
+
+
+def test_a_mode_chosen_by_a_flag_leaves_the_recipes_staleness_and_depth_behind_and_its_own_mode_keeps_them(tmp_path):
+    recipe = write(tmp_path, "r.toml", "[pipeline]\nmode = 'pipeline'\nmax_staleness = 2\npush_every = 2\ndepth = 200\nstall_timeout_s = 9e3\n")
+    own, sync, drain = (load(recipe, {"pipeline.mode": mode}).pipeline for mode in ("pipeline", "sync", "pipeline_drain"))
+    assert (own.S, own.depth, own.push_every) == (2, 200, 2)
+    assert (sync.S, sync.depth, sync.push_every, sync.stall_timeout_s) == (0, None, 1, 9e3)
+    assert drain.S == 1
+    assert load(recipe, {"pipeline.mode": "pipeline_drain", "pipeline.max_staleness": 3}).pipeline.S == 3
+    for shipped in RECIPES.glob("*.toml"):
+        assert load(shipped.stem, {"pipeline.mode": "sync"}).pipeline.S == 0
+
+
+def test_a_section_written_as_a_value_is_refused(tmp_path):
+    assert "it is a section" in refused(write(tmp_path, "r.toml", "actor = 3\n"))
+
+
+def test_bad_toml_names_the_file_and_line(tmp_path):
+    message = refused(write(tmp_path, "r.toml", "[actor\n"))
+    assert "r.toml" in message
+    assert "line 1" in message
+
+
+def test_an_unknown_recipe_lists_the_known_ones():
+    message = refused("quickstart_gpu")
+    assert "quickstart_cpu" in message
+    assert "zerotir_7b" in message
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        ({"pipeline__max_staleness": -1}, "pipeline.max_staleness = -1"),
+        ({"pipeline__mode": "sync", "pipeline__max_staleness": 3}, "does not go with pipeline.mode = 'sync'"),
+        ({"pipeline__mode": "pipeline", "pipeline__max_staleness": 0}, "needs max_staleness >= 1"),
+        (
+            {"rollout__batch_size": 3, "rollout__n_samples_per_prompt": 3, "actor__num_gpus_per_node": 2},
+            "3 prompts * 3 samples = 9 trajectories do not divide over 2",
+        ),
+        ({"train__batch_size": 17}, "train.batch_size = 17 is not"),
+        ({"actor__learning_rate": "fast"}, "actor.learning_rate = 'fast'"),
+        ({"actor__eps_clip_low_high": ["0.2"]}, "actor.eps_clip_low_high"),
+        ({"ds__param_dtype": "fp8"}, "'bf16', 'fp16' or 'fp32'"),
+        ({"filter__accuracy_range": (0.8, 0.2)}, "filter.accuracy_range = (0.8, 0.2)"),
+        ({"pipeline__depth": 4}, "can never fill a batch"),
+    ],
+)
+def test_values_that_cannot_work_are_refused_in_one_line(overrides, expected):
+    message = refused(**overrides)
+    assert expected in message
+    assert "\n" not in message
+
+
+def test_two_mistakes_are_told_together():
+    assert len(refused(actor__l2=-1, actor__max_norm=0).splitlines()) == 2
+
+
+def test_an_unknown_override_is_refused():
+    assert "Did you mean 'train.seed'" in refused(train__sed=3)
+
+
+def test_the_shown_config_is_a_recipe_that_gives_the_same_config(tmp_path):
+    cfg = load("zerotir_7b", {"data.input_template": 'quote " backslash \\ newline \n{} \x7f', "data.label_key": "a.b"})
+    assert load(write(tmp_path, "shown.toml", to_toml(cfg))) == cfg
+    assert load(write(tmp_path, "changes.toml", to_toml(cfg, only_changes=True))) == cfg
+
+
+@pytest.mark.parametrize("path", sorted(RECIPES.glob("*.toml")), ids=lambda p: p.stem)
+def test_every_shipped_recipe_loads(path):
+    assert load(path.stem).run_dir.name == path.stem.removesuffix("_cpu")
+
+
+def test_the_zerotir_recipe_has_the_papers_values():
+    cfg = load("zerotir_7b")
+    assert (cfg.rollout.batch_size, cfg.rollout.n_samples_per_prompt, cfg.actor.learning_rate, cfg.actor.clip) == (128, 16, 1e-6, (0.2, 0.28))
+    assert (cfg.rollout.temperature, cfg.rollout.top_p, cfg.algo.kl.init_coef, cfg.algo.advantage.estimator) == (1.0, 1.0, 0.0, "reinforce_baseline")
+    assert (cfg.pipeline.S, cfg.pipeline.drain, (cfg.pipeline.S + 1) * cfg.rollout.batch_size) == (1, True, 256)

@@ -1,0 +1,166 @@
+"""OpenRLHF's flags: the installed parser against config.openrlhf_flags, flag by flag."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+from datetime import datetime
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from openrlhf_tir.config.flags import Parser, add_config_flags, check_unknown, overrides_of
+from openrlhf_tir.config.openrlhf_flags import RULES, Becomes, Implied, Only, Refused, Same, translate
+from openrlhf_tir.config.settings import known_keys, load
+from openrlhf_tir.errors import ConfigError
+
+
+@cache
+def upstream_flags() -> dict[str, argparse.Action]:
+    """The options that openrlhf's script builds, by running only the statements before parse_args: no ray, torch or vllm."""
+    spec = find_spec("openrlhf")
+    if spec is None:
+        pytest.skip("openrlhf is not installed")
+    source = Path(spec.submodule_search_locations[0], "cli", "train_ppo_ray.py").read_text()
+    main = next(node for node in ast.parse(source).body if isinstance(node, ast.If))
+    stop = next(i for i, node in enumerate(main.body) if "parse_args" in ast.unparse(node))
+    scope = {"argparse": argparse, "datetime": datetime}
+    exec(compile(ast.Module(main.body[:stop], []), "train_ppo_ray", "exec"), scope)
+    return {option.removeprefix("--"): action for action in scope["parser"]._actions for option in action.option_strings if option not in ("-h", "--help")}
+
+
+@cache
+def parser() -> Parser:
+    parser = Parser(allow_abbrev=False)
+    add_config_flags(parser)
+    return parser
+
+
+def parse(*argv: str):
+    args, extra = parser().parse_known_args(argv)
+    check_unknown(extra)
+    return load(args.recipe, overrides_of(args))
+
+
+def value_at(cfg, key: str):
+    for part in key.split("."):
+        cfg = getattr(cfg, part)
+    return cfg
+
+
+def test_every_flag_of_openrlhf_has_a_rule_and_no_rule_is_invented():
+    upstream = upstream_flags()
+    assert len(upstream) >= 139
+    assert set(upstream) == set(RULES)
+
+
+def test_the_same_flags_are_fields_of_config():
+    assert {name for name, rule in RULES.items() if isinstance(rule, Same)} <= set(known_keys())
+
+
+def test_every_refusal_says_what_to_do():
+    for name, rule in RULES.items():
+        if isinstance(rule, Refused | Only):
+            assert rule.why.endswith("."), name
+            assert len(rule.why) > 15, name
+
+
+@pytest.mark.parametrize("name", [n for n, r in RULES.items() if isinstance(r, Refused)])
+def test_a_refused_flag_raises_with_its_reason(name):
+    with pytest.raises(ConfigError, match="is not taken over") as e:
+        parse(f"--{name}", *([] if upstream_flags()[name].nargs == 0 else ["1"]))
+    assert RULES[name].why in str(e.value)
+
+
+EXAMPLES = {
+    "actor.model_name_or_path": ("org/model", "org/model"),
+    "actor.num_gpus_per_node": ("2", 2),
+    "actor.eps_clip_low_high": ("0.1 0.3", (0.1, 0.3)),
+    "actor.dual_clip": ("3", 3.0),
+    "actor.policy_loss_type": ("gspo", "gspo"),
+    "actor.loss_agg_mode": ("seq-mean-token-mean", "seq-mean-token-mean"),
+    "ds.zero_stage": ("2", 2),
+    "ds.param_dtype": ("fp16", "fp16"),
+    "ds.attn_implementation": ("sdpa", "sdpa"),
+    "ds.grad_accum_dtype": ("fp32", "fp32"),
+    "ds.lora.rank": ("0", 0),
+    "rollout.batch_size": ("64", 64),
+    "rollout.n_samples_per_prompt": ("8", 8),
+    "rollout.max_new_tokens": ("77", 77),
+    "rollout.temperature": ("1", 1.0),
+    "rollout.top_p": ("1", 1.0),
+    "vllm.sync_backend": ("file", "file"),
+    "vllm.gpu_memory_utilization": ("0.5", 0.5),
+    "algo.advantage.estimator": ("rloo", "rloo"),
+    "algo.advantage.is_correction_level": ("token", "token"),
+    "algo.advantage.is_correction_mode": ("clip", "clip"),
+    "algo.advantage.is_correction_gating": ("tv", "tv"),
+    "algo.advantage.is_correction_threshold": ("0.25 4", (0.25, 4.0)),
+    "algo.advantage.gamma": ("0.5", 0.5),
+    "algo.kl.init_coef": ("0", 0.0),
+    "actor.lr_warmup_ratio": ("0.5", 0.5),
+    "actor.min_lr_ratio": ("0.5", 0.5),
+    "train.batch_size": ("2048", 2048),
+    "data.max_len": ("9999", 9999),
+    "eval.temperature": ("0.6", 0.6),
+}
+
+
+@pytest.mark.parametrize("name", [n for n, r in RULES.items() if isinstance(r, Same)])
+def test_a_flag_of_the_same_name_lands_in_its_field(name):
+    action = upstream_flags()[name]
+    if action.nargs == 0:
+        assert value_at(parse(f"--{name}"), name) is True
+        return
+    text, expected = EXAMPLES.get(name, ("4", 4) if action.type is int else ("0.5", 0.5) if action.type is float else ("some", "some"))
+    assert value_at(parse(f"--{name}", *text.split()), name) == expected
+
+
+@pytest.mark.parametrize(
+    ("argv", "key", "expected"),
+    [
+        ("--actor.adam.lr 3e-6", "actor.learning_rate", 3e-6),
+        ("--actor.adam.betas 0.8 0.9", "actor.adam_betas", (0.8, 0.9)),
+        ("--actor.adam.weight_decay 0.01", "actor.l2", 0.01),
+        ("--actor.lr_scheduler cosine_with_min_lr", "actor.lr_scheduler", "cosine"),
+        ("--actor.lr_scheduler linear", "actor.lr_scheduler", "linear"),
+        ("--train.async_enable", "pipeline.mode", "one_step"),
+        ("--train.async_enable --train.partial_rollout_enable", "pipeline.mode", "pipeline"),
+        ("--train.partial_rollout_enable --train.async_enable", "pipeline.mode", "pipeline"),
+        ("--algo.dynamic_filtering_enable", "filter.accuracy_range", (0.0, 1.0)),
+        ("--algo.dynamic_filtering_range 0.2 0.8 --algo.dynamic_filtering_enable", "filter.accuracy_range", (0.2, 0.8)),
+        ("--ckpt.load_enable", "train.resume", True),
+    ],
+)
+def test_a_translated_flag_lands_where_the_table_says(argv, key, expected):
+    assert value_at(parse(*argv.split()), key) == expected
+
+
+def test_every_translated_flag_is_covered_above():
+    translated = {n for n, r in RULES.items() if isinstance(r, Becomes)}
+    marks = test_a_translated_flag_lands_where_the_table_says.pytestmark
+    tried = {word.removeprefix("--") for argv, *_ in marks[0].args[1] for word in argv.split() if word.startswith("--")}
+    assert translated == tried
+
+
+@pytest.mark.parametrize("name", [n for n, r in RULES.items() if isinstance(r, Only)])
+def test_a_flag_with_one_supported_value_takes_that_and_refuses_others(name):
+    assert translate({name: [RULES[name].value]}) == {}
+    with pytest.raises(ConfigError, match="only"):
+        translate({name: ["7"]})
+
+
+@pytest.mark.parametrize("name", [n for n, r in RULES.items() if isinstance(r, Implied)])
+def test_an_implied_flag_changes_nothing(name):
+    assert parse(f"--{name}", *([] if upstream_flags()[name].nargs == 0 else ["4"])) == load()
+
+
+def test_our_own_name_wins_over_the_translated_one():
+    assert parse("--actor.learning_rate", "1e-4", "--actor.adam.lr", "1e-5").actor.learning_rate == 1e-4
+
+
+def test_a_translated_flag_without_its_value_is_refused():
+    with pytest.raises(ConfigError, match="has no value"):
+        parse("--actor.adam.lr")

@@ -1,0 +1,223 @@
+"""The message queue on a virtual clock: when a batch goes, whose turn it is, what is refused, and that nothing is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from openrlhf_tir.engines.batcher import Batcher
+from openrlhf_tir.engines.fair_queue import FairQueue
+from openrlhf_tir.errors import EngineError, QueueFull
+from openrlhf_tir.logs.histogram import Histogram
+from openrlhf_tir.simulation.virtual_loop import run
+from openrlhf_tir.types import Completion, Sampling
+
+DONE = Completion(np.array([1]), np.zeros(1), np.zeros(1), "x", "stop")
+
+
+class LoggingEngine:
+    """Answers after `seconds`; remembers who came when."""
+
+    def __init__(self, seconds=1.0):
+        self.seconds, self.arrivals, self.cancelled = seconds, [], 0
+
+    async def generate(self, token_ids, sampling, *, request_id):
+        self.arrivals.append((request_id, round(asyncio.get_running_loop().time(), 6)))
+        try:
+            await asyncio.sleep(self.seconds)
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+        return DONE
+
+    @property
+    def order(self):
+        return [name for name, _ in self.arrivals]
+
+
+def ask(engine, name):
+    return asyncio.create_task(engine.generate([1], Sampling(8), request_id=name))
+
+
+def test_without_a_wait_a_request_passes_straight_through():
+    async def main():
+        engine = LoggingEngine()
+        batcher = Batcher(engine)
+        await ask(batcher, "a")
+        assert engine.arrivals == [("a", 0.0)] and batcher.batch_sizes.count == 0
+
+    run(main())
+
+
+def test_a_batch_goes_when_its_first_request_has_waited_long_enough():
+    async def main():
+        engine = LoggingEngine()
+        batcher = Batcher(engine, max_wait_ms=20)
+        first = ask(batcher, "a")
+        await asyncio.sleep(0.015)
+        assert batcher.waiting == 1 and batcher.age_s == pytest.approx(0.015)
+        await asyncio.gather(first, ask(batcher, "b"))
+        assert engine.arrivals == [("a", 0.02), ("b", 0.02)]
+        assert batcher.batch_sizes.count == 1 and batcher.batch_sizes.mean == 2
+
+    run(main())
+
+
+def test_a_full_batch_goes_at_once():
+    async def main():
+        engine = LoggingEngine()
+        batcher = Batcher(engine, max_wait_ms=20, max_batch=2)
+        await asyncio.gather(*[ask(batcher, n) for n in "abc"])
+        assert sorted(engine.arrivals) == [("a", 0.0), ("b", 0.0), ("c", 0.02)]
+
+    run(main())
+
+
+def test_environments_gather_by_themselves():
+    """Two of 'search' fill its batch of two; the lone request of 'python' waits its 20 ms."""
+
+    async def main():
+        engine = LoggingEngine()
+        batcher = Batcher(engine, max_wait_ms=20, max_batch=2)
+        python, search = batcher.lane("python", "g"), batcher.lane("search", "h")
+        await asyncio.gather(ask(python, "p"), ask(search, "s"), ask(search, "t"))
+        assert sorted(engine.arrivals) == [("p", 0.02), ("s", 0.0), ("t", 0.0)]
+
+    run(main())
+
+
+def test_a_long_group_does_not_block_a_short_one():
+    """One place at the engine. Group A queues five requests before B's two: they take turns."""
+
+    async def main():
+        engine = LoggingEngine()
+        batcher = Batcher(engine, max_running=1)
+        a, b = batcher.lane("e", "A"), batcher.lane("e", "B")
+        await asyncio.gather(*[ask(a, f"a{i}") for i in range(5)], *[ask(b, f"b{i}") for i in range(2)])
+        assert engine.order == ["a0", "a1", "b0", "a2", "b1", "a3", "a4"]
+
+    run(main())
+
+
+def test_the_queue_is_bounded_and_says_when_to_come_again():
+    async def main():
+        batcher = Batcher(LoggingEngine(100), max_running=1, max_queue=2)
+        tasks = [ask(batcher, n) for n in "abc"]
+        await asyncio.sleep(1)
+        assert batcher.waiting == 2
+        with pytest.raises(QueueFull, match=r"rollout\.max_queue = 2") as refused:
+            await batcher.generate([1], Sampling(8), request_id="d")
+        assert refused.value.retry_after_s >= 1
+        again = pickle.loads(pickle.dumps(refused.value))
+        assert (str(again), again.retry_after_s) == (str(refused.value), refused.value.retry_after_s)
+        await asyncio.gather(*tasks)
+
+    run(main())
+
+
+def test_retry_after_follows_the_waits_that_were_seen():
+    """One place, 10 s per request: 200 queued requests waited ten minutes on average, and Retry-After ends at its cap of 60 s."""
+
+    async def main():
+        batcher = Batcher(LoggingEngine(10), max_running=1)
+        await asyncio.gather(*[ask(batcher, str(i)) for i in range(200)])
+        with pytest.raises(QueueFull) as refused:
+            batcher.admit(5000)
+        assert refused.value.retry_after_s == 60
+
+    run(main())
+
+
+@pytest.mark.parametrize("max_wait_ms", [0, 20])
+def test_a_cancelled_request_leaves_at_once_and_gives_its_place_back(max_wait_ms):
+    async def main():
+        engine = LoggingEngine()
+        batcher = Batcher(engine, max_wait_ms=max_wait_ms, max_running=1)
+        tasks = [ask(batcher, n) for n in "abc"]
+        await asyncio.sleep(0.5)  # a decodes, b and c wait
+        tasks[1].cancel()
+        await asyncio.sleep(0)
+        assert batcher.waiting == 1
+        tasks[0].cancel()
+        await asyncio.sleep(0)
+        await tasks[2]
+        assert engine.order == ["a", "c"] and engine.cancelled == 1
+        assert (batcher.running, batcher.waiting) == (0, 0)
+
+    run(main())
+
+
+def test_a_broken_engine_gives_its_places_back():
+    class Broken:
+        async def generate(self, *args, **kwargs):
+            raise EngineError("gone")
+
+    async def main():
+        batcher = Batcher(Broken(), max_running=1)
+        faults = await asyncio.gather(*[ask(batcher, n) for n in "abc"], return_exceptions=True)
+        assert [type(f) for f in faults] == [EngineError] * 3 and batcher.running == 0
+
+    run(main())
+
+
+@given(
+    script=st.lists(st.tuples(st.integers(0, 3), st.floats(0, 0.05), st.none() | st.floats(0, 0.1)), max_size=30),
+    max_wait_ms=st.sampled_from([0, 5, 20]),
+    max_batch=st.integers(1, 4),
+    max_running=st.integers(1, 4),
+)
+def test_whoever_comes_and_goes_every_request_is_answered_or_gone_and_the_bounds_hold(script, max_wait_ms, max_batch, max_running):
+    """(group, pause before it comes, seconds after which its caller gives up) per request."""
+
+    class Crowded(LoggingEngine):
+        inside = most = 0
+
+        async def generate(self, *args, **kwargs):
+            self.inside += 1
+            self.most = max(self.most, self.inside)
+            try:
+                return await super().generate(*args, **kwargs)
+            finally:
+                self.inside -= 1
+
+    async def main():
+        engine = Crowded(0.02)
+        batcher = Batcher(engine, max_wait_ms=max_wait_ms, max_batch=max_batch, max_running=max_running)
+        tasks = []
+        for i, (group, pause, patience) in enumerate(script):
+            await asyncio.sleep(pause)
+            tasks.append(ask(batcher.lane(f"env{group % 2}", group), str(i)))
+            if patience is not None:
+                asyncio.get_running_loop().call_later(patience, tasks[-1].cancel)
+        results = await asyncio.gather(*tasks, return_exceptions=True)
+        for (_, _, patience), result in zip(script, results, strict=True):
+            assert result is DONE or (patience is not None and isinstance(result, asyncio.CancelledError))
+        assert engine.most <= max_running
+        assert (batcher.running, batcher.waiting, batcher._gathering, len(batcher._ready)) == (0, 0, {}, 0)
+
+    run(main())
+
+
+def test_groups_of_a_fair_queue_take_turns_and_removal_keeps_them():
+    queue = FairQueue()
+    for item in ("a1", "a2", "a3", "b1", "c1"):
+        queue.push(item[0], item)
+    queue.remove("a", "a2")
+    queue.remove("c", "c1")
+    assert [queue.pop() for _ in range(len(queue))] == ["a1", "b1", "a3"]
+    with pytest.raises(KeyError):
+        queue.pop()
+
+
+def test_a_histogram_counts_into_its_buckets():
+    h = Histogram((1.0, 2.0, 5.0))
+    for value in (0.5, 1.0, 1.5, 7.0):
+        h.observe(value)
+    assert h.counts == [2, 1, 0, 1] and h.mean == 2.5
+    assert (h.quantile(0.5), h.quantile(0.75), h.quantile(0.99)) == (1.0, 2.0, float("inf"))
+    assert h.cumulative() == [("1.0", 2), ("2.0", 3), ("5.0", 3), ("+Inf", 4)]

@@ -1,0 +1,94 @@
+"""Groups on fakes: faults stay out of the statistics, deadlines close a group, too few valid trajectories fail it."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+
+import numpy as np
+
+from openrlhf_tir.config import Config
+from openrlhf_tir.episodes.group import EvalMode, GroupRunner
+from openrlhf_tir.errors import EnvError, VerifierError
+from openrlhf_tir.types import Completion, GroupKey, RewardParts, Task, Verdict
+
+from .test_episode import CharCodec, PlayedEnv
+
+KEY = GroupKey(0, 0)
+
+
+class IndexEngine:
+    """Sample i answers with i characters after `delays[i]` seconds."""
+
+    def __init__(self, delays=()):
+        self.delays = dict(enumerate(delays))
+
+    async def generate(self, token_ids, sampling, *, request_id):
+        i = int(request_id.split("#")[1].split("/")[0])
+        await asyncio.sleep(self.delays.get(i, 0))
+        n = i + 1
+        return Completion(np.full(n, 97, np.int32), np.zeros(n, np.float32), np.full(n, 5, np.int32), "a" * n, "stop", "</answer>")
+
+
+class Envs:
+    def __init__(self, broken=()):
+        self.broken, self.made = set(broken), -1
+
+    @asynccontextmanager
+    async def session(self, env, task, *, seed):
+        self.made += 1
+        if self.made in self.broken:
+            raise EnvError("down")
+        yield PlayedEnv()
+
+
+class LongIsCorrect:
+    def __init__(self, broken=()):
+        self.broken = set(broken)
+
+    async def score(self, trajectory, task):
+        if trajectory.index in self.broken:
+            raise VerifierError("died")
+        correct = len(trajectory.token_ids) >= 3
+        return RewardParts(float(correct), correct, {"used_code": float(trajectory.index == 0), "format_ok": 1.0})
+
+
+def runner(engine=None, envs=None, rewards=None, judge=lambda g: Verdict(True), **rollout):
+    cfg = Config.model_validate({"actor": {"num_gpus_per_node": 1}, "rollout": {"n_samples_per_prompt": 4, "batch_size": 1, **rollout}})
+    return GroupRunner(cfg, engine or IndexEngine(), CharCodec(), envs or Envs(), rewards or LongIsCorrect(), judge, "a0")
+
+
+async def test_the_metadata_lists_the_valid_samples_in_order():
+    meta, group = await runner().run(KEY, Task("Q", "x"))
+    assert meta.response_tokens == [1, 2, 3, 4] and meta.rewards == [0.0, 0.0, 1.0, 1.0] and meta.used_code == [True, False, False, False]
+    assert meta.oldest_version == 5 and meta.stats["format_ok"] == 1.0 and len(group.valid) == 4
+
+
+async def test_a_broken_environment_or_verifier_is_no_zero():
+    meta, group = await runner(envs=Envs([1]), rewards=LongIsCorrect([3])).run(KEY, Task("Q", "x"))
+    assert meta.index == [0, 2] and meta.rewards == [0.0, 1.0]
+    assert meta.failures == {"env_error": 1, "verifier_error": 1} and meta.failed is None
+    assert [t.reward for t in group.trajectories] == [0.0, None, 1.0, None]
+
+
+async def test_a_group_with_too_few_valid_samples_is_failed_and_not_judged():
+    def judge(group):
+        raise AssertionError("a failed group was judged")
+
+    meta, _ = await runner(envs=Envs([0, 1, 2]), judge=judge, min_valid=2).run(KEY, Task("Q", "x"))
+    assert meta.failed == "env_error"
+
+
+async def test_stragglers_are_failed_at_the_deadline_and_the_rest_is_kept():
+    meta, _ = await runner(engine=IndexEngine([0, 0, 60, 0]), group_deadline_s=0.2).run(KEY, Task("Q", "x"))
+    assert meta.failures == {"deadline": 1} and meta.index == [0, 1, 3]
+
+
+async def test_evaluation_has_its_own_n_and_no_filter():
+    meta, _ = await runner(judge=lambda g: Verdict(False, "accuracy_low")).run(KEY, Task("Q", "x"), EvalMode(2, 0.0))
+    assert meta.verdict.keep and len(meta.rewards) == 2
+
+
+async def test_a_filtered_group_carries_its_reason():
+    meta, _ = await runner(judge=lambda g: Verdict(False, "accuracy_low")).run(KEY, Task("Q", "x"))
+    assert meta.verdict == (False, "accuracy_low")

@@ -1,0 +1,122 @@
+"""Search-R1, ToRL and ReTool turns by hand, on the real episode loop: stops, calls, insertions, budgets."""
+
+from __future__ import annotations
+
+import pytest
+
+from openrlhf_tir.config import Env
+from openrlhf_tir.episodes.episode import Limits, run_episode
+from openrlhf_tir.episodes.turns import PROTOCOLS, load, make
+from openrlhf_tir.episodes.turns.retool import SILENT, ReTool
+from openrlhf_tir.episodes.turns.searchr1 import INVALID, SearchR1
+from openrlhf_tir.episodes.turns.torl import ToRL, last_program, shown
+from openrlhf_tir.errors import ConfigError
+from tests.unit.episodes.test_episode import CharCodec, PlayedEngine, PlayedEnv
+
+
+async def play(protocol, answers, *outputs, output_max=500):
+    engine, env = PlayedEngine(*answers), PlayedEnv(*outputs)
+    limits = Limits(2000, output_max)
+    traj = await run_episode([0], index=0, engine=engine, env=env, codec=CharCodec(), protocol=protocol, limits=limits, request_id="r")
+    assert engine.answers == []
+    return traj, [action for _, action in env.steps]
+
+
+@pytest.mark.parametrize("name", PROTOCOLS)
+def test_every_registered_protocol_can_be_made_from_the_config(name):
+    assert isinstance(make(Env(protocol=name)), load(name))
+
+
+def test_an_unknown_protocol_is_named_with_those_known():
+    with pytest.raises(ConfigError, match="torl"):
+        load("trol")
+
+
+async def test_a_search_is_answered_inside_information_tags():
+    turns = [("<search> who? </search>", "</search>"), ("<answer> me </answer>", "</answer>")]
+    traj, queries = await play(SearchR1(max_calls=2), turns, "Doc 1(Title: T) b\n")
+    assert queries == ["who?"]
+    assert traj.text == "<search> who? </search>\n\n<information>Doc 1(Title: T) b</information>\n\n<answer> me </answer>"
+
+
+async def test_a_turn_without_a_tag_is_told_so_and_counts():
+    turns = [("hm </answer>", "</answer>"), ("<search> a </search>", "</search>")]
+    traj, queries = await play(SearchR1(max_calls=1), turns)
+    assert queries == []
+    assert [s.text for s in traj.segments] == ["hm </answer>", INVALID, "<search> a </search>"]
+
+
+async def test_a_search_in_the_last_segment_is_not_run():
+    turns = [("<search>a</search>", "</search>"), ("<search>b</search>", "</search>")]
+    assert (await play(SearchR1(max_calls=1), turns, "A"))[1] == ["a"]
+    assert (await play(SearchR1(max_calls=0), turns[:1]))[1] == []
+
+
+async def test_the_length_limit_ends_a_search_without_a_message():
+    traj, _ = await play(SearchR1(max_calls=2), [("<search> a", None)])
+    assert [s.source for s in traj.segments] == ["model"]
+
+
+async def test_passages_that_are_too_long_are_cut_inside_their_tag():
+    turns = [("<search>a</search>", "</search>"), ("<answer>x</answer>", "</answer>")]
+    traj, _ = await play(SearchR1(max_calls=2), turns, "p" * 100, output_max=50)
+    block = traj.segments[1].text
+    assert len(block) == 50
+    assert block == "\n\n<information>" + "p" * 19 + "</information>\n\n"
+
+
+async def test_torl_runs_the_last_block_of_the_segment_and_closes_the_output():
+    turns = [("```python\n1\n```\n```python\n2\n```\n```output", "```output"), ("so 2", "eos")]
+    traj, programs = await play(ToRL(max_calls=1), turns, "2\n")
+    assert programs == ["2\n"]
+    assert traj.text == "```python\n1\n```\n```python\n2\n```\n```output\n2\n```\nso 2"
+    assert traj.segments[1].text == "\n2\n```\n"
+
+
+async def test_torl_an_output_without_a_program_is_empty_and_uses_up_a_call():
+    protocol = ToRL(max_calls=1)
+    traj, programs = await play(protocol, [("```output", "```output"), ("x", "eos")])
+    assert programs == []
+    assert traj.text == "```output\n```\nx"
+    assert protocol.stops == ()
+
+
+@pytest.mark.parametrize(
+    ("segment", "program"),
+    [
+        ("```python\na\n```", "a\n"),
+        ("see ```python\na\n```", "a\n"),
+        ("```python\na", ""),
+        ("```py\na\n```", ""),
+        ("```python\na\n```\n```python\nb\n", ""),
+        ("  ```python\n a\n```x", " a\n"),
+    ],
+)
+def test_torls_blocks_open_and_close_by_line(segment, program):
+    assert last_program(segment) == program
+
+
+@pytest.mark.parametrize(
+    ("output", "text"),
+    [
+        ("42\n", "42"),
+        ("Traceback\n  1/0\nZeroDivisionError: x\n", "ZeroDivisionError: x"),
+        (" \n", "nothing"),
+        ("a" * 255, "a" * 255),
+        ("a" * 128 + "b" * 128, "a" * 128 + "..." + "b" * 128),
+    ],
+)
+def test_what_torl_shows_of_an_output(output, text):
+    assert shown(output, "nothing") == text
+
+
+async def test_retool_runs_what_stands_between_its_tags():
+    turns = [("think <code>\n```python\nprint(1)\n```\n</code>", "</code>"), ("<code>2</code>", "</code>"), ("<answer>1</answer>", "eos")]
+    traj, programs = await play(ReTool(max_calls=2), turns, "1\n", "")
+    assert programs == ["print(1)", "2"]
+    assert traj.segments[1].text == "\n<interpreter>\n1</interpreter>\n\n"
+    assert traj.segments[3].text == f"\n<interpreter>\n{SILENT}</interpreter>\n\n"
+
+
+def test_retool_without_calls_left_does_not_stop():
+    assert ReTool(max_calls=0).stops == ()

@@ -1,0 +1,156 @@
+"""Dependencies point one way: every import of every module, read from the source, against the order of DESIGN's layout."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+REPO = Path(__file__).resolve().parents[3]
+
+LAYERS = [
+    {"types", "protocol", "errors", "machine", "config"},
+    {"algorithms", "rewards", "filters"},
+    {"engines", "envs", "data", "replay", "weights", "learner", "logs"},
+    {"episodes"},
+    {"serving", "actors", "toy"},
+    {"pipeline"},
+    {"report", "simulation"},
+    {"cluster"},
+    {"commands"},
+    {"cli"},
+]
+"""Lowest first. A part may import its own layer and those below."""
+
+OWNERS = {
+    "openrlhf": {"openrlhf_tir/learner/openrlhf_adapter.py"},
+    "ray": {"openrlhf_tir/cluster/", "openrlhf_tir/weights/"},
+    "deepspeed": {"openrlhf_tir/learner/"},
+    "vllm": {"openrlhf_tir/engines/", "openrlhf_tir/weights/"},
+}
+"""A library -> the only places that import it, at any depth of the file."""
+
+TORCH_FREE = {
+    "actors",
+    "cli",
+    "commands",
+    "config",
+    "data",
+    "envs",
+    "episodes",
+    "errors",
+    "filters",
+    "logs",
+    "pipeline",
+    "protocol",
+    "replay",
+    "report",
+    "rewards",
+    "serving",
+    "simulation",
+    "types",
+}
+ENV_MAY_SHARE = {
+    # One check of answers for trainer and service, so that they never disagree. Torch-free: rewards is in TORCH_FREE.
+    "env_servers/math/": {"openrlhf_tir.rewards.answer_check", "openrlhf_tir.rewards.symbolic", "openrlhf_tir.rewards.workers"},
+}
+"""Environment -> modules of the trainer that it imports besides protocol and errors, each with its reason."""
+HEAVY = {"torch", "ray", "vllm", "deepspeed", "openrlhf", "transformers"}
+
+
+def modules(package: str) -> list[Path]:
+    return sorted((REPO / package).rglob("*.py"))
+
+
+def imports(path: Path, *, top_level_only: bool = False) -> list[tuple[str, int]]:
+    """(absolute dotted name, line) of every import; relative ones are resolved. TYPE_CHECKING blocks count only as not top-level."""
+    package = path.relative_to(REPO).with_suffix("").parts[:-1]
+    tree = ast.parse(path.read_text())
+    skipped = {
+        id(n)
+        for block in ast.walk(tree)
+        if isinstance(block, ast.FunctionDef | ast.AsyncFunctionDef) or _is_type_checking(block)
+        for n in ast.walk(block)
+        if n is not block
+    }
+    found = []
+    for node in ast.walk(tree):
+        if top_level_only and id(node) in skipped:
+            continue
+        if isinstance(node, ast.Import):
+            found += [(alias.name, node.lineno) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = ".".join(package[: len(package) - node.level + 1]) if node.level else ""
+            name = ".".join(p for p in (base, node.module or "") if p)
+            found += [(f"{name}.{alias.name}", node.lineno) for alias in node.names]
+    return found
+
+
+def _is_type_checking(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+
+
+def part_of(dotted: str) -> str | None:
+    """openrlhf_tir.learner.packing -> learner; the package itself and other packages -> None."""
+    head, _, rest = dotted.partition(".")
+    return rest.split(".")[0] if head == "openrlhf_tir" and rest else None
+
+
+def layer(part: str) -> int:
+    level = next((i for i, parts in enumerate(LAYERS) if part in parts), None)
+    assert level is not None, f"openrlhf_tir/{part} has no layer: add it to LAYERS, and to DESIGN's layout"
+    return level
+
+
+@pytest.mark.parametrize("path", modules("openrlhf_tir"), ids=lambda p: str(p.relative_to(REPO)))
+def test_a_module_imports_only_its_own_layer_and_those_below(path):
+    part = path.relative_to(REPO / "openrlhf_tir").parts[0].removesuffix(".py")
+    if part == "__init__":
+        return
+    for name, line in imports(path):
+        target = part_of(name)
+        if target and target != "__version__":
+            assert layer(target) <= layer(part), f"{path.name}:{line}: {part} imports {name}, which is above it"
+        assert not name.startswith("env_servers"), f"{path.name}:{line}: the trainer reaches environments by HTTP only"
+
+
+@pytest.mark.parametrize("library", OWNERS)
+def test_a_heavy_library_is_imported_only_by_its_owner(library):
+    for path in [*modules("openrlhf_tir"), *modules("env_servers")]:
+        where = str(path.relative_to(REPO))
+        if any(where.startswith(owner) for owner in OWNERS[library]):
+            continue
+        hits = [line for name, line in imports(path) if name.split(".")[0] == library]
+        assert not hits, f"{where}:{hits[0]} imports {library}; only {', '.join(sorted(OWNERS[library]))} may"
+
+
+def test_environment_servers_import_only_the_protocol_and_the_errors():
+    for path in modules("env_servers"):
+        where = str(path.relative_to(REPO))
+        shared = {m for env, modules in ENV_MAY_SHARE.items() if where.startswith(env) for m in modules}
+        for name, line in imports(path):
+            target = part_of(name)
+            if name in shared or name.rpartition(".")[0] in shared:
+                continue
+            assert target in (None, "protocol", "errors"), f"{path.name}:{line}: imports {name}; an env image holds only protocol and errors"
+            assert name.split(".")[0] not in HEAVY, f"{path.name}:{line}: imports {name}"
+
+
+@pytest.mark.parametrize("part", sorted(TORCH_FREE))
+def test_base_modules_import_nothing_heavy_when_imported(part):
+    root = REPO / "openrlhf_tir" / part
+    for path in modules(f"openrlhf_tir/{part}") if root.is_dir() else [root.with_suffix(".py")]:
+        for name, line in imports(path, top_level_only=True):
+            assert name.split(".")[0] not in HEAVY, f"{path.relative_to(REPO)}:{line} imports {name} at the top"
+
+
+def test_the_check_sees_an_import_that_points_up(tmp_path, monkeypatch):
+    (tmp_path / "openrlhf_tir" / "data").mkdir(parents=True)
+    bad = tmp_path / "openrlhf_tir" / "data" / "bad.py"
+    bad.write_text("from ..cluster.main import train\nfrom . import rows\ndef f():\n    import torch\n")
+    monkeypatch.setattr("tests.unit.house.test_layering.REPO", tmp_path)
+    assert imports(bad) == [("openrlhf_tir.cluster.main.train", 1), ("openrlhf_tir.data.rows", 2), ("torch", 4)]
+    assert ("torch", 4) not in imports(bad, top_level_only=True)
+    with pytest.raises(AssertionError, match="which is above it"):
+        test_a_module_imports_only_its_own_layer_and_those_below(bad)

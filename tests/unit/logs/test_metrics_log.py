@@ -1,0 +1,163 @@
+"""metrics.jsonl and its mirrors: what goes in comes out in columns, a resume forgets rolled-back steps, a torn line is no fault."""
+
+import json
+import sys
+
+import pytest
+
+from openrlhf_tir.config import Logger, LoggerWandb
+from openrlhf_tir.errors import ConfigError, DataError
+from openrlhf_tir.logs import metrics
+from openrlhf_tir.logs.metrics import MetricsLog
+
+PLAIN = Logger(tensorboard=False)
+
+
+def test_columns_have_one_length_and_none_where_a_step_lacks_the_metric(tmp_path):
+    with MetricsLog(tmp_path, PLAIN) as log:
+        log.log(1, {"loss": 0.5})
+        log.log(2, {"loss": 0.25, "drops/zero_variance": 3})
+    columns = metrics.read(tmp_path)
+    assert columns["step"] == [1, 2]
+    assert columns["loss"] == [0.5, 0.25]
+    assert columns["drops/zero_variance"] == [None, 3.0]
+
+
+def test_a_row_is_readable_before_the_log_is_closed(tmp_path):
+    log = MetricsLog(tmp_path, PLAIN)
+    log.log(1, {"loss": 0.5})
+    assert metrics.read(tmp_path)["loss"] == [0.5]
+    log.close()
+
+
+def test_rows_of_one_step_are_merged_and_the_later_value_wins(tmp_path):
+    with MetricsLog(tmp_path, PLAIN) as log:
+        log.log(4, {"loss": 1.0, "lr": 0.1})
+        log.log(4, {"eval/accuracy": 0.75, "lr": 0.2})
+    columns = metrics.read(tmp_path)
+    assert (columns["step"], columns["loss"], columns["eval/accuracy"], columns["lr"]) == ([4], [1.0], [0.75], [0.2])
+
+
+def test_nan_and_infinity_become_null_so_that_every_json_reader_reads_the_file(tmp_path):
+    with MetricsLog(tmp_path, PLAIN) as log:
+        log.log(1, {"ess": float("nan"), "kl_rollout": float("inf"), "loss": 1.0})
+    assert metrics.read(tmp_path)["ess"] == [None]
+    assert "NaN" not in (tmp_path / "metrics.jsonl").read_text()
+
+
+def test_truncate_after_drops_the_rows_of_rolled_back_steps_only(tmp_path):
+    with MetricsLog(tmp_path, PLAIN) as log:
+        for step in range(1, 6):
+            log.log(step, {"loss": float(step)})
+    with MetricsLog(tmp_path, PLAIN) as log:
+        assert log.truncate_after(3) == 2
+        log.log(4, {"loss": 40.0})
+    assert metrics.read(tmp_path)["loss"] == [1.0, 2.0, 3.0, 40.0]
+
+
+def test_a_line_torn_by_a_kill_is_ignored_and_cut_before_the_next_row(tmp_path):
+    with MetricsLog(tmp_path, PLAIN) as log:
+        log.log(1, {"loss": 1.0})
+    path = tmp_path / "metrics.jsonl"
+    path.write_text(path.read_text() + '{"step": 2, "lo')
+    assert metrics.read(tmp_path)["step"] == [1]
+    with MetricsLog(tmp_path, PLAIN) as log:
+        log.log(2, {"loss": 2.0})
+    assert [json.loads(line)["step"] for line in path.read_text().splitlines()] == [1, 2]
+
+
+def test_a_broken_line_in_the_middle_is_reported_with_file_and_line(tmp_path):
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1}\nnot json\n{"step": 2}\n')
+    with pytest.raises(DataError, match=r"metrics\.jsonl:2 is not JSON"):
+        metrics.read(tmp_path)
+
+
+def test_no_log_reads_as_no_columns(tmp_path):
+    assert metrics.read(tmp_path) == {}
+
+
+def read_events(directory):
+    from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
+
+    return [event for path in sorted(directory.iterdir()) for event in EventFileLoader(str(path)).Load()]
+
+
+def scalars(directory):
+    return {(e.step, v.tag): v.tensor.float_val[0] for e in read_events(directory) for v in e.summary.value}
+
+
+def test_tensorboard_gets_every_finite_scalar(tmp_path):
+    with MetricsLog(tmp_path, Logger()) as log:
+        log.log(1, {"accuracy": 0.5, "ess": float("nan")})
+    assert scalars(tmp_path / "tensorboard") == {(1, "accuracy"): 0.5}
+
+
+def test_mirrors_get_every_nth_step_and_every_evaluation(tmp_path):
+    with MetricsLog(tmp_path, Logger(logging_steps=2)) as log:
+        log.log(1, {"accuracy": 0.25})
+        log.log(2, {"accuracy": 0.5})
+        log.log(3, {"accuracy": 0.75, "eval/accuracy": 1.0})
+    assert sorted(scalars(tmp_path / "tensorboard")) == [(2, "accuracy"), (3, "accuracy"), (3, "eval/accuracy")]
+    assert metrics.read(tmp_path)["accuracy"] == [0.25, 0.5, 0.75]
+
+
+def test_tensorboard_shows_a_resumed_run_once(tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    with MetricsLog(tmp_path, Logger()) as log:
+        for step in (1, 2, 3):
+            log.log(step, {"loss": 1.0})
+    with MetricsLog(tmp_path, Logger()) as log:
+        log.truncate_after(1)
+        log.log(2, {"loss": 9.0})
+    shown = EventAccumulator(str(tmp_path / "tensorboard")).Reload().Scalars("loss")
+    assert [(e.step, e.value) for e in shown] == [(1, 1.0), (2, 9.0)]
+
+
+def test_wandb_that_is_not_installed_is_refused_with_a_remedy(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    with pytest.raises(ConfigError, match="pip install wandb"):
+        MetricsLog(tmp_path, Logger(tensorboard=False, wandb=LoggerWandb(key="secret")))
+
+
+class FakeWandb:
+    """The part of wandb's interface that the sink uses; remembers its calls."""
+
+    def __init__(self):
+        self.inits, self.rows, self.summary, self.keys = [], [], {}, []
+
+    def login(self, key):
+        self.keys.append(key)
+
+    def init(self, **kwargs):
+        self.inits.append(kwargs)
+        return self
+
+    def define_metric(self, *args, **kwargs):
+        pass
+
+    def log(self, row):
+        self.rows.append(row)
+
+    def finish(self):
+        pass
+
+
+def test_a_resume_goes_on_in_the_same_wandb_run(tmp_path, monkeypatch):
+    fake = FakeWandb()
+    monkeypatch.setitem(sys.modules, "wandb", fake)
+    logger = Logger(tensorboard=False, wandb=LoggerWandb(key="secret", project="p"))
+    for step in (1, 2):
+        with MetricsLog(tmp_path, logger, {"seed": 7}) as log:
+            log.log(step, {"loss": 0.5})
+    assert fake.inits[0]["id"] == fake.inits[1]["id"]
+    assert fake.inits[0]["config"] == {"seed": 7}
+    assert fake.rows == [{"step": 1, "loss": 0.5}, {"step": 2, "loss": 0.5}]
+    assert fake.keys == ["secret", "secret"]
+
+
+def test_wandb_key_from_the_environment_must_be_there(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "wandb", FakeWandb())
+    monkeypatch.delenv("WANDB_API_KEY", raising=False)
+    with pytest.raises(ConfigError, match="WANDB_API_KEY is not set"):
+        MetricsLog(tmp_path, Logger(tensorboard=False, wandb=LoggerWandb(key="env")))

@@ -1,0 +1,79 @@
+"""Peak memory: children count, re-parented processes count when marked or seen before, pages that are shared count once."""
+
+import os
+import subprocess
+import sys
+import uuid
+
+from openrlhf_tir.logs.process import PssSampler
+
+HOLD_64_MIB = "import sys; x = bytearray(b'x') * (64 << 20); print('ready', flush=True); sys.stdin.read()"
+LEAVE_AN_ORPHAN = """
+import subprocess, sys
+child = subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(60)", sys.argv[1]], start_new_session=True, stdout=subprocess.DEVNULL)
+print(child.pid, flush=True)
+sys.stdin.read()
+"""
+
+
+def start(code, *args):
+    process = subprocess.Popen([sys.executable, "-S", "-c", code, *args], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    return process, process.stdout.readline().strip()
+
+
+def end(process):
+    process.stdin.close()
+    process.wait()
+    process.stdout.close()
+
+
+def holds(sampler, pid):
+    sampler.peak_gib, sampler.peak_by_process = 0.0, {}
+    sampler.sample()
+    return any(name.endswith(f"({pid})") for name in sampler.peak_by_process)
+
+
+def test_a_child_counts_and_the_peak_outlives_it():
+    sampler = PssSampler()
+    alone = sampler.sample()
+    child, _ = start(HOLD_64_MIB)
+    with_child = sampler.sample()
+    end(child)
+    assert 64 / 1024 <= with_child - alone < 96 / 1024
+    assert sampler.sample() < with_child <= sampler.peak_gib
+
+
+def test_a_process_of_someone_else_does_not_count():
+    child, _ = start(HOLD_64_MIB)
+    assert not holds(PssSampler(root_pid=child.pid), os.getpid())
+    end(child)
+
+
+def test_a_reparented_process_counts_when_its_command_line_has_the_marker():
+    marker = f"session_{uuid.uuid4().hex}"
+    launcher, orphan = start(LEAVE_AN_ORPHAN, marker)
+    end(launcher)
+    try:
+        sampler = PssSampler(root_pid=launcher.pid)
+        assert not holds(sampler, orphan)
+        sampler.watch(marker)
+        assert holds(sampler, orphan)
+    finally:
+        os.kill(int(orphan), 9)
+
+
+def test_a_process_once_ours_stays_ours_when_its_parent_dies():
+    launcher, orphan = start(LEAVE_AN_ORPHAN, "x")
+    try:
+        sampler = PssSampler(root_pid=launcher.pid)
+        assert holds(sampler, orphan)
+        end(launcher)
+        assert holds(sampler, orphan)
+    finally:
+        os.kill(int(orphan), 9)
+
+
+def test_the_background_thread_samples_at_once_and_stops_with_the_block():
+    with PssSampler(interval_s=60.0) as sampler:
+        thread = sampler._thread
+    assert sampler.peak_gib > 0 and not thread.is_alive()

@@ -1,0 +1,65 @@
+"""The selection-bias meter, by hand; and its figure."""
+
+from __future__ import annotations
+
+import pytest
+
+from openrlhf_tir.pipeline.bias_meter import SelectionMeter, difficulty_bin, length_bin
+from openrlhf_tir.types import KEEP, GroupKey, GroupMeta
+
+
+def meta(tokens: int, correct: list[bool], env: str = "python_tir") -> GroupMeta:
+    n = len(correct)
+    return GroupMeta(GroupKey(0, 0), KEEP, list(range(n)), [0.0] * n, correct, [False] * n, [tokens] * n, [tokens] * n, 5, 0, env=env)
+
+
+def test_bins_are_powers_of_two_and_quarters():
+    assert [length_bin([n]) for n in (1, 2, 3, 64, 65)] == ["1", "2", "4", "64", "128"]
+    assert length_bin([10, 100]) == "64"  # the mean, 55
+    assert [difficulty_bin([True] * c + [False] * (8 - c)) for c in (0, 1, 2, 3, 8)] == ["0", "25", "25", "50", "100"]
+    assert length_bin([]) == difficulty_bin([]) == "unknown"
+
+
+def test_a_group_is_counted_where_it_ends_and_one_that_comes_again_is_not():
+    meter = SelectionMeter()
+    meter.ended("buffered", meta(10, [True, False]))
+    meter.ended("filtered", meta(10, [True, True]))
+    meter.ended("failed", None)
+    meter.ended("requeued", None)
+    row = {name: n for name, n in meter.row().items() if name.startswith("selection/length")}
+    assert row == {"selection/length/16/kept": 1, "selection/length/16/rolled": 2, "selection/length/unknown/rolled": 1}
+    assert meter.row() == {}
+
+
+def test_the_distance_is_zero_when_all_that_was_kept_is_trained_and_grows_when_long_groups_are_left_out():
+    """Kept: two short, two long. Trained: both short, one long: 1/2 (|1/2 - 2/3| + |1/2 - 1/3|) = 1/6; with the other long one: 0."""
+    meter, short, long = SelectionMeter(), meta(10, [True]), meta(1000, [True])
+    for m in (short, short, long, long):
+        meter.ended("buffered", m)
+    meter.trained([short, short, long])
+    assert meter.row()["selection_bias/length"] == pytest.approx(1 / 6)
+    meter.trained([long])
+    assert meter.row()["selection_bias/length"] == 0.0
+
+
+def test_the_figure_has_a_panel_per_question_and_its_bins_in_order():
+    from openrlhf_tir.report.bias import selection
+    from openrlhf_tir.report.style import LIGHT, themed
+
+    columns = {"step": [1, 2]}
+    for name, values in {"length/128/kept": [1, 2], "length/64/kept": [3, None], "length/unknown/rolled": [1, 1], "env/echo/trained": [2, 2]}.items():
+        columns[f"selection/{name}"] = values
+    with themed(LIGHT):
+        figure = selection(columns, LIGHT)
+    length, env = figure.axes
+    assert [t.get_text() for t in length.get_xticklabels()] == ["64", "128", "unknown"]
+    kept = [bar.get_height() for bar in length.containers[1]]
+    assert kept == [0.5, 0.5, 0.0]
+    assert [t.get_text() for t in env.get_xticklabels()] == ["echo"]
+
+
+def test_a_run_without_the_meter_has_no_figure():
+    from openrlhf_tir.report.bias import off_policy, selection
+    from openrlhf_tir.report.style import LIGHT
+
+    assert selection({"step": [1]}, LIGHT) is None and off_policy({"step": [1]}, LIGHT) is None

@@ -1,0 +1,88 @@
+"""report.html from a full run, from a partial one, from none; it needs no other file and tells no secret."""
+
+import json
+import re
+
+import pytest
+
+from openrlhf_tir.config import Config, Logger
+from openrlhf_tir.config.settings import to_toml
+from openrlhf_tir.errors import DataError
+from openrlhf_tir.logs.metrics import MetricsLog
+from openrlhf_tir.logs.trace import Trace
+from openrlhf_tir.report import summary
+from openrlhf_tir.report.build import build_report
+
+from .test_report_summary import a_summary
+
+
+def write_metrics(run_dir, steps=5, **extra):
+    with MetricsLog(run_dir, Logger(tensorboard=False)) as log:
+        for step in range(1, steps + 1):
+            log.log(step, {"drops/zero_variance": step, **extra})
+
+
+def write_trace(run_dir, steps=5):
+    log = Trace(run_dir / "trace.jsonl")
+    for step in range(1, steps + 1):
+        log.add("learner", f"step {step}", 10.0 * step, 10.0 * step + 6)
+        log.add("engine/0", "decode", 10.0 * step, 10.0 * step + 9)
+        log.add("weights", f"push {step}", 10.0 * step + 6, 10.0 * step + 7)
+    log.close()
+
+
+def plots(run_dir):
+    return {path.stem for path in (run_dir / "plots").glob("*.png")}
+
+
+@pytest.mark.slow
+def test_a_whole_run_gets_every_figure_and_a_page_that_stands_alone(tmp_path):
+    extra = {"accuracy": 0.5, "eval/accuracy": 0.5, "staleness_mean": 1.0, "staleness_max": 2, "step_s": 2.0, "failed/timeout": 1}
+    extra |= {"response_tokens_mean": 90.0, "entropy": 0.4, "canary_max_diff": 0.0, "tokens_per_s": 900.0}
+    extra |= {"selection/env/echo/trained": 2, "mismatch_mean_abs": 1e-5, "lag_share": 0.5}
+    write_metrics(tmp_path, **extra)
+    write_trace(tmp_path)
+    summary.write(tmp_path, a_summary())
+    (tmp_path / "config.toml").write_text(to_toml(Config(logger=Logger(wandb={"key": "SECRET"}))))
+    page = build_report(tmp_path).read_text()
+    learned, ran = {"accuracy", "response", "drops", "staleness", "health", "selection", "off_policy"}, {"step_time", "throughput"}
+    assert plots(tmp_path) == learned | ran | {"timeline", "timeline_zoom"}
+    assert page.count("data:image/png;base64,") == 22
+    assert not re.search(r'(src|href|srcset)="(?!data:)', page)
+    assert "+60.0 pp" in page and "SECRET" not in page and "(hidden)" in page
+    assert "Remarks" not in page
+    assert json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+
+
+def test_a_partial_run_leaves_out_what_it_cannot_show_and_says_so(tmp_path):
+    write_metrics(tmp_path)
+    page = build_report(tmp_path).read_text()
+    assert plots(tmp_path) == {"drops"}
+    for remark in ("summary.json is missing", "“Timeline” is left out", "“Learner health” is left out", "config.toml is missing"):
+        assert remark in page
+    assert "zero_variance" in page and "15" in page
+
+
+def test_a_figure_of_an_earlier_report_does_not_outlive_its_data(tmp_path):
+    write_metrics(tmp_path, steps=1)
+    (tmp_path / "plots").mkdir()
+    (tmp_path / "plots" / "health.png").write_bytes(b"old")
+    build_report(tmp_path)
+    assert "health" not in plots(tmp_path)
+
+
+def test_names_from_the_run_cannot_break_the_page(tmp_path):
+    run_dir = tmp_path / "a<b>"
+    write_metrics(run_dir, steps=1, **{"drops/<script>": 2})
+    page = build_report(run_dir).read_text()
+    assert "<script>" not in page and "a&lt;b&gt;" in page and "&lt;script&gt;" in page
+
+
+def test_an_empty_run_is_refused_with_a_remedy(tmp_path):
+    with pytest.raises(DataError, match=r"holds no metrics.*Give the directory of a run"):
+        build_report(tmp_path)
+
+
+def test_a_directory_that_does_not_exist_is_refused(tmp_path):
+    with pytest.raises(DataError, match="is no directory"):
+        build_report(tmp_path / "nowhere")

@@ -1,0 +1,106 @@
+"""BFCL's and API-Bank's rewards by hand, and text that is no call: hostile text costs nothing but the reward."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from openrlhf_tir.config import Reward
+from openrlhf_tir.errors import ConfigError
+from openrlhf_tir.rewards import load
+from openrlhf_tir.rewards.bfcl import check_calls
+from openrlhf_tir.rewards.call_text import json_calls, python_calls
+from tests.unit.rewards.reward_fakes import says, task
+
+ADD = {"name": "math.add", "parameters": {"properties": {"a": {"type": "integer"}, "b": {"type": "float"}}, "required": ["a"]}}
+ANSWER = {"math.add": {"a": [1], "b": [2.0, ""]}}
+LABEL = json.dumps({"function": [ADD], "possible_answer": [ANSWER], "category": "simple"})
+
+
+def bfcl(text, label=LABEL, **options):
+    return load("bfcl")(says(text), task(label), Reward(name="bfcl", options=options))
+
+
+@pytest.mark.parametrize(
+    ("text", "reward"),
+    [
+        ("[math.add(a=1)]", 1.0),
+        ("math.add(a=1, b=2)", 1.0),
+        ("[math.add(a=3 - 2, b=2.0)]", 1.0),
+        ("[math.add(a=True)]", 0.0),
+        ("[math.add(1)]", 0.0),
+        ("[math.add(a=1), math.add(a=1)]", 0.0),
+        ("I would add them.", 0.0),
+        ("", 0.0),
+    ],
+)
+def test_the_calls_must_be_what_the_answer_allows(text, reward):
+    assert bfcl(text).reward == reward
+
+
+def test_json_lines_are_read_when_asked():
+    text = '<tool_call>\n{"name": "math.add", "parameters": {"a": 1}}\n</tool_call>'
+    assert bfcl(text, notation="json").reward == 1.0
+    assert bfcl(text).reward == 0.0
+
+
+def test_nothing_to_call_is_right_only_without_calls():
+    label = json.dumps({"function": [ADD], "possible_answer": []})
+    assert bfcl("No tool fits.", label).reward == 1.0
+    assert bfcl("[math.add(a=1)]", label).reward == 0.0
+
+
+def test_parallel_calls_match_in_any_order_each_once():
+    answers = [{"math.add": {"a": [1]}}, {"math.add": {"a": [2]}}]
+    one, two = {"math.add": {"a": 1}}, {"math.add": {"a": 2}}
+    assert check_calls([ADD], [two, one], answers, "parallel") is None
+    assert check_calls([ADD], [one, one], answers, "parallel") == "parallel_function_checker_no_order:cannot_find_match"
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["[f(x=__import__('os').system('true')())]", "[f(**x)]", "[f(x=9**9**9)]", "[f(x={[]: 1})]", "[f(x=-'a')]", "[f(x=1/0)]", "(" * 5000, "f(x=\0)"],
+)
+def test_what_is_no_call_is_a_value_error_and_never_evaluated(text):
+    if text.startswith("[f(x=__import__"):
+        assert python_calls(text) == [{"f": {"x": "__import__('os').system('true')()"}}]
+        return
+    with pytest.raises(ValueError):
+        python_calls(text)
+
+
+@given(st.text(alphabet="[]f(x=1,'a:{})-*\n`. ", max_size=60))
+def test_any_text_gives_calls_or_a_value_error(text):
+    try:
+        calls = python_calls(text)
+    except ValueError:
+        return
+    assert all(isinstance(next(iter(c.values())), dict) for c in calls)
+
+
+@given(st.text(max_size=60))
+def test_any_block_gives_a_list_of_named_calls(text):
+    assert all(isinstance(c["name"], str) for c in json_calls(f"<tool_call>{text}"))
+
+
+@pytest.mark.parametrize(
+    ("line", "reward"),
+    [
+        ('{"name": "Q", "parameters": {"n": 3}}', 1.0),
+        ('{"name": "Q", "parameters": {"n": 3.0}}', 1.0),
+        ('{"name": "q", "parameters": {"n": 3}}', 0.0),
+        ('{"name": "Q"}', 0.0),
+        ("[1]", 0.0),
+    ],
+)
+def test_an_api_bank_call_is_the_gold_call_or_wrong(line, reward):
+    gold = '{"name": "Q", "parameters": {"n": 3}}'
+    assert load("apibank")(says(f"<tool_call>\n{line}\n</tool_call>"), task(gold), Reward(name="apibank")).reward == reward
+
+
+def test_an_unknown_notation_is_named():
+    with pytest.raises(ConfigError, match="yaml"):
+        bfcl("", notation="yaml")

@@ -1,0 +1,110 @@
+"""The pool: quick answers inline, hostile ones cost their deadline, dead workers are no reward."""
+
+from __future__ import annotations
+
+import os
+import time
+
+import pytest
+
+from openrlhf_tir.config import Reward
+from openrlhf_tir.errors import VerifierError
+from openrlhf_tir.rewards.pool import RewardPool
+from openrlhf_tir.types import RewardParts
+from tests.unit.rewards.reward_fakes import says, task
+
+HOSTILE = r"9^{9^{9^{9}}}"
+
+
+def answer(text):
+    return says(rf"<answer>\boxed{{{text}}}</answer>")
+
+
+@pytest.fixture
+def pool_of():
+    pools = []
+
+    def make(**settings):
+        pools.append(RewardPool(Reward(**settings)))
+        return pools[-1]
+
+    yield make
+    for pool in pools:
+        pool.close()
+
+
+def dies(trajectory, task, cfg):
+    os._exit(3)
+
+
+def dies_once(trajectory, task, cfg):
+    if not os.path.exists(task.label):
+        open(task.label, "w").close()
+        os._exit(3)
+    return RewardParts(0.5, False, {})
+
+
+def hangs(trajectory, task, cfg):
+    time.sleep(60)
+
+
+def asks_for_ever(trajectory, task, cfg, ask):
+    while True:
+        ask(time.monotonic_ns, *())
+        ask(max, time.monotonic_ns(), 0)
+
+
+async def test_numerals_are_scored_without_a_worker_at_a_thousand_a_second(pool_of):
+    pool = pool_of()
+    start = time.perf_counter()
+    for i in range(1000):
+        assert (await pool.score(answer(str(i)), task(str(i - i % 2)))).correct is (i % 2 == 0)
+    assert time.perf_counter() - start < 1.0
+    assert not pool.workers.started
+
+
+@pytest.mark.slow
+async def test_a_hanging_answer_costs_its_deadline_and_nothing_else(pool_of):
+    pool = pool_of(verify_timeout_s=1.0)
+    assert (await pool.score(answer(r"\sqrt{8}"), task(r"2\sqrt2"))).reward == 1.0
+    start = time.perf_counter()
+    bad = await pool.score(answer(HOSTILE), task("7"))
+    assert bad.reward == 0.0
+    assert bad.parts["verify_timeout"] == 1.0
+    assert 0.9 < time.perf_counter() - start < 3.0
+    good = await pool.score(answer(r"\sqrt{8}"), task(r"2\sqrt2"))
+    assert good.reward == 1.0
+    assert good.parts["verify_timeout"] == 0.0
+
+
+@pytest.mark.slow
+async def test_a_worker_that_dies_twice_is_a_fault_and_never_a_reward(pool_of):
+    with pytest.raises(VerifierError, match="died 2 times in dies"):
+        await pool_of(name=f"{__name__}:dies").score(answer("1"), task("1"))
+
+
+@pytest.mark.slow
+async def test_a_worker_that_dies_once_is_tried_again(pool_of, tmp_path):
+    score = await pool_of(name=f"{__name__}:dies_once").score(answer("1"), task(str(tmp_path / "died")))
+    assert score.reward == 0.5
+
+
+@pytest.mark.slow
+async def test_a_custom_reward_that_hangs_is_a_fault(pool_of):
+    with pytest.raises(VerifierError, match=r"verify_timeout_s = 0\.5"):
+        await pool_of(name=f"{__name__}:hangs", verify_timeout_s=0.5).score(answer("1"), task("1"))
+
+
+@pytest.mark.slow
+async def test_a_reward_that_never_stops_asking_is_refused(pool_of):
+    with pytest.raises(VerifierError, match="pure function"):
+        await pool_of(name=f"{__name__}:asks_for_ever").score(answer("1"), task("1"))
+
+
+@pytest.mark.slow
+async def test_zerotir_asks_the_pool_for_its_statistics(pool_of):
+    pool = pool_of(name="zerotir", format="answer")
+    r = await pool.score(answer("42"), task("42"))
+    assert r.reward == 1.0
+    assert r.parts["repeatness"] > 0
+    assert pool.workers.started

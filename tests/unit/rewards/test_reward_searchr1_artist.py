@@ -1,0 +1,102 @@
+"""Search-R1's and ARTIST's rewards by hand, beyond what the golden rows show: what counts as the model's answer, options, labels."""
+
+from __future__ import annotations
+
+import pytest
+
+from openrlhf_tir.config import Reward
+from openrlhf_tir.errors import ConfigError
+from openrlhf_tir.rewards import load
+from openrlhf_tir.rewards.artist import is_strict
+from openrlhf_tir.rewards.searchr1 import golds_of
+from openrlhf_tir.types import Task, ToolCall
+from tests.unit.rewards.reward_fakes import says, task, trajectory
+
+GOLD = '{"target": ["Paris", "City of Light"]}'
+SEARCHED = (
+    ("model", "<think>t</think><search>q</search>"),
+    ("env", "\n\n<information>It is Paris.</information>\n\n"),
+    ("model", "<think>u</think><answer>Rome</answer>"),
+)
+
+
+def score(name, traj, label, **options):
+    return load(name)(traj, task(label), Reward(name=name, options=options))
+
+
+def test_any_gold_answer_will_do_after_normalisation():
+    assert score("searchr1", says("<answer> the city of light! </answer>"), GOLD).reward == 1.0
+    assert score("searchr1", says("<answer>Paris, France</answer>"), GOLD).reward == 0.0
+    assert score("searchr1", says("<answer>Paris, France</answer>"), GOLD, substring=True).reward == 1.0
+
+
+@pytest.mark.parametrize("label", [GOLD, '["Paris", "City of Light"]'])
+def test_gold_answers_may_be_a_list_or_search_r1s_object(label):
+    assert golds_of(label) == ["Paris", "City of Light"]
+    assert golds_of("1889") == ["1889"]
+    assert golds_of('{"a": 1}') == ['{"a": 1}']
+
+
+def test_an_answer_that_was_retrieved_or_made_up_as_retrieved_is_none():
+    retrieved = trajectory(("model", "<search>q</search>"), ("env", "<information><answer>Paris</answer></information>"))
+    made_up = says("<information><answer>Paris</answer></information>")
+    for traj in (retrieved, made_up):
+        assert score("searchr1", traj, GOLD, format_score=0.1).reward == 0.0
+
+
+def test_only_the_reference_takes_a_missing_answer_for_its_prompts_example():
+    row = Task("<answer> and </answer> ... <answer> Beijing </answer>", "Beijing")
+    assert load("searchr1")(says(""), row, Reward(name="searchr1")).reward == 0.0
+    assert load("searchr1")(says(""), row, Reward(name="searchr1", options={"official": True})).reward == 1.0
+
+
+def test_a_valid_sequence_is_worth_something_and_a_good_search_more():
+    options = {"structure_score": 0.2, "final_score": 0.1, "retrieval_score": 0.1}
+    wrong = score("searchr1", trajectory(*SEARCHED, calls=("ok",)), GOLD, **options)
+    assert wrong.reward == pytest.approx(0.3)
+    assert (wrong.parts["format_ok"], wrong.parts["retrieved"], wrong.parts["num_calls"]) == (1.0, 1.0, 1.0)
+    assert score("searchr1", says("<answer>Rome</answer>"), GOLD, **options).reward == 0.1
+    assert score("searchr1", says("<answer>Paris</answer>"), GOLD, **options).reward == 0.8
+    assert score("searchr1", says("Paris"), GOLD, **options).reward == 0.0
+
+
+def test_artist_sums_answer_format_and_successful_calls():
+    full = trajectory(
+        ("model", "<think>t</think><python>1</python>"), ("env", "<output>1</output>"), ("model", "<answer> 1 </answer>"), calls=("ok", "model_error")
+    )
+    reward, correct, parts = score("artist", full, "1")
+    assert reward == 2 + 4 * 0.125 + 0.5 + 0.5
+    assert correct is True
+    assert parts["format_ok"] == 1.0
+    assert score("artist", full, "1.0").reward == 1.5
+
+
+def test_artist_scores_functions_by_what_the_environment_told():
+    traj = trajectory(("model", "<reasoning>r</reasoning><tool>f()</tool>"))
+    facts = {"state_match": 1, "state_total": 2, "functions_matched": 3, "functions_total": 3}
+    traj.calls.append(ToolCall("f()", "", "ok", facts))
+    reward, correct, _ = score("artist", traj, "", functions=True)
+    assert reward == pytest.approx(0.25 + 0.5 + 0.1 + 0.1)
+    assert correct is False
+
+
+@pytest.mark.parametrize(
+    ("text", "strict"),
+    [
+        ("<a>1</a> and <b>2</b>", True),
+        ("<a>1</a><b>2</b><a>3</a><b>4</b>", True),
+        ("<b>2</b><a>1</a>", False),
+        ("<a><b></b></a>", False),
+        ("<a>1</a><b>2", False),
+        ("<a>1</a>", False),
+        ("", False),
+    ],
+)
+def test_strict_format_is_pairs_in_order_without_nesting(text, strict):
+    assert is_strict(text, ("a", "b")) is strict
+
+
+@pytest.mark.parametrize("name", ["searchr1", "artist"])
+def test_unknown_options_are_refused(name):
+    with pytest.raises(ConfigError, match="typo"):
+        score(name, says(""), "1", typo=1.0)

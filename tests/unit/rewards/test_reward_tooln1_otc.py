@@ -1,0 +1,84 @@
+"""Tool-N1's binary score and OTC's efficiency factor by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from openrlhf_tir.config import Reward
+from openrlhf_tir.rewards.otc import grpo_group, otc, ppo_factor, productivity
+from openrlhf_tir.rewards.tooln1 import VARIANTS, score, tooln1
+from tests.unit.rewards.reward_fakes import says, task, trajectory
+
+TRUTH = '[{"name": "add", "arguments": {"a": 1, "b": 2}}]'
+
+
+def call(text=TRUTH, think="<think>x</think> "):
+    return f"{think}<tool_call>{text}</tool_call>"
+
+
+@pytest.mark.parametrize(
+    ("text", "scores"),  # v0, llama, v1, v2, v3, v4
+    [
+        (call(), (1, 1, 1.2, 1, 1.0, 1.0)),
+        (call('{"name": "add", "arguments": {"b": 2, "a": 1}}'), (1, 1, 1.2, 1, 1.0, 1.0)),
+        (call(think=""), (0, 0, 1, 1, 0.8, 0.8)),
+        (call(TRUTH.replace("1", '"1"')), (0, 0, -0.2, 0, 0.2, 0.4)),
+        (call("[]"), (0, 0, -0.2, 0, 0.2, 0.2)),
+        (call("3"), (0, 0, 0, 0, 0.2, 0.2)),
+        ("<think>x</think> no", (0, 0, 0, 0, 0.2, 0.2)),
+        (call(TRUTH) + call("[]", think=""), (0, 0, -0.2, 0, 0.2, 0.2)),
+    ],
+)
+def test_the_six_variants_of_one_verdict(text, scores):
+    assert tuple(score(text, TRUTH, v) for v in VARIANTS) == pytest.approx(scores)
+
+
+def test_calling_nothing_is_right_where_nothing_is_to_be_called():
+    assert score(call("[]"), "[]") == 1.0
+    assert score("I cannot.", "[]") == 0.0
+    assert score("I cannot.", "[]", "llama") == 1.0
+
+
+def test_a_truth_may_be_encoded_twice_and_calls_may_come_in_any_order():
+    two = '[{"name": "a", "arguments": {}}, {"name": "b", "arguments": {}}]'
+    swapped = '[{"name": "b", "arguments": {}}, {"name": "a", "arguments": {}}]'
+    assert score(call(swapped), two) == 1.0
+    assert score(call(), '"' + TRUTH.replace('"', '\\"') + '"') == 1.0
+
+
+def test_tooln1_is_correct_by_v0_whatever_the_variant_pays():
+    r = tooln1(says(call(TRUTH.replace("1", "7"))), task(TRUTH), Reward(name="tooln1", options={"variant": "v4_partial_reason_funcname"}))
+    assert r.reward == pytest.approx(0.4)
+    assert not r.correct
+
+
+def test_the_factor_falls_from_one_with_every_call():
+    # c = 4, m = 4: cos(4 pi / 12) = 1/2; c = 1, m = 1: cos(pi / 3) = 1/2.
+    assert ppo_factor(0, 4) == 1.0
+    assert ppo_factor(4, 4) == pytest.approx(0.5)
+    assert ppo_factor(1, 1) == pytest.approx(0.5)
+
+
+def test_a_group_is_measured_by_its_shortest_correct_response():
+    # n = 2 (the wrong response with 0 calls does not count); m = 4: f = 16/6, sin(2 pi / 3).
+    got = grpo_group([0, 2, 4], [0, 1, 1], [0, 1, 1], c=4)
+    assert got.n == 2
+    assert got.reward == pytest.approx([0.0, 1.0, 3**0.5 / 2])
+
+
+def test_the_best_n_ever_seen_is_kept_and_no_n_means_no_reward():
+    assert grpo_group([2], [1], [1], c=4, stored_n=1).reward == pytest.approx([3**0.5 / 2])
+    assert grpo_group([1, 2], [0, 0], [0, 0], c=4) == (None, [None, None], [0.0, 0.0])
+
+
+def test_productivity_has_no_value_without_calls():
+    assert productivity([1, 0], [1, 3]) == {"EM": 0.5, "TC": 2.0, "TP": 0.25}
+    assert productivity([1], [0])["TP"] is None
+
+
+def test_otc_scales_the_outcome_by_the_calls():
+    one_call = trajectory(("model", "c"), ("env", "e"), ("model", r"<answer>\boxed{42}</answer>"), calls=("ok",))
+    r = otc(one_call, task("42"), Reward(name="otc", options={"c": 1}))
+    assert r.reward == pytest.approx(0.5)
+    assert r.correct
+    assert otc(one_call, task("41"), Reward(name="otc")).reward == 0.0

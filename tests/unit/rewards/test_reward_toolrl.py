@@ -1,0 +1,87 @@
+"""ToolRL's score by hand."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from openrlhf_tir.config import Reward
+from openrlhf_tir.rewards.toolrl import Variant, score, thought_length, toolrl
+from tests.unit.rewards.reward_fakes import says, task
+
+
+def step(*calls, think="hm"):
+    lines = "\n".join(json.dumps({"name": name, "parameters": params}) for name, params in calls)
+    return f"<think>{think}</think>\n<tool_call>\n{lines}\n</tool_call>"
+
+
+WEATHER = ("weather", {"city": "Paris", "unit": "C"})
+TIME = ("time", {"zone": "UTC"})
+TRUTH = step(WEATHER)
+
+
+@pytest.mark.parametrize(
+    ("calls", "right"),
+    [
+        ([WEATHER], 3.0),
+        # One of two values wrong: name 1, keys 1, values 1 of Smax 1 + 1 + 2: 6 * 3/4 - 3.
+        ([("weather", {"city": "Paris", "unit": "F"})], 1.5),
+        # A parameter missing: name 1, keys 1/2, values 1: 6 * 2.5/4 - 3.
+        ([("weather", {"city": "Paris"})], 0.75),
+        # One too many: keys 2/3, values 2: 6 * (11/3)/4 - 3.
+        ([("weather", {"city": "Paris", "unit": "C", "day": 1})], 2.5),
+        ([("climate", {"city": "Paris", "unit": "C"})], -3.0),
+        # The same call twice: name 1/2, the rest full: 6 * 3.5/4 - 3.
+        ([WEATHER, WEATHER], 2.25),
+    ],
+)
+def test_correctness_is_the_share_of_what_was_asked(calls, right):
+    assert score(step(*calls), TRUTH)[1:3] == pytest.approx((1.0, right))
+
+
+def test_the_order_of_calls_is_free():
+    assert score(step(TIME, WEATHER), step(WEATHER, TIME)).score == 4.0
+
+
+@pytest.mark.parametrize(
+    "text", ["", "<think>x</think>\nhello", "<think>x</think>\n<tool_call>\nnot json\n</tool_call>", TRUTH.replace("parameters", "arguments")]
+)
+def test_what_does_not_parse_as_a_call_is_as_wrong_as_can_be(text):
+    assert score(text, TRUTH).correctness == -3.0
+
+
+def test_one_newline_between_the_blocks_is_mandatory():
+    assert score(TRUTH.replace("</think>\n", "</think>\n\n"), TRUTH)[:3] == (3.0, 0.0, 3.0)
+
+
+def test_a_truth_without_calls_grades_the_format_only():
+    truth = "<think>x</think>\n<response>hi</response>"
+    assert score("<think>y</think>\n<response>other</response>", truth).score == 1.0
+    assert score(TRUTH, truth).score == 0.0
+
+
+def test_the_ablations():
+    wrong_value = step(("weather", {"city": "Paris", "unit": "F"}))
+    assert score(wrong_value, TRUTH, Variant(coarse=True)).correctness == -3.0
+    assert score(wrong_value, TRUTH, Variant(intermediate=True)).correctness == 0.0
+    assert score(wrong_value, TRUTH, Variant(equal_max=True)).correctness == 0.5
+    assert score(TRUTH, TRUTH, Variant(two_stage=True), step=29)[1:3] == (1.0, 1.0)
+    assert score(TRUTH, TRUTH, Variant(two_stage=True), step=30)[1:3] == (0.5, 3.0)
+    assert score(TRUTH, TRUTH, Variant(dynamic=True), step=75)[1:3] == (1.5, 2.5)
+
+
+def test_a_long_thought_pays_up_to_one():
+    assert thought_length("<think>" + "w " * 256 + "</think>", 512) == 0.5
+    assert thought_length("<think>" + "w " * 2000 + "</think>", 512) == 1.0
+    assert thought_length("no thought", 512) == 0.0
+
+
+def test_a_trajectory_is_correct_only_when_all_is():
+    cfg = Reward(name="toolrl")
+    perfect = toolrl(says(TRUTH), task(TRUTH), cfg)
+    assert perfect.reward == 4.0
+    assert perfect.correct
+    sloppy = toolrl(says(TRUTH + " bye"), task(TRUTH), cfg)
+    assert sloppy.reward == 3.0
+    assert not sloppy.correct
