@@ -16,8 +16,8 @@ from benchmarks.workload_engine import STOP, parse
 from benchmarks.workload_env import action_of
 from openrlhf_tir.config import Config
 from openrlhf_tir.engines.batcher import Batcher
-from openrlhf_tir.engines.engine import Codec
 from openrlhf_tir.episodes.group import GroupRunner
+from openrlhf_tir.ports import Codec
 from openrlhf_tir.protocol import StepReply
 from openrlhf_tir.simulation.emulated_engine import EmulatedEngine, Written
 from openrlhf_tir.simulation.workload import PROMPT_TOKENS, Workload

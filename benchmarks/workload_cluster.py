@@ -26,8 +26,7 @@ from benchmarks.env_load import started
 from benchmarks.workload_actor import LearnerProcess, RolloutProcess
 from benchmarks.workload_parts import Plan
 from openrlhf_tir.simulation.workload import Workload
-from openrlhf_tir.types import Group, GroupKey, GroupMeta, StepReport, Task, TrainBatch
-from openrlhf_tir.weights.publisher import PublishReport
+from openrlhf_tir.types import Group, GroupKey, GroupMeta, PublishReport, StepReport, Task, TrainBatch
 
 OBJECT_STORE = 2 << 30
 

@@ -237,3 +237,14 @@ class StepReport:
     metrics: dict[str, float]
     seconds: float
     trained_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class PublishReport:
+    """`canary_max_diff` in nats, the worst proved engine's; `refused` engines are being started again."""
+
+    version: int
+    seconds: float
+    digest: str
+    canary_max_diff: float
+    refused: int = 0

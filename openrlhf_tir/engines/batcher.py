@@ -22,8 +22,8 @@ from dataclasses import dataclass
 
 from ..errors import QueueFull
 from ..logs.histogram import Histogram
+from ..ports import Engine
 from ..types import Completion, Sampling
-from .engine import Engine
 from .fair_queue import FairQueue
 
 WAIT_BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.015, 0.02, 0.025, 0.03, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)

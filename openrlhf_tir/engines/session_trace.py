@@ -19,8 +19,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from ..ports import Codec
 from ..types import Completion, Segment, Trajectory
-from .engine import Codec
 
 AGENT_FACTS = ("requests", "chains", "untrained_tokens")
 """Parts that every traced trajectory has: its session's requests and chains, and what was sampled in chains that are not trained."""

@@ -13,8 +13,8 @@ from collections.abc import Awaitable, Callable
 
 import numpy as np
 
-from ..engines.engine import Codec
 from ..engines.sessions import Session, Sessions
+from ..ports import Codec
 from ..types import Task, Trajectory
 
 

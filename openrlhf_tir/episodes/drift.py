@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..engines.codec import REPLACEMENT
-from ..engines.engine import Codec
 from ..errors import TokenDrift
+from ..ports import Codec
 from ..types import Segment, Trajectory
 
 CONTEXT = 4

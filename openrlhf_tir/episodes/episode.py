@@ -15,25 +15,17 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 
 from ..engines.codec import REPLACEMENT
-from ..engines.engine import Codec, Engine
 from ..errors import InfraError
-from ..protocol import StepReply
+from ..ports import Codec, Engine, EnvSession
 from ..types import Sampling, Segment, ToolCall, Trajectory
 from .turns import Call, End, Reject, TurnProtocol
 
 MAX_CHARS_PER_TOKEN = 256
 """No vocabulary has a longer token: what has more characters than this allows is too long, without being tokenised."""
-
-
-class EnvSession(Protocol):
-    async def reset(self) -> str: ...
-    async def step(self, action: str, *, step_id: int) -> StepReply:
-        """Only trainable outcomes come back; EnvError and EnvTimeout are raised."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,13 +20,13 @@ import numpy as np
 
 from ..config import Config
 from ..engines.batcher import Batcher
-from ..engines.engine import Codec, Engine
 from ..errors import InfraError
+from ..ports import Codec, Engine, EnvSession
 from ..types import KEEP, Group, GroupKey, GroupMeta, RewardParts, Task, Trajectory, Verdict
 from .agents import Agents
 from .choice import hopeless, length_facts, select
 from .drift import refuse_drift
-from .episode import EnvSession, Limits, run_episode
+from .episode import Limits, run_episode
 from .group_meta import describe, failed_as
 from .turns import make
 

@@ -21,7 +21,7 @@ import shutil
 from pathlib import Path
 
 from ..errors import ConfigError
-from ..learner.learner import Learner
+from ..ports import Learner
 
 
 class Checkpoints:

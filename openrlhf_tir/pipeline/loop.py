@@ -21,7 +21,7 @@ from typing import Any
 from ..config import Config
 from ..errors import InfraError, PipelineError, StallError
 from ..learner.balance import assign_ranks
-from ..learner.learner import Learner
+from ..ports import Learner, Prompts, Publisher, Rollout
 from ..replay.buffer import ReplayBuffer
 from ..replay.ledger import Ledger
 from ..types import BatchItem, GroupMeta, Task, TrainBatch
@@ -31,7 +31,6 @@ from .depth import depth_for
 from .diagnosis import describe
 from .evaluation import evaluate
 from .observer import Observer
-from .ports import Prompts, Publisher, Rollout
 from .resume import rescue, restore, save
 from .signal import Signal
 from .source import Flight, Source

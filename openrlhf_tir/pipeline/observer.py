@@ -15,8 +15,7 @@ from ..episodes.choice import LENGTH_FACTS
 from ..logs.metrics import MetricsLog
 from ..logs.progress import Progress
 from ..logs.trace import Trace
-from ..types import GroupMeta, StepReport
-from ..weights.publisher import PublishReport
+from ..types import GroupMeta, PublishReport, StepReport
 from .bias_meter import SelectionMeter
 from .budget import Budget
 

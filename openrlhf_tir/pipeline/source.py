@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
+from ..ports import Prompts
 from ..replay.buffer import Place
 from ..replay.ledger import Ledger
 from ..types import GroupKey, Task
-from .ports import Prompts
 
 
 @dataclass(slots=True)

@@ -11,8 +11,7 @@ from pathlib import Path
 
 from ..pipeline.budget import Budget
 from ..pipeline.observer import Observer
-from ..types import GroupMeta, StepReport, Task, TrainBatch
-from ..weights.publisher import PublishReport
+from ..types import GroupMeta, PublishReport, StepReport, Task, TrainBatch
 from .rollout import SimulatedRollout
 
 TASK = Task("simulated", "0", "simulated")

@@ -20,15 +20,14 @@ import shutil
 import time
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 
 from ..errors import ConfigError, EngineGone, InfraError, WeightsUnverified
-from ..learner.learner import Learner
-from ..types import Completion
+from ..ports import Learner
+from ..types import Completion, PublishReport
 from .verify import Canary, max_abs_diff
 
 SHARED_MEMORY = Path("/dev/shm")
@@ -50,17 +49,6 @@ class PushTarget(Protocol):
         """This engine holds unknown weights: nothing sampled by them is ever seen."""
 
     async def canary(self, prompt_ids: list[list[int]], max_tokens: int, seed: int) -> list[Completion]: ...
-
-
-@dataclass(frozen=True, slots=True)
-class PublishReport:
-    """`canary_max_diff` in nats, the worst proved engine's; `refused` engines are being started again."""
-
-    version: int
-    seconds: float
-    digest: str
-    canary_max_diff: float
-    refused: int = 0
 
 
 def push_directory(run_dir: Path, model_bytes: int, *, one_node: bool = True) -> Path:

@@ -20,8 +20,7 @@ from openrlhf_tir.pipeline.checkpoint import Checkpoints
 from openrlhf_tir.pipeline.loop import Pipeline
 from openrlhf_tir.pipeline.observer import Observer
 from openrlhf_tir.replay.ledger import Ledger, audit
-from openrlhf_tir.types import GroupKey, Task
-from openrlhf_tir.weights.publisher import PublishReport
+from openrlhf_tir.types import GroupKey, PublishReport, Task
 
 from ..pipeline.fakes import FakeLearner, FakePrompts, MemoryMetrics, Silent
 

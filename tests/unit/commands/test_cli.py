@@ -99,5 +99,6 @@ def test_help_imports_nothing_heavy():
 
 
 def test_preflight_imports_neither_torch_nor_ray_nor_vllm():
-    code = "import sys, openrlhf_tir.commands.preflight\nprint([m for m in ('torch', 'ray', 'vllm', 'deepspeed', 'openrlhf', 'transformers') if m in sys.modules])"
+    heavy = ("torch", "ray", "vllm", "deepspeed", "openrlhf", "transformers")
+    code = f"import sys, openrlhf_tir.commands.preflight\nprint([m for m in {heavy} if m in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"

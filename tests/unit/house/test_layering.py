@@ -11,6 +11,7 @@ REPO = Path(__file__).resolve().parents[3]
 
 LAYERS = [
     {"types", "protocol", "errors", "machine", "config"},
+    {"ports"},
     {"algorithms", "rewards", "filters"},
     {"engines", "envs", "data", "replay", "weights", "learner", "logs"},
     {"episodes"},
@@ -43,6 +44,7 @@ TORCH_FREE = {
     "filters",
     "logs",
     "pipeline",
+    "ports",
     "protocol",
     "replay",
     "report",
@@ -113,6 +115,39 @@ def test_a_module_imports_only_its_own_layer_and_those_below(path):
         if target and target != "__version__":
             assert layer(target) <= layer(part), f"{path.name}:{line}: {part} imports {name}, which is above it"
         assert not name.startswith("env_servers"), f"{path.name}:{line}: the trainer reaches environments by HTTP only"
+
+
+def test_no_two_folders_import_each_other_not_even_by_way_of_others():
+    """Within a layer the order above says nothing: a cycle of folders there would make one room of several."""
+    edges: dict[str, set[str]] = {}
+    for path in modules("openrlhf_tir"):
+        here = path.relative_to(REPO / "openrlhf_tir").parts[0].removesuffix(".py")
+        there = {part_of(name) for name, _ in imports(path)}
+        edges.setdefault(here, set()).update(t for t in there if t and t not in (here, "__version__", "__init__"))
+    assert not (cycle := _cycle(edges)), f"these import each other in a circle: {' -> '.join(cycle)}"
+
+
+def _cycle(edges: dict[str, set[str]]) -> list[str]:
+    """One cycle of the graph, its first node repeated at the end; empty when there is none."""
+    done: set[str] = set()
+
+    def walk(node: str, path: list[str]) -> list[str]:
+        if node in path:
+            return [*path[path.index(node) :], node]
+        if node in done:
+            return []
+        for other in sorted(edges.get(node, ())):
+            if found := walk(other, [*path, node]):
+                return found
+        done.add(node)
+        return []
+
+    return next((found for node in sorted(edges) if (found := walk(node, []))), [])
+
+
+def test_a_cycle_by_way_of_a_third_folder_is_found():
+    assert _cycle({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}}) == ["a", "b", "c", "a"]
+    assert _cycle({"a": {"b", "c"}, "b": {"c"}, "c": set()}) == []
 
 
 @pytest.mark.parametrize("library", OWNERS)
