@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.crash_matrix import Job, Kill, trial, undisturbed
+from benchmarks.crash_trial import Fault, Job, trial, undisturbed
 from openrlhf_tir.toy.model import save_model
 from openrlhf_tir.toy.task import write_data
 
@@ -15,8 +15,8 @@ def test_whatever_is_killed_the_run_recovers_and_its_weights_are_those_of_an_und
     write_data(tmp_path, seed=0, n_train=200)
     job = Job(tmp_path, None, engine="torch", mode="sync", steps=4)
     digest, _, seconds = undisturbed(tmp_path / "undisturbed", job)
-    kills = [Kill("learner-1", 0.5), Kill("env", 1.5), Kill("controller", 2.5)]
-    done = trial(tmp_path / "trial", job, kills, seconds / job.steps, digest)
+    faults = [Fault("learner-1", 0.5), Fault("env", 1.5), Fault("controller", 2.5)]
+    done = trial(tmp_path / "trial", job, faults, seconds / job.steps, digest)
     log = (tmp_path / "trial" / "log").read_text()[-3000:]
-    assert all(k.at_step is not None for k in done.kills), log
+    assert all(k.at_step is not None for k in done.faults), log
     assert (done.recovered, done.audit_clean, done.weights_equal) == ("alone", True, True), log

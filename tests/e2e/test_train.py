@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from benchmarks.crash_matrix import find
+from benchmarks.crash_trial import find
 from openrlhf_tir.logs import metrics
 from openrlhf_tir.replay.ledger import audit
 from openrlhf_tir.report import summary
