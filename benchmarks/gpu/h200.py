@@ -74,10 +74,11 @@ def batch(args: argparse.Namespace, step: int):
     """Responses as long as the workload's, cut at --tokens: (TrainBatch, groups)."""
     import numpy as np
 
-    from benchmarks.pipeline import SEED_FILE
     from openrlhf_tir.learner.balance import assign_ranks
     from openrlhf_tir.simulation.workload import Workload
     from openrlhf_tir.types import KEEP, BatchItem, Group, GroupKey, GroupMeta, Segment, Task, TrainBatch, Trajectory
+
+    from ..pipeline.__main__ import SEED_FILE
 
     w, rng = Workload.read(SEED_FILE), np.random.default_rng(step)
 

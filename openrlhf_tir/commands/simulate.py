@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..config.flags import add_config_flags, overrides_of
+from ..simulation.workload import SEED_WORKLOAD
 
 if TYPE_CHECKING:
     from ..config import Config
     from ..simulation.workload import Acceptance, Workload
 
-SEED_WORKLOAD = Path(__file__).resolve().parents[2] / "benchmarks" / "workload_seed.toml"
 MODES = {
     "sync": {"mode": "sync"},
     "one_step": {"mode": "one_step"},
@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         default=SEED_WORKLOAD,
         metavar="FILE",
-        help="lengths, latencies, engines, learner and [[faults]] [benchmarks/workload_seed.toml]",
+        help="lengths, latencies, engines, learner and [[faults]] [openrlhf_tir/simulation/workload_seed.toml]",
     )
     add(
         "--scenario",

@@ -22,6 +22,8 @@ from typing import Any, Literal
 from ..errors import ConfigError
 from ..types import GroupKey
 
+SEED_WORKLOAD = Path(__file__).with_name("workload_seed.toml")
+"""The workload on which pipeline modes are compared; not to be tuned."""
 PROMPT_TOKENS = 128
 """The file says nothing of prompts; they only add to prefill and KV."""
 Z99 = 2.3263478740408408
@@ -148,7 +150,7 @@ class Workload:
         except tomllib.TOMLDecodeError as e:
             raise ConfigError(f"Workload {path} is not valid TOML: {e}. Correct that line.") from None
         except KeyError as e:
-            raise ConfigError(f"Workload {path} lacks {e}. benchmarks/workload_seed.toml has every key.") from None
+            raise ConfigError(f"Workload {path} lacks {e}. openrlhf_tir/simulation/workload_seed.toml has every key.") from None
 
     @classmethod
     def _of(cls, t: dict[str, Any]) -> Workload:

@@ -8,7 +8,7 @@ from collections import Counter
 import aiohttp
 import pytest
 
-from benchmarks.fault_parts import config, fault_server, runner, sessions, set_fault, trained_on_a_fault
+from benchmarks.rollout.fault_parts import config, fault_server, runner, sessions, set_fault, trained_on_a_fault
 from openrlhf_tir.envs.client import EnvClient
 from openrlhf_tir.envs.orphans import close_orphans
 from openrlhf_tir.types import GroupKey, Task

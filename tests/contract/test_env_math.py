@@ -56,7 +56,7 @@ async def test_a_thousand_numerals_take_less_than_a_second(http):
 
 
 async def test_a_thousand_requests_of_one_numeral_each_take_about_a_second(http):
-    """Patience for a machine under load; `benchmarks.env_servers` measures."""
+    """Patience for a machine under load; `benchmarks.envs` measures."""
     start = time.perf_counter()
     for first in range(0, 1000, 50):
         assert all(await asyncio.gather(*[verify(http, str(i), f"{i}.0") for i in range(first, first + 50)]))

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.fault_actor import EmulatedActor
-from benchmarks.fault_parts import config, fault_server, sessions, trained_on_a_fault
+from benchmarks.rollout.fault_actor import EmulatedActor
+from benchmarks.rollout.fault_parts import config, fault_server, sessions, trained_on_a_fault
 from openrlhf_tir.cluster.control import Control, apply
 from openrlhf_tir.cluster.pool import RolloutPool
 from openrlhf_tir.cluster.ray_session import ray_session

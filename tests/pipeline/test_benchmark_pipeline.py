@@ -8,15 +8,15 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.pipeline import SEED_FILE, bound_s, plans
-from benchmarks.rollout_parts import SleepingEnvs
-from benchmarks.workload_config import ENV
-from benchmarks.workload_engine import ScriptedEngine, parse
-from benchmarks.workload_late import efficiency
-from benchmarks.workload_parts import SYNC_ROLLOUT, CharCodec, NoReward, Plan, judge_of
-from benchmarks.workload_predict import AFTER_THE_END, figures, simulated, sync_rollout_seconds
-from benchmarks.workload_record import Record, Row
-from benchmarks.workload_table import median_of, ratio_name
+from benchmarks.pipeline.__main__ import SEED_FILE, bound_s, plans
+from benchmarks.pipeline.config import ENV
+from benchmarks.pipeline.engine import ScriptedEngine, parse
+from benchmarks.pipeline.late import efficiency
+from benchmarks.pipeline.parts import SYNC_ROLLOUT, CharCodec, NoReward, Plan, judge_of
+from benchmarks.pipeline.predict import AFTER_THE_END, figures, simulated, sync_rollout_seconds
+from benchmarks.pipeline.record import Record, Row
+from benchmarks.pipeline.table import median_of, ratio_name
+from benchmarks.rollout.parts import SleepingEnvs
 from openrlhf_tir.engines.batcher import Batcher
 from openrlhf_tir.episodes.group import GroupRunner
 from openrlhf_tir.episodes.turns import Call, End

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.modes_real import Outcome, seconds_to, speedup
+from benchmarks.pipeline.modes_real import Outcome, seconds_to, speedup
 
 
 def test_seconds_to_a_number_of_tokens_are_linear_within_the_step_that_crosses():

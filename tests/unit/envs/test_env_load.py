@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from benchmarks.env_load import closed_loop
+from benchmarks.envs.load import closed_loop
 
 
 async def test_callers_are_never_more_than_asked_for_and_every_failure_counts():

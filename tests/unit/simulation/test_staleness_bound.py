@@ -1,17 +1,16 @@
-"""benchmarks.staleness_bound by hand: what is left of S + 1 steps to decode the longest response in."""
+"""benchmarks.pipeline.staleness_bound by hand: what is left of S + 1 steps to decode the longest response in."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from benchmarks.staleness_bound import PRECISION_S, hull, least_period_s
-from openrlhf_tir.simulation.workload import EngineSpec, Lognormal, Workload
+from benchmarks.pipeline.staleness_bound import PRECISION_S, hull, least_period_s
+from openrlhf_tir.simulation.workload import SEED_WORKLOAD, EngineSpec, Lognormal, Workload
 
-SEED = Workload.read(Path(__file__).parents[3] / "benchmarks" / "workload_seed.toml")
+SEED = Workload.read(SEED_WORKLOAD)
 
 
 def test_the_longest_response_needs_the_window_that_learner_and_pushes_leave():

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import math
 import statistics
-from pathlib import Path
 
 import pytest
 
 from openrlhf_tir.errors import ConfigError
-from openrlhf_tir.simulation.workload import Acceptance, EngineSpec, Lognormal, Workload
+from openrlhf_tir.simulation.workload import SEED_WORKLOAD, Acceptance, EngineSpec, Lognormal, Workload
 from openrlhf_tir.types import GroupKey
 
-SEED_FILE = Path(__file__).resolve().parents[3] / "benchmarks" / "workload_seed.toml"
+SEED_FILE = SEED_WORKLOAD
 
 
 @pytest.fixture(scope="module")

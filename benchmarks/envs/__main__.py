@@ -1,0 +1,110 @@
+"""python -m benchmarks.envs [--quick]: the Python sandbox against SandboxFusion's way, hostile code, and search.
+
+    trivial and sympy snippets through POST /run_code, both servers in turns, at 1, 8 and 64 callers  -> throughput, p50, p99, ratios
+    trivial snippets through POST /step_batch                                                         -> executions per second
+    simple numerals through POST /verify of the maths server, one and 500 to a request                -> answers per second
+    hostile snippets through POST /step, as scripts and in sessions with state                        -> how many were contained
+    benchmarks.envs.search                                                                                 -> time per query
+
+Ratios are medians over rounds of one run, ours and theirs next to each other in time: the machine's mood cancels. The last line is JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import statistics
+import subprocess
+import sys
+
+import aiohttp
+
+from .hostile import hostile_suite
+from .load import Load, Server, plain_python, started
+
+TRIVIAL = ["print(6 * 7)"]
+SYMPY = [
+    "from sympy import *\nx = symbols('x')\nprint(solve(x**3 - 6*x**2 + 11*x - 6, x))",
+    "from sympy import *\nn = symbols('n', integer=True, positive=True)\nk = symbols('k')\nprint(factor(summation(k**2, (k, 1, n))))",
+    "import sympy as sp\nx, y = sp.symbols('x y')\nprint(sp.Poly((x + y)**4).coeffs(), sp.totient(360), sp.nextprime(1000))",
+    "from sympy import Matrix, Rational\nprint(Matrix([[2, 1], [1, 3]]).inv() * Matrix([Rational(1, 2), 4]))",
+    "from sympy import *\nt = symbols('t')\nprint(apart(1 / (t * (t + 1)), t), series(exp(t), t, 0, 4))",
+]
+"""As a policy would write them; the sandbox's warm-up has none of them."""
+CONCURRENCIES = (1, 8, 64)
+
+
+async def compare(ours: Server, theirs: Server, rounds: int, seconds: float, *, quick: bool) -> dict[str, float]:
+    facts: dict[str, float] = {}
+    for name, snippets in (("trivial", TRIVIAL), ("sympy", SYMPY)):
+        ratios = []
+        for c in CONCURRENCIES[: 2 if quick and name == "sympy" else 3]:  # their 64 sympy calls alone take a quarter of a minute
+            pairs = [(await ours.run_code(snippets, c, seconds), await theirs.run_code(snippets, c, seconds)) for _ in range(rounds if c == 8 else 1)]
+            mine, other = (_median([pair[k] for pair in pairs]) for k in (0, 1))
+            _show(f"{name}, {c} at once", ours=mine, theirs=other)
+            facts |= {f"{name}_p50_ms_c{c}": round(mine.p50_ms, 1), f"{name}_p99_ms_c{c}": round(mine.p99_ms, 1), f"{name}_failed_c{c}": mine.failed}
+            if c == 8:
+                ratios = [a.per_s / b.per_s for a, b in pairs]
+                facts[f"{name}_per_s_c8"], facts[f"{name}_their_per_s_c8"] = round(mine.per_s, 1), round(other.per_s, 1)
+        _show(f"{name}, 8 at once", plain=await plain_python(snippets, 8, seconds))
+        facts[f"{name}_speedup"] = round(statistics.median(ratios), 2)
+    return facts
+
+
+async def measure(args: argparse.Namespace) -> dict[str, float | None]:
+    rounds, seconds = (1, 1.5) if args.quick else (3, 5.0)
+    timeout = aiohttp.ClientTimeout(total=300)
+    async with aiohttp.ClientSession(timeout=timeout, connector=aiohttp.TCPConnector(limit=0)) as http:
+        with started("env_servers.python_tir", "--workers", str(os.cpu_count()), "--max-queue", "512") as (url, _):
+            ours = Server(url, http)
+            async with http.get(url + "/health") as r:
+                print(f"isolation: {(await r.json())['isolation']} (theirs: none)")
+            with started("benchmarks.envs.sandboxfusion_like") as (their_url, _):
+                facts = await compare(ours, Server(their_url, http), rounds, seconds, quick=args.quick)
+            batches = await ours.batches(TRIVIAL[0], 64, 2 * seconds)
+            print(f"/step_batch of 64, two at once: {batches.per_s:.0f} executions/s, {batches.failed} failed")
+            facts |= {"http_exec_per_s": round(batches.per_s, 1), "http_failed": batches.failed}
+        facts |= await numerals(http, seconds)
+        for stateful in (False, True):
+            facts |= await hostile_suite(http, every=6 if args.quick else 1, stateful=stateful)
+    return facts | search(20_000 if args.quick else args.passages)
+
+
+async def numerals(http: aiohttp.ClientSession, seconds: float) -> dict[str, float]:
+    with started("env_servers.math", "--workers", "1") as (url, _):
+        server = Server(url, http)
+        one, many = await server.verify(1, 32, seconds), await server.verify(500, 2, seconds)
+    _show("numerals, 1 a request", ours=one)
+    _show("numerals, 500 a request", ours=many)
+    return {"verify_per_s": round(one.per_s), "verify_batch_per_s": round(many.per_s), "verify_failed": one.failed + many.failed}
+
+
+def search(passages: int) -> dict[str, float]:
+    """In a process of its own: what it reports of memory is then the search's."""
+    command = [sys.executable, "-m", "benchmarks.envs.search", "--passages", str(passages)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    if done.returncode:
+        sys.exit(f"{' '.join(command)} failed:\n{done.stderr[-2000:]}")
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def _median(loads: list[Load]) -> Load:
+    return Load(*(statistics.median(load[k] for load in loads) for k in range(3)), failed=sum(load.failed for load in loads))
+
+
+def _show(what: str, **loads: Load) -> None:
+    for who, load in loads.items():
+        print(f"{what:24s} {who:7s} {load.per_s:7.1f}/s  p50 {load.p50_ms:7.1f} ms  p99 {load.p99_ms:7.1f} ms  failed {load.failed}", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.envs", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="under a minute: short rounds, 20,000 passages; the ratios are rough")
+    parser.add_argument("--passages", type=int, default=1_000_000, metavar="N", help="of the search (default: %(default)s)")
+    print(json.dumps(asyncio.run(measure(parser.parse_args()))))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,85 @@
+"""Hostile snippets against a server of its own: how many were contained, and whether the server is as before.
+
+    snippet -> POST /step -> the snippet's own predicate on the reply, and a harmless snippet that must still work -> contained
+
+At the end no process may be left below the server that was not there before, and its memory must be back. The snippets are those of
+the tests (tests/contract/hostile.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import importlib.util
+import time
+from typing import Any
+
+import aiohttp
+
+from env_servers.python_tir.tree import descendants, resident_bytes
+
+from .load import started
+
+SUITE = "tests.contract.hostile"
+FLAGS = ("--code-timeout", "3", "--memory-mib", "512", "--workers", "4")
+AT_ONCE = 4
+SETTLE_S = 10.0
+WELL = "print(6 * 7)"
+
+
+SCRIPTS_ONLY = {
+    "write to every descriptor",
+    "thread that never ends",
+    "atexit that never ends",
+    "destructor that never ends",
+    "files of others",
+    "unix sockets of others",
+}
+"""What a session answers otherwise, as harmlessly: it breaks off only its own interpreter, is stopped instead of waited for, has a socket and no main.py."""
+
+
+async def hostile_suite(http: aiohttp.ClientSession, *, every: int = 1, stateful: bool = False) -> dict[str, float | None]:
+    """hostile_contained of hostile_total (each `every`-th snippet), and what was left; None where the tests are not there.
+
+    `stateful`: each snippet is a cell of a session of its own; the names begin with hostile_stateful.
+    """
+    name = "hostile_stateful" if stateful else "hostile"
+    if importlib.util.find_spec(SUITE) is None:
+        return {f"{name}_contained": None, f"{name}_total": None}
+    attacks = [a for a in importlib.import_module(SUITE).ATTACKS if not (stateful and a.name in SCRIPTS_ONLY)][::every]
+    with started("env_servers.python_tir", *FLAGS, *(["--stateful"] if stateful else [])) as (url, pid):
+        for warm in (WELL, f"{WELL}  # numpy"):  # every place has a slot of either template before anything is counted
+            await asyncio.gather(*[_run(http, url, warm) for _ in range(20)])
+        processes, memory = _below(pid)
+        free = asyncio.Semaphore(AT_ONCE)
+
+        async def attack(a: Any) -> bool:
+            async with free:
+                reply, after = await _run(http, url, a.code), await _run(http, url, WELL)
+            contained = bool(a.contained(reply)) and after["observation"] == "42\n"
+            if not contained:
+                print(f"not contained ({name}): {a.name}: {str(reply)[:200]}", flush=True)
+            return contained
+
+        contained = sum(await asyncio.gather(*[attack(a) for a in attacks]))
+        give_up = time.monotonic() + SETTLE_S
+        while _below(pid)[0] > processes and time.monotonic() < give_up:
+            await asyncio.sleep(0.1)
+        now, memory_now = _below(pid)
+    left, grown = max(0, now - processes), (memory_now - memory) / 2**20
+    print(f"{name}: {contained} of {len(attacks)} contained, {left} processes left, memory of the workers {grown:+.0f} MiB", flush=True)
+    return {f"{name}_contained": contained, f"{name}_total": len(attacks), f"{name}_processes_left": left, f"{name}_memory_mib": round(grown)}
+
+
+def _below(pid: int) -> tuple[int, int]:
+    """(processes below the server, their resident bytes)."""
+    return sum(1 for _ in descendants(pid)), resident_bytes(pid)
+
+
+async def _run(http: aiohttp.ClientSession, url: str, code: str) -> dict[str, Any]:
+    async with http.post(f"{url}/reset", json={}) as r:
+        session = (await r.json())["session_id"]
+    async with http.post(f"{url}/step", json={"session_id": session, "step_id": 0, "action": code, "deadline_s": 60}) as r:
+        reply = await r.json()
+    async with http.delete(f"{url}/session/{session}"):
+        return reply

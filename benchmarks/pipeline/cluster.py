@@ -1,0 +1,127 @@
+"""The emulated cluster as the pipeline's ports: real Ray actors, HTTP tools and object store around engines and a learner that sleep.
+
+    with cluster(workload) as c:          one rollout actor per engine, one learner actor, environment servers
+        await c.begin(plan)               fresh engines at version 0
+        Pipeline(..., rollout=c, learner=c.learner, publisher=c.publisher)
+
+Real: the main loop and all else in the controller, Ray calls, payloads of full size, group runners, episodes, turn protocol, queue, EnvClient,
+environment servers. Emulated, by sleeping: decoding (engine_model.py), the tool's work, the learner's step, a weight push.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import tempfile
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import ray
+
+from openrlhf_tir.simulation.workload import Workload
+from openrlhf_tir.types import Group, GroupKey, GroupMeta, PublishReport, StepReport, Task, TrainBatch
+
+from ..envs.load import started
+from .actor import LearnerProcess, RolloutProcess
+from .parts import Plan
+
+OBJECT_STORE = 2 << 30
+
+
+class EmulatedLearner:
+    """`ages[step]`: trained tokens of a step by their age in updates. `overruns`: steps whose emulation took longer than the step."""
+
+    def __init__(self, actor: Any, learner_s: float, scale: float) -> None:
+        self.actor, self.seconds, self.version = actor, learner_s * scale, 0
+        self.ages: dict[int, Counter[int]] = {}
+        self.overruns = 0
+
+    async def step(self, batch: TrainBatch) -> StepReport:
+        start = time.monotonic()
+        ages, late = await self.actor.step.remote(self.version, start + self.seconds, *(item.payload for item in batch.items))
+        self.ages[self.version] = ages
+        self.overruns += late > 0 < self.seconds
+        self.version += 1
+        return StepReport(self.version, {"trained_groups": float(len(batch.items))}, time.monotonic() - start, batch.num_tokens)
+
+
+class EmulatedPublisher:
+    """A push to all engines at once. `on_totals` gets their summed counters, once per push."""
+
+    def __init__(self, actors: Sequence[Any], on_totals: Callable[[dict[str, float]], None]) -> None:
+        self.actors, self.on_totals = actors, on_totals
+
+    @asynccontextmanager
+    async def changing(self) -> AsyncIterator[None]:
+        yield
+
+    async def publish(self, version: int) -> PublishReport:
+        start = time.monotonic()
+        totals: Counter[str] = Counter()
+        for stats in await asyncio.gather(*(a.push.remote(version) for a in self.actors)):
+            totals.update(stats)
+        totals["busy_s"] /= len(self.actors)
+        self.on_totals(dict(totals))
+        return PublishReport(version, time.monotonic() - start, "", 0.0)
+
+
+class Cluster:
+    """Rollout of the pipeline, least-loaded routing as in cluster/pool.py."""
+
+    def __init__(self, workload: Workload, env_url: str) -> None:
+        self.workload, self.env_url = workload, env_url
+        rollout = ray.remote(RolloutProcess).options(num_cpus=0, max_concurrency=10_000)
+        self.actors = [rollout.remote(i, workload, env_url) for i in range(workload.engine.count)]
+        self.learner_actor = ray.remote(LearnerProcess).options(num_cpus=0).remote()
+        self.run = 0
+        self.load: Counter[int] = Counter()
+        self.engines: dict[int, dict[str, float]] = {}
+        """Each engine's load, as of its last finished group."""
+
+    async def begin(self, plan: Plan) -> None:
+        cfg = plan.config(self.workload, tempfile.gettempdir())
+        self.run += 1
+        await asyncio.gather(*(a.begin.remote(self.run, cfg, plan.scale, plan.acceptance) for a in self.actors))
+        self.load.clear()
+        self.engines.clear()
+
+    async def run_group(self, key: GroupKey, task: Task) -> tuple[GroupMeta, Any]:
+        i = min(range(len(self.actors)), key=lambda i: self.load[i])
+        self.load[i] += 1
+        try:
+            ref, payload = self.actors[i].run_group.options(num_returns=2).remote(self.run, key, task)
+            meta, self.engines[i] = await ref
+            return meta, payload
+        finally:
+            self.load[i] -= 1
+
+    async def fetch(self, payloads: Sequence[Any]) -> list[Group]:
+        return list(await asyncio.gather(*payloads))
+
+    async def store(self, group: Group) -> Any:
+        return ray.put(group)
+
+    def where(self, key: GroupKey) -> str:
+        return "in the emulated cluster"
+
+    def engine_stats(self) -> dict[str, float]:
+        """running, waiting, preemptions of all engines."""
+        return {name: sum(e[name] for e in self.engines.values()) for name in ("running", "waiting", "preemptions")}
+
+
+@contextmanager
+def cluster(workload: Workload, env_processes: int):
+    """Ray of our own and environment servers that together run env.capacity calls at once."""
+    os.environ |= {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", "RAY_worker_niceness": "0"}  # else the actors would yield to the controller
+    flags = ("--workers", str(workload.env_capacity // env_processes), "--max-queue", "100000", "--max-sessions", "1000000")
+    log = Path(tempfile.gettempdir(), "benchmark_pipeline_env.log")  # a run that is cut leaves calls behind, which the server reports
+    with started("benchmarks.pipeline.env", *flags, "--processes", str(env_processes), log=log) as (url, _):
+        ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, object_store_memory=OBJECT_STORE, logging_level="warning")
+        try:
+            yield Cluster(workload, url)
+        finally:
+            ray.shutdown()

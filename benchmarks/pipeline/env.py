@@ -1,0 +1,40 @@
+"""python -m benchmarks.pipeline.env: an environment server on which a call takes as long as it is told. The emulated cluster's tools.
+
+    action "0.0031 40"  ->  sleeps 0.0031 s of wall-clock, answers with 40 characters
+
+The server is the real one (sessions, admission, deadlines, HTTP); only the work is emulated. `--workers` is the workload's env.capacity.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+
+from env_servers.env import Env, Step
+from env_servers.launch import add_serving_flags, serve, serving_config
+from env_servers.processes import run_copies
+from env_servers.serving import create_env_app
+
+
+def action_of(seconds: float, tokens: int) -> str:
+    """What the emulated model writes between its code tags."""
+    return f"{seconds:.6f} {tokens}"
+
+
+class SleepingEnv(Env):
+    async def step(self, action: str, deadline_s: float) -> Step:
+        seconds, tokens = action.split()
+        await asyncio.sleep(float(seconds))
+        return Step(observation="x" * int(tokens))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.pipeline.env", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add_serving_flags(parser, workers=256)
+    args = parser.parse_args()
+    run_copies(args)
+    serve(create_env_app(SleepingEnv, serving_config(args, env="sleeping", action="seconds and tokens")), args)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,37 @@
+"""EmulatedActor: a rollout actor's process, for faults of actors. Real groups, episodes and environment client; the engine sleeps."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+import ray
+
+from openrlhf_tir.cluster.rollout_actor import RolloutActor
+from openrlhf_tir.config import Config
+from openrlhf_tir.envs.client import EnvClient
+from openrlhf_tir.types import Completion
+
+from .fault_parts import runner
+
+
+class EmulatedActor(RolloutActor):
+    """A rollout actor's process without a model. `cfg.rollout.max_wait_ms` is the emulated engine's time per segment."""
+
+    async def start(self, cfg: Config, model: str, env_urls: Mapping[str, list[str]], token: str | None) -> str:
+        self.envs = EnvClient.of(cfg.env, env_urls, token=token, owner=ray.get_runtime_context().get_actor_id())
+        self.runner = runner(cfg, self.envs, cfg.rollout.max_wait_ms / 1000, self.name)
+        return "http://emulated"
+
+    async def pid(self) -> int:
+        return os.getpid()
+
+    def load(self) -> dict[str, float]:
+        return {}
+
+    async def update_weights(self, path, version: int, digest: str, canary=None) -> list[Completion]:
+        self.runner.engine.version = version
+        return []
+
+    async def stop(self) -> None:
+        await self.envs.close()

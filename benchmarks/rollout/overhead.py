@@ -1,0 +1,141 @@
+"""2,000 live trajectories on one actor: our own CPU per turn, the queue's waits, and memory, over 100,000 turns.
+
+    ours    groups of 16, ever new ones, through GroupRunner, episodes, tokenizer and the queue (max_wait_ms = 20)
+    http    the same with the environments in a server of their own, and EnvClient: a session, its steps and its end by HTTP
+    bare    as many coroutines that call the same engine and the same environments, and nothing else
+
+CPU is the process's, so the difference of the two is our code's. Engine (EmulatedEngine) and environments sleep in this process; a
+turn takes about three seconds, so 2,000 live trajectories make some 700 turns per second and the engine always has room.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from openrlhf_tir.engines.codec import HfCodec
+from openrlhf_tir.envs.client import EnvClient
+from openrlhf_tir.logs.histogram import Histogram
+from openrlhf_tir.simulation.emulated_engine import EmulatedEngine
+from openrlhf_tir.simulation.workload import PROMPT_TOKENS, EngineSpec, Lognormal, Workload
+from openrlhf_tir.types import GroupKey, Sampling
+
+from ..envs.load import started
+from ..pipeline.config import ENV, workload_config
+from .parts import Actor, SleepingEnvs, script_of
+
+LIVE, GROUP, WAIT_MS = 2000, 16, 20.0
+SPREAD_S = 6.0
+"""Over which the groups start: 2,000 first requests at once would be a burst, not a load."""
+
+
+def roomy(w: Workload, tokens_per_s: float) -> Workload:
+    """The workload's trajectories, their tail cut, on an engine and environments that always have room: every sequence decodes at that rate."""
+    lengths = Lognormal(700, 1400, 2000)
+    engine = EngineSpec(1, 4096, 1 << 30, ((1, tokens_per_s), (4096, 4096 * tokens_per_s)), 1e7, 0.0)
+    return replace(w, engine=engine, response_tokens=lengths, env_latency_s=Lognormal(0.3, 2.0, 5.0), env_capacity=1 << 20, samples_per_prompt=GROUP)
+
+
+def resident_mib() -> float:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+class Stretch:
+    """CPU, wall and memory between two moments."""
+
+    def __init__(self) -> None:
+        self.cpu, self.wall, self.mib = time.process_time(), time.perf_counter(), resident_mib()
+
+    def until_now(self) -> tuple[float, float, float]:
+        return time.process_time() - self.cpu, time.perf_counter() - self.wall, resident_mib() - self.mib
+
+
+async def ours(w: Workload, turns: int, codec: object, url: str | None = None) -> dict[str, float]:
+    cfg = workload_config(w, rollout={"max_wait_ms": WAIT_MS, "max_running": 4096})
+    envs = SleepingEnvs(w.env_capacity) if url is None else EnvClient.of(cfg.env, {ENV: url})
+    actor = Actor(w, cfg, envs, 1.0, codec)
+    prompts, done = itertools.count(), 0
+    per_group = GROUP * (w.tool_calls + 1)
+
+    async def slot(number: int) -> None:
+        nonlocal done
+        await asyncio.sleep(SPREAD_S * number * GROUP / LIVE)
+        while done < turns:
+            await actor.run(next(prompts))
+            done += per_group
+
+    start = Stretch()
+    slots = [asyncio.create_task(slot(i)) for i in range(LIVE // GROUP)]
+    while done < turns // 5:  # full load by now
+        await asyncio.sleep(0.05)
+    warm, at = Stretch(), done
+    waits = actor.batcher.waits_s = Histogram([i / 2000 for i in range(1, 400)])
+    while done < turns:
+        await asyncio.sleep(0.05)
+    _, wall, growth = warm.until_now()
+    per_s = (done - at) / wall
+    await asyncio.gather(*slots)
+    cpu, wall, _ = start.until_now()
+    if url:
+        await envs.close()
+    return {
+        "cpu_ms_per_turn": 1e3 * cpu / done,
+        "turns": done,
+        "turns_per_s": per_s,
+        "cpu_share": cpu / wall,
+        "queue_wait_p50_ms": 1e3 * waits.quantile(0.5),
+        "queue_wait_p99_ms": 1e3 * waits.quantile(0.99),
+        "batch_size_mean": actor.batcher.batch_sizes.mean,
+        "memory_growth_mib": growth,
+        "memory_mib": resident_mib(),
+    }
+
+
+async def bare(w: Workload, turns: int) -> float:
+    """CPU milliseconds per turn of engine and environments alone."""
+    engine, envs = EmulatedEngine(w.engine, script_of(w, 1.0)), SleepingEnvs(w.env_capacity)
+    prompts, done = itertools.count(), 0
+
+    async def trajectory(prompt: int, i: int) -> None:
+        length = PROMPT_TOKENS
+        for turn in range(w.tool_calls + 1):
+            c = await engine.generate(range(length), Sampling(1 << 20), request_id=f"{GroupKey(0, prompt)}#{i}/{turn}")
+            if c.stop_reason:
+                reply = await envs.step(c.text.removeprefix("<code>").removesuffix("</code>"), step_id=turn)
+                length += len(c.token_ids) + len(reply.observation)
+
+    async def slot() -> None:
+        nonlocal done
+        while done < turns:
+            prompt = next(prompts)
+            await asyncio.gather(*(trajectory(prompt, i) for i in range(GROUP)))
+            done += GROUP * (w.tool_calls + 1)
+
+    start = Stretch()
+    await asyncio.gather(*(slot() for _ in range(LIVE // GROUP)))
+    return 1e3 * start.until_now()[0] / done
+
+
+def real_codec() -> HfCodec:
+    from openrlhf_tir.toy.tokenizer import build_tokenizer
+
+    return HfCodec(build_tokenizer())
+
+
+def measure(w: Workload, turns: int) -> dict[str, float]:
+    w = roomy(w, 100.0)
+    alone = asyncio.run(bare(w, max(6000, turns // 5)))
+    found = asyncio.run(ours(w, turns, real_codec()))
+    return {"overhead_ms_per_turn": found["cpu_ms_per_turn"] - alone, "engine_and_env_cpu_ms_per_turn": alone, **found}
+
+
+def measure_http(w: Workload, turns: int) -> dict[str, float]:
+    """The engine is slower, so that one server keeps up; its own CPU is not counted."""
+    w = replace(roomy(w, 60.0), env_capacity=256)
+    with started("benchmarks.pipeline.env", "--workers", "4096", "--max-sessions", "100000", "--max-queue", "100000") as (url, _):
+        found = asyncio.run(ours(w, turns, real_codec(), url))
+    return {"cpu_with_http_and_engine_ms_per_turn": found["cpu_ms_per_turn"], "http_turns": found["turns"]}

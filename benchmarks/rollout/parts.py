@@ -1,0 +1,97 @@
+"""Parts of `benchmarks.rollout`: one emulated rollout actor, on any clock. Real but for what sleeps.
+
+Actor = GroupRunner -> run_episode (ReTool turns) -> Batcher -> EmulatedEngine;   tools: in this process (SleepingEnvs), or EnvClient by HTTP
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from functools import lru_cache
+from typing import Any
+
+from openrlhf_tir.config import Config
+from openrlhf_tir.engines.batcher import Batcher
+from openrlhf_tir.episodes.group import GroupRunner
+from openrlhf_tir.ports import Codec
+from openrlhf_tir.protocol import StepReply
+from openrlhf_tir.simulation.emulated_engine import EmulatedEngine, Written
+from openrlhf_tir.simulation.workload import PROMPT_TOKENS, Workload
+from openrlhf_tir.types import Group, GroupKey, GroupMeta, RewardParts, Task, Trajectory, Verdict
+
+from ..pipeline.config import ENV
+from ..pipeline.engine import STOP, parse
+from ..pipeline.env import action_of
+
+KEEP = Verdict(True)
+PROMPT = "p" * PROMPT_TOKENS
+
+
+def script_of(w: Workload, scale: float) -> Callable[[str], Written]:
+    """What the emulated model writes: the workload's segments, each but the last ending in a call that says how long it takes."""
+    scripts = lru_cache(maxsize=8192)(w.script)
+
+    def script(request_id: str) -> Written:
+        key, sample, turn = parse(request_id)
+        s = scripts(key, sample)
+        cached = PROMPT_TOKENS + sum(s.segments[:turn]) + sum(s.observations[: turn - 1]) if turn else 0
+        if turn == w.tool_calls:
+            return Written(s.segments[turn], cached=cached)
+        return Written(s.segments[turn], f"<code>{action_of(s.latencies_s[turn] * scale, s.observations[turn])}{STOP}", STOP, cached)
+
+    return script
+
+
+class SleepingEnvs:
+    """Environments in this process: a call sleeps as long as its action says, at most `capacity` at once."""
+
+    def __init__(self, capacity: int) -> None:
+        self.room = asyncio.Semaphore(capacity)
+
+    @asynccontextmanager
+    async def session(self, env: str, task: dict, *, seed: int) -> AsyncIterator[SleepingEnvs]:
+        yield self
+
+    async def reset(self) -> str:
+        return ""
+
+    async def step(self, action: str, *, step_id: int) -> StepReply:
+        seconds, tokens = action.split()
+        async with self.room:
+            await asyncio.sleep(float(seconds))
+        return StepReply.model_construct(session_id="s", step_id=step_id, observation="x" * int(tokens), outcome="ok", signals={})
+
+
+class NoReward:
+    async def score(self, trajectory: Trajectory, task: Task) -> RewardParts:
+        return RewardParts(0.0, False, {})
+
+
+class CharCodec:
+    """One character, one token, at no cost: for the virtual clock and for baselines."""
+
+    def encode(self, text: str) -> list[int]:
+        return [1] * len(text)
+
+    encode_prompt = encode
+
+    def decode(self, token_ids: Any) -> str:
+        return "x" * len(token_ids)
+
+
+class Actor:
+    """One rollout actor's moving parts."""
+
+    def __init__(self, w: Workload, cfg: Config, envs: Any, scale: float, codec: Codec | None = None, engine: Any = None) -> None:
+        self.envs, self.codec = envs, codec or CharCodec()
+        self.engine = engine or EmulatedEngine(w.engine, script_of(w, scale), time_scale=scale)
+        r = cfg.rollout
+        self.batcher = Batcher(self.engine, max_wait_ms=r.max_wait_ms, max_batch=r.max_batch, max_running=cfg.max_running, max_queue=1 << 20)
+        self.runner = GroupRunner(cfg, self.batcher, self.codec, envs, NoReward(), lambda group: KEEP)
+
+    async def run(self, prompt: int) -> tuple[GroupMeta, Group]:
+        meta, group = await self.runner.run(GroupKey(0, prompt), Task(PROMPT, "", ENV))
+        if meta.failed or meta.failures:
+            raise RuntimeError(f"group {prompt} had faults: {meta.failures}")
+        return meta, group
