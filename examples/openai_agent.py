@@ -1,6 +1,6 @@
 """An agent written against the plain `openai` client, trained by openrlhf_tir: it takes tasks, talks, and says how it went.
 
-    python examples/openai_agent.py runs/my_run        # beside a training run with --rollout.agent external
+    python examples/openai_agent.py runs/my_run        # beside a training run with --rollout.agent external; ends when the run has
 
 Nothing here knows of tokens, log-probs or weights: the rollout actor records them behind the OpenAI API. The agent's one tool is a
 calculator: the model writes <calc>12*34</calc>, the next message holds the result. Put your own agent in the place of `solve`;
@@ -16,7 +16,6 @@ import re
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from itertools import count
 from pathlib import Path
 
 import httpx
@@ -24,6 +23,8 @@ from openai import OpenAI, OpenAIError
 
 MAX_TURNS = 4
 WORKERS = 16
+GONE_S = 60.0
+"""No rollout actor for so long: the run is over."""
 OPERATORS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod}
 
 
@@ -75,11 +76,13 @@ def main(run_dir: Path) -> None:
     key = os.environ.get("TIR_ENV_TOKEN", "none")
 
     def work(i: int) -> None:
-        """Actors come and go; every worker looks anew which are there."""
-        for _ in count():
+        """Actors come and go; every worker looks anew which are there, until there has been none for a while."""
+        seen = None
+        while seen is None or time.monotonic() - seen < GONE_S:
             urls = [f.read_text().strip() for f in sorted((run_dir / "endpoints").glob("rollout-*"))]
             try:
                 if urls:
+                    seen = time.monotonic()
                     serve(urls[i % len(urls)], key)
             except httpx.HTTPError:
                 pass

@@ -110,6 +110,8 @@ class Trajectory:
     finish_reason: str = ""
     stop_reason: str | int | None = None
     failed: str | None = None
+    why: str = ""
+    """Of a failed one: the fault in words, for a person."""
     reward: float | None = None
     parts: dict[str, float] = field(default_factory=dict)
 
@@ -197,6 +199,8 @@ class GroupMeta:
     prompt_tokens: int
     oldest_version: int
     failures: dict[str, int] = field(default_factory=dict)
+    why: dict[str, str] = field(default_factory=dict)
+    """An example of each fault in `failures`, in words, where it has any."""
     failed: str | None = None
     """Set when the group as a whole cannot be used; names the fault."""
     stats: dict[str, float] = field(default_factory=dict)

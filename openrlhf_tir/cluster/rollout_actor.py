@@ -53,17 +53,19 @@ class RolloutActor:
         from ..episodes.agents import Agents
         from ..episodes.group import GroupRunner
         from ..filters import build
+        from ..logs.own_log import own_log
         from ..rewards.pool import RewardPool
         from ..serving.app import build_app, serve
         from .service import RolloutService
 
+        own_log(cfg.run_dir / "logs" / f"{self.name}.log")
         self.engine = await _engine_class(cfg).start(model, cfg, index=self.index)
         r = cfg.rollout
         self.batcher = Batcher(self.engine, max_wait_ms=r.max_wait_ms, max_batch=r.max_batch, max_running=cfg.max_running, max_queue=r.max_queue)
         self.envs = EnvClient.of(cfg.env, env_urls, token=token, owner=ray.get_runtime_context().get_actor_id())
         self.rewards = RewardPool(cfg.reward)
         codec = HfCodec(AutoTokenizer.from_pretrained(model))
-        self.agents = Agents(Sessions(idle_s=r.agent_idle_s), codec, self.engine.proof.passed)
+        self.agents = Agents(Sessions(idle_s=r.agent_idle_s), codec, self.engine.proof.passed, overflow=r.agent_overflow)
         external = self.agents if r.agent == "external" else None
         self.runner = GroupRunner(cfg, self.batcher, codec, self.envs, self.rewards, build(cfg.filter), self.name, external)
         host = "127.0.0.1" if token is None else ray.util.get_node_ip_address()

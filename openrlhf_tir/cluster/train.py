@@ -28,6 +28,7 @@ from .control import followed
 from .evaluate import Figures, evaluate
 from .inputs import Inputs, TaskPrompts
 from .learner_group import LearnerDied
+from .rollout_actor import ENDPOINTS
 from .session import Session
 
 BUSY_EVERY_S = 5.0
@@ -149,6 +150,14 @@ async def _attempt(
         sampled = await evaluate(session.pool, inputs.held_out, n=n, temperature=cfg.eval.temperature, tick=alive)
         return {"eval/accuracy": sampled.accuracy, "eval/code_ratio": sampled.code_ratio}
 
+    if cfg.rollout.agent == "external":
+        urls = ", ".join(m.url for m in session.pool.members)
+        session.console.print(
+            f"rollout.agent = external: waiting for agents that take tasks (POST /agent/tasks) at {urls}; {cfg.run_dir / ENDPOINTS} lists them. "
+            "examples/openai_agent.py is one.",
+            soft_wrap=True,
+            highlight=False,
+        )
     trace = traces.Trace(cfg.run_dir / traces.FILE)
     ledger = Ledger(cfg.run_dir / LEDGER)
     with Progress(cfg.train.max_steps, session.console) as progress:

@@ -132,6 +132,11 @@ class Rollout(Section):
         "endpoints and talk to the model with an OpenAI client (docs/rollout.md)",
     )
     agent_idle_s: float = Field(600.0, gt=0, description="an external agent not heard of for so long is lost: its trajectory is failed(agent_lost)")
+    agent_overflow: Literal["fail", "cut"] = Field(
+        "fail",
+        description="an external agent that fails since its conversation is longer than the model's context: 'fail' leaves the trajectory out, "
+        "'cut' trains it as one that reached its limit, judged by the run's own reward",
+    )
     port: int = Field(0, ge=0, le=65535, description="port of the first actor's endpoint, actor i has port + i; 0: any free one")
     per_request_seeds: bool = Field(
         False, description="seed every request from (train.seed, prompt, sample, turn): same responses whatever the batching; slower"

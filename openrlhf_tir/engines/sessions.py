@@ -26,13 +26,14 @@ CURRENT: ContextVar[Session | None] = ContextVar("session", default=None)
 class Reward:
     """What an agent says at its end. `reward` None: the run's own reward judges the trajectory.
 
-    `correct` None: reward > 0. `failed` names a fault of the agent's machinery: no reward, not trained.
+    `correct` None: reward > 0. `failed` names a fault of the agent's machinery: no reward, not trained; `why` is for a person.
     """
 
     reward: float | None = None
     correct: bool | None = None
     parts: dict[str, float] = field(default_factory=dict)
     failed: str | None = None
+    why: str = ""
 
 
 class SessionGone(Exception):
@@ -51,6 +52,12 @@ class Session:
         """By an agent, of those on offer."""
         self.running = 0
         """Requests being answered."""
+        self.notes: list[str] = []
+        """What of its requests was not done as asked, each once."""
+        self.overflowed = False
+        """Whether a request was refused since its prompt and answer exceed the model's context."""
+        self._quiet = asyncio.Event()
+        self._quiet.set()
         self._idle_s = idle_s
         self._silence: asyncio.TimerHandle | None = None
 
@@ -68,12 +75,34 @@ class Session:
         """While one of its requests is answered: what the engine samples in this context is recorded here."""
         token = CURRENT.set(self)
         self.running += 1
+        self._quiet.clear()
         try:
             yield
         finally:
             self.running -= 1
+            if not self.running:
+                self._quiet.set()
             CURRENT.reset(token)
             self.alive()
+
+    async def quiet(self, timeout_s: float) -> bool:
+        """Whether nothing is being answered any more, after at most `timeout_s`.
+
+        A client has read its stream to the end some time before the server is done with it, and says its reward at once.
+        """
+        try:
+            async with asyncio.timeout(timeout_s):
+                while self.running:
+                    await self._quiet.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    def note(self, notes: list[str]) -> list[str]:
+        """Keep what was not yet said; returns that."""
+        new = [n for n in notes if n not in self.notes]
+        self.notes += new
+        return new
 
     def alive(self) -> None:
         """Something was heard of the agent: it has another `idle_s`."""
@@ -88,7 +117,7 @@ class Session:
 
     def _silent(self) -> None:
         if not self.running:
-            self.end(Reward(failed="agent_lost"))
+            self.end(Reward(failed="agent_lost", why=f"nothing was heard of it for {self._idle_s:g} s"))
 
 
 class Sessions:

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Literal
 
 import numpy as np
 
@@ -21,9 +23,13 @@ from ..types import Task, Trajectory
 class Agents:
     """Owned by a rollout actor."""
 
-    def __init__(self, sessions: Sessions, codec: Codec, proof: Callable[[np.ndarray], Awaitable[None]]) -> None:
-        """`proof`: returns once tokens of these versions may be used, raises WeightsUnverified when they never may."""
-        self.sessions, self.codec, self._proof = sessions, codec, proof
+    def __init__(self, sessions: Sessions, codec: Codec, proof: Callable[[np.ndarray], Awaitable[None]], *, overflow: Literal["fail", "cut"] = "fail") -> None:
+        """`proof`: returns once tokens of these versions may be used, raises WeightsUnverified when they never may.
+
+        `overflow`: what becomes of a trajectory whose agent gave up since the context was full: failed, or cut at its limit and judged by
+        the run's own reward.
+        """
+        self.sessions, self.codec, self._proof, self._overflow = sessions, codec, proof, overflow
         self._offers: asyncio.Queue[Session] = asyncio.Queue()
         self.offered = 0
         """Tasks that no agent has taken."""
@@ -42,8 +48,11 @@ class Agents:
         finally:
             self.sessions.close(session)
             self.offered -= not session.taken
+        if session.overflowed and self._overflow == "cut" and trajectory.model_tokens:
+            trajectory.finish_reason = "length"
+            said = replace(said, failed=None)
         if said.failed:
-            trajectory.failed = said.failed
+            trajectory.failed, trajectory.why = said.failed, said.why
         elif said.reward is not None:
             trajectory.reward = said.reward
             trajectory.parts |= said.parts | {"correct": float(said.reward > 0 if said.correct is None else said.correct)}
@@ -54,7 +63,7 @@ class Agents:
         trajectory = session.trace.trajectory(index, self.codec)
         await self._proof(trajectory.versions)
         if not trajectory.model_tokens:
-            trajectory.failed = "agent_silent"
+            trajectory.failed, trajectory.why = "agent_silent", "the agent ended without asking the model for anything"
         return trajectory
 
     async def take(self, wait_s: float, *, override_sampling: bool = False) -> Session | None:

@@ -30,6 +30,9 @@ from .episode import Limits, run_episode
 from .group_meta import describe, failed_as
 from .turns import make
 
+WHY_CHARS = 500
+"""Of a fault's words that travel with its trajectory."""
+
 
 class Envs(Protocol):
     def session(self, env: str, task: dict, *, seed: int) -> EnvSession:
@@ -155,7 +158,7 @@ class GroupRunner:
                 traj.reward, correct, parts = await self.rewards.score(traj, g.task)
                 traj.parts |= {"correct": float(correct), **parts}
         except InfraError as e:
-            traj.failed = e.reason
+            traj.failed, traj.why = e.reason, str(e)[:WHY_CHARS]
         g.each(traj)
         return traj
 

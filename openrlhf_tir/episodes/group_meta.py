@@ -31,6 +31,7 @@ def describe(group: Group, *, prompt_tokens: int, verdict: Verdict, failed: str 
         prompt_tokens=prompt_tokens,
         oldest_version=min(versions, default=-1),
         failures=dict(Counter(t.failed for t in group.trajectories if t.failed)),
+        why={t.failed: t.why for t in group.trajectories if t.failed and t.why},
         failed=failed,
         stats=means(valid),
         actor=actor,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -19,6 +20,9 @@ from ..types import GroupMeta, PublishReport, StepReport
 from .bias_meter import SelectionMeter
 from .budget import Budget
 
+log = logging.getLogger(__name__)
+MAX_EXPLAINED = 100
+"""Faults that are told in words, over a run."""
 TRACKS = {"step": "learner", "push": "weights", "drain": "weights", "checkpoint": "ckpt", "evaluate": "eval"}
 METRICS = {
     "wait for replay": "replay_wait_s",
@@ -43,6 +47,7 @@ class Observer:
         self.selection = SelectionMeter()
         self._last_step = time.monotonic()
         self._before: list[GroupMeta] = []
+        self._explained: set[tuple[str, str]] = set()
         self._reset()
 
     def _reset(self) -> None:
@@ -74,8 +79,16 @@ class Observer:
         if meta is not None:
             for reason, n in meta.failures.items():
                 self._ends[f"trajectories_failed/{reason}"] += n
+            self._explain(meta)
             if failed is None:
                 self._groups.append(meta)
+
+    def _explain(self, meta: GroupMeta) -> None:
+        """A fault's own words, once for each: thousands of trajectories may fail of one cause."""
+        for reason, words in meta.why.items():
+            if (reason, words) not in self._explained and len(self._explained) < MAX_EXPLAINED:
+                self._explained.add((reason, words))
+                log.warning("a trajectory of group %s failed (%s): %s", meta.key, reason, words)
 
     def pushed(self, report: PublishReport) -> None:
         self._canary = report.canary_max_diff

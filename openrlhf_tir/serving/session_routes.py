@@ -10,22 +10,32 @@ DELETE /sessions/{id}                gives it up
 
 from __future__ import annotations
 
+import json
 import logging
+from contextlib import suppress
 from typing import Any
 
 from fastapi import APIRouter, FastAPI, HTTPException, Request, Response
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ..engines.session_trace import AGENT_FACTS
 from ..engines.sessions import Reward, Session, SessionGone
 from ..episodes.agents import Agents
+from ..episodes.group import WHY_CHARS
 from .groups import trajectory_json
 from .guard import Slots
+from .session_requests import policy_request
 
 log = logging.getLogger(__name__)
 MAX_WAIT_S = 60.0
+QUIET_S = 30.0
+"""How long a reward waits for requests of its session that are still being answered."""
+OVERFLOW = b"maximum context length"
+"""What vLLM says of a request whose prompt and answer are longer than the model takes."""
+LOOKED_AT_BYTES = 1 << 16
+"""Of a refusal's body."""
 
 
 class TakeTask(BaseModel):
@@ -67,6 +77,7 @@ class SessionEnd(BaseModel):
     chains: int = Field(description="1 when every prompt went on from the tokens before it; only the longest chain is trained")
     model_tokens: int = Field(description="sampled tokens of that chain")
     untrained_tokens: int = Field(description="sampled tokens of the others")
+    notes: list[str] = Field(description="what of its requests was not done as asked")
     trajectory: dict[str, Any] | None = Field(None, description="of a session without a task")
 
 
@@ -76,7 +87,9 @@ def session_routes(app: FastAPI, agents: Agents, vllm_app: ASGIApp, slots: Slots
 
     @app.exception_handler(SessionGone)
     async def gone(request: Request, e: SessionGone) -> JSONResponse:
-        return JSONResponse({"detail": str(e)}, status_code=404)
+        """OpenAI's shape of an error, so that its clients show the message; `detail` for those of the other routes."""
+        said = str(e)
+        return JSONResponse({"error": {"message": said, "type": "NotFoundError", "param": None, "code": "session_gone"}, "detail": said}, status_code=404)
 
     def info(session: Session, request: Request) -> dict[str, str]:
         return {"session_id": session.id, "base_url": f"{request.base_url}sessions/{session.id}/v1"}
@@ -109,30 +122,34 @@ def session_routes(app: FastAPI, agents: Agents, vllm_app: ASGIApp, slots: Slots
     async def reward(session_id: str, body: RewardRequest):
         """End the session. Of a task: its trajectory enters the group and is trained; else it is in the answer."""
         session = agents.sessions.get(session_id)
-        if session.running:
-            raise HTTPException(409, f"{session.running} requests of session {session_id!r} are still being answered. Await them, then post the reward.")
+        if not await session.quiet(QUIET_S):
+            raise HTTPException(
+                409, f"{session.running} requests of session {session_id!r} were still being answered {QUIET_S:g} s later. Await them, then post the reward."
+            )
         trajectory = session.trace.trajectory(0, agents.codec)
         if session.task is None:
             trajectory = await agents.finish(session)
             trajectory.reward = body.reward
             trajectory.parts |= body.parts
         if body.failed:
-            log.warning("an agent failed: %s", body.failed)
-        session.end(Reward(body.reward, body.correct, body.parts, "agent_failed" if body.failed else None))
+            log.warning("an agent failed at %r: %s", session.task.prompt[:80] if session.task else session_id, body.failed)
+        failed = "agent_failed" if body.failed else None
+        session.end(Reward(body.reward, body.correct, body.parts, failed, (body.failed or "")[:WHY_CHARS]))
         facts = {name: int(trajectory.parts[name]) for name in AGENT_FACTS}
-        return {**facts, "model_tokens": trajectory.model_tokens, "trajectory": trajectory_json(trajectory) if session.task is None else None}
+        recorded = trajectory_json(trajectory) if session.task is None else None
+        return {**facts, "model_tokens": trajectory.model_tokens, "notes": session.notes, "trajectory": recorded}
 
     @router.delete("/sessions/{session_id}", status_code=204)
     async def give_up(session_id: str) -> None:
         """The session's trajectory is failed, not trained."""
-        agents.sessions.get(session_id).end(Reward(failed="agent_gave_up"))
+        agents.sessions.get(session_id).end(Reward(failed="agent_gave_up", why="its agent deleted the session"))
 
     app.include_router(router)
     app.mount("/sessions/{session_id}/v1", _Recorded(agents, vllm_app))
 
 
 class _Recorded:
-    """vLLM's app below /sessions/{id}: the same request, known to belong to the session."""
+    """vLLM's app below /sessions/{id}: the same request, known to belong to the session and made one that the policy can answer freely."""
 
     def __init__(self, agents: Agents, vllm_app: ASGIApp) -> None:
         self.agents, self.vllm_app = agents, vllm_app
@@ -140,5 +157,46 @@ class _Recorded:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         session = self.agents.sessions.get(scope["path_params"]["session_id"])
         path = scope["path"].removeprefix(f"/sessions/{session.id}")
+        scope = {**scope, "path": path, "raw_path": path.encode(), "root_path": "", "path_params": {}}
         with session.request():
-            await self.vllm_app({**scope, "path": path, "raw_path": path.encode(), "root_path": "", "path_params": {}}, receive, send)
+            if scope["method"] == "POST":
+                scope, receive = await _freed(session, scope, receive)
+            await self.vllm_app(scope, receive, _watched(session, send))
+
+
+async def _freed(session: Session, scope: Scope, receive: Receive) -> tuple[Scope, Receive]:
+    """The request with its body as `policy_request` makes it. What is no JSON object goes on as it came: vLLM's app says what is wrong."""
+    body = await Request(scope, receive).body()
+    with suppress(ValueError):
+        if isinstance(asked := json.loads(body), dict):
+            request, notes = policy_request(asked)
+            for note in session.note(notes):
+                log.warning("session %s: %s", session.id, note)
+            body = json.dumps(request).encode()
+    headers = [(k, v) for k, v in scope["headers"] if k != b"content-length"]
+    first = True
+
+    async def replayed() -> Message:
+        nonlocal first
+        if first:
+            first = False
+            return {"type": "http.request", "body": body, "more_body": False}
+        return await receive()
+
+    return {**scope, "headers": [*headers, (b"content-length", str(len(body)).encode())]}, replayed
+
+
+def _watched(session: Session, send: Send) -> Send:
+    """Passes everything on, and notices a refusal because the context is full."""
+    refused, seen = False, b""
+
+    async def pass_on(message: Message) -> None:
+        nonlocal refused, seen
+        if message["type"] == "http.response.start":
+            refused = message["status"] == 400
+        elif refused and len(seen) < LOOKED_AT_BYTES:
+            seen += message.get("body", b"")
+            session.overflowed = session.overflowed or OVERFLOW in seen
+        await send(message)
+
+    return pass_on

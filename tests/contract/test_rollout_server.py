@@ -9,14 +9,16 @@ import httpx
 import numpy as np
 import pytest
 from fastapi import FastAPI
-from starlette.responses import PlainTextResponse
+from starlette.responses import JSONResponse, PlainTextResponse
 from starlette.routing import Route
 
 from openrlhf_tir.engines.batcher import Batcher
 from openrlhf_tir.engines.sessions import CURRENT, Sessions
 from openrlhf_tir.episodes.agents import Agents
 from openrlhf_tir.errors import ConfigError, EngineError
+from openrlhf_tir.serving import session_routes
 from openrlhf_tir.serving.app import ServerLimits, build_app, serve
+from openrlhf_tir.serving.session_requests import REQUIRED, STOP, STRICT
 from openrlhf_tir.types import Completion, Sampling, Segment, Task, ToolCall, Trajectory
 
 TOKEN = "s3cret"
@@ -48,6 +50,7 @@ class FakeService:
         self.gate = asyncio.Event()
         self.gate.set()
         self.paused, self.given_up, self.fails, self.hold_at, self.asked = False, 0, False, None, []
+        self.bodies: list[dict] = []
         self.queue = Batcher(self, max_queue=1000)
 
     def admit(self, request):
@@ -100,7 +103,10 @@ async def client(service):
     async def complete(request):
         """Samples what it is told, as vLLM's app would through the engine."""
         body = await request.json()
+        service.bodies.append(body)
         await service.gate.wait()
+        if body.get("overflow"):
+            return JSONResponse({"error": {"message": "This model's maximum context length is 8 tokens."}}, 400)
         ids = np.array(body["sampled"], np.int32)
         if session := CURRENT.get():
             session.record(body["prompt"], Completion(ids, np.full(len(ids), -0.5, np.float32), np.full(len(ids), 3, np.int32), "x", "stop"))
@@ -304,7 +310,7 @@ async def test_an_external_agent_takes_a_task_asks_and_is_rewarded(client, servi
     trace = (await client.get(f"/sessions/{task['session_id']}")).json()
     assert [(s["source"], s["token_ids"]) for s in trace["segments"]] == [("model", [2]), ("env", [9]), ("model", [3])]
     end = (await client.post(f"/sessions/{task['session_id']}/reward", json={"reward": 0.5, "parts": {"steps": 2}})).json()
-    assert end == {"requests": 2, "chains": 1, "model_tokens": 2, "untrained_tokens": 0, "trajectory": None}
+    assert end == {"requests": 2, "chains": 1, "model_tokens": 2, "untrained_tokens": 0, "notes": [], "trajectory": None}
     t = await running
     assert (t.index, t.reward, t.token_ids.tolist(), t.versions.tolist()) == (4, 0.5, [2, 9, 3], [3, -1, 3])
 
@@ -316,18 +322,87 @@ async def test_requests_outside_the_session_are_not_in_its_trace(client, service
     assert (end["requests"], end["trajectory"]["failed"], end["trajectory"]["reward"]) == (0, "agent_silent", 1.0)
 
 
-async def test_a_reward_while_a_request_is_being_answered_is_409(client, service):
+async def _being_answered(client, service) -> tuple[dict, asyncio.Task]:
+    """An open session, and a request of it that the service holds back."""
     session = (await client.post("/sessions", json={})).json()
     service.gate.clear()
     asking = asyncio.create_task(client.post(f"{session['base_url']}/completions", json={"prompt": [0], "sampled": [1]}))
     async with asyncio.timeout(5):
         while not service.agents.sessions.get(session["session_id"]).running:
             await asyncio.sleep(0.01)
+    return session, asking
+
+
+async def test_a_reward_waits_for_the_request_that_is_being_answered(client, service):
+    """A client that has read its stream to the end posts the reward before the server is done with the request."""
+    session, asking = await _being_answered(client, service)
+    reward = asyncio.create_task(client.post(f"/sessions/{session['session_id']}/reward", json={"reward": 1.0}))
+    await client.get("/health")
+    assert not reward.done()
+    service.gate.set()
+    assert (await reward).json()["requests"] == 1 and (await asking).status_code == 200
+
+
+async def test_a_reward_whose_request_never_ends_is_409_and_the_session_stays_open(client, service, monkeypatch):
+    monkeypatch.setattr(session_routes, "QUIET_S", 0.05)
+    session, asking = await _being_answered(client, service)
     refused = await client.post(f"/sessions/{session['session_id']}/reward", json={"reward": 1.0})
     assert refused.status_code == 409 and "1 requests" in refused.json()["detail"]
     service.gate.set()
     await asking
     assert (await client.post(f"/sessions/{session['session_id']}/reward", json={"reward": 1.0})).json()["requests"] == 1
+
+
+async def test_why_an_agent_failed_travels_with_its_trajectory(client, service):
+    running = asyncio.create_task(service.agents.run(Task("q", ""), 0))
+    task = (await client.post("/agent/tasks", json={})).json()
+    await client.post(f"{task['base_url']}/completions", json={"prompt": [0], "sampled": [1]})
+    await client.post(f"/sessions/{task['session_id']}/reward", json={"failed": "KeyError: 'answer'"})
+    t = await running
+    assert (t.failed, t.why, t.reward) == ("agent_failed", "KeyError: 'answer'", None)
+
+
+async def test_what_a_framework_asks_for_by_default_is_served_and_what_was_changed_is_said(client, service):
+    """Strict tools and a tool_choice would bend the distribution; a stop text that is cut off breaks the chain."""
+    session = (await client.post("/sessions", json={})).json()
+    tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}, "strict": True}}
+    asked = {"prompt": [0], "sampled": [1], "tools": [tool], "tool_choice": "required", "stop": ["\n"]}
+    await client.post(f"{session['base_url']}/completions", json=asked)
+    served = service.bodies[-1]
+    assert served["tools"] == [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}]
+    assert (served["tool_choice"], served["stop"], served["include_stop_str_in_output"]) == ("auto", ["\n"], True)
+    await client.post(f"{session['base_url']}/completions", json=asked)
+    end = (await client.post(f"/sessions/{session['session_id']}/reward", json={})).json()
+    assert end["notes"] == [STRICT, REQUIRED, STOP]
+
+
+async def test_a_request_outside_a_session_is_left_as_it_is(client, service):
+    await client.post("/v1/completions", json={"prompt": [0], "sampled": [1], "stop": ["x"]})
+    assert "include_stop_str_in_output" not in service.bodies[-1]
+
+
+@pytest.mark.parametrize("overflow", ["fail", "cut"])
+async def test_a_conversation_longer_than_the_context_fails_or_is_cut_as_configured(client, service, overflow):
+    service.agents._overflow = overflow
+    running = asyncio.create_task(service.agents.run(Task("q", ""), 0))
+    task = (await client.post("/agent/tasks", json={})).json()
+    await client.post(f"{task['base_url']}/completions", json={"prompt": [0], "sampled": [1]})
+    refused = await client.post(f"{task['base_url']}/completions", json={"overflow": True})
+    assert refused.status_code == 400
+    await client.post(f"/sessions/{task['session_id']}/reward", json={"failed": "BadRequestError"})
+    t = await running
+    if overflow == "fail":
+        assert (t.failed, t.reward) == ("agent_failed", None)
+    else:  # no reward of its own: the run's judges it
+        assert (t.failed, t.reward, t.finish_reason, t.token_ids.tolist()) == (None, None, "length", [1])
+
+
+async def test_an_ended_session_answers_in_the_shape_that_openais_clients_read(client, service):
+    session = (await client.post("/sessions", json={})).json()
+    await client.post(f"/sessions/{session['session_id']}/reward", json={})
+    reply = await client.post(f"{session['base_url']}/completions", json={"prompt": [0], "sampled": [1]})
+    assert reply.status_code == 404
+    assert reply.json()["error"]["message"] == reply.json()["detail"] and reply.json()["error"]["type"] == "NotFoundError"
 
 
 async def test_an_ended_session_is_404_for_requests_rewards_and_questions(client, service):

@@ -23,6 +23,7 @@ from openrlhf_tir.learner.balance import assign_ranks
 from openrlhf_tir.learner.rows import local_samples
 from openrlhf_tir.pipeline.observer import rollout_metrics
 from openrlhf_tir.serving.app import build_app, serve
+from openrlhf_tir.serving.session_requests import STOP
 from openrlhf_tir.types import KEEP, BatchItem, GroupKey, RewardParts, Task, TrainBatch
 
 from .conftest import tiny_config
@@ -149,6 +150,18 @@ async def test_an_edited_history_starts_a_new_chain_and_wrong_tokens_are_never_r
     t = end["trajectory"]
     assert "something" in make_tokenizer().decode(t["prompt_ids"])
     assert len(t["segments"]) == 1 and worst(t) <= TOLERANCE
+
+
+async def test_a_stop_string_does_not_break_the_chain(http, session):
+    """The stop text was sampled: it stays in the answer, so the next prompt holds it and goes on from it."""
+    path, client = session
+    first = await client.chat.completions.create(model="policy", messages=[{"role": "user", "content": "hi"}], max_tokens=6, seed=0)
+    stop = first.choices[0].message.content[3]
+    messages = await converse(client, 3, stop=[stop])
+    end = await ended(http, path)
+    assert messages[1]["content"].endswith(stop) and len(messages[1]["content"]) <= 4
+    assert (end["requests"], end["chains"]) == (4, 2) and worst(end["trajectory"]) <= TOLERANCE
+    assert end["notes"] == [STOP]
 
 
 async def test_completions_by_token_ids_go_on_from_what_was_sampled(http, session):
