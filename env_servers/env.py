@@ -2,6 +2,7 @@
 
 One instance lives as long as one session; its steps come one at a time. `step` may be cancelled at any await (the deadline, a
 closed session): release resources in `finally`. An exception it raises becomes outcome `env_error` and never reaches the model.
+What `reset` raises of `MALFORMED_TASK` is the caller's mistake: HTTP 422, which no client tries again.
 """
 
 from __future__ import annotations
@@ -10,6 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from openrlhf_tir.protocol import Outcome
+
+MALFORMED_TASK = (ValueError, TypeError, LookupError, OverflowError)
+"""What reading a task raises by itself when a field is missing or of the wrong kind: int("abc"), task["label"], float(None)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +32,7 @@ class Env:
     """Base class: override `step`, and `reset` or `close` where there is something to do."""
 
     async def reset(self, task: dict[str, Any], seed: int) -> str:
-        """Start on `task`; return the first observation ("" when the prompt says it all)."""
+        """Start on `task`; return the first observation ("" when the prompt says it all). Raises MALFORMED_TASK for one it cannot take."""
         return ""
 
     async def step(self, action: str, deadline_s: float) -> Step:

@@ -18,6 +18,9 @@ from pathlib import Path
 import uvicorn
 from fastapi import FastAPI
 
+from openrlhf_tir.http_guard.connections import ConnectionLimits, uvicorn_options
+from openrlhf_tir.http_guard.guard import BodyLimits
+
 from . import logs
 from .serving import ServingConfig
 
@@ -38,13 +41,20 @@ def add_serving_flags(parser: argparse.ArgumentParser, *, workers: int) -> None:
     add("--max-queue", type=int, default=256, help="executions that may wait for a worker; more get 429 (default: %(default)s)")
     add("--max-sessions", type=int, default=4096, help="open sessions; more get 429 (default: %(default)s)")
     add("--session-ttl", type=float, default=3600.0, metavar="S", help="close a session unused for S seconds (default: %(default)s)")
+    c = ConnectionLimits()
+    add("--max-connections", type=int, default=c.max_connections, metavar="N", help="open connections; more get 429 (default: %(default)s)")
+    header = "close a connection that sends no whole request header for S seconds (default: %(default)s)"
+    add("--header-timeout", type=float, default=c.header_timeout_s, metavar="S", help=header)
+    add("--body-timeout", type=float, default=BodyLimits().body_timeout_s, metavar="S", help="refuse a body that takes longer (default: %(default)s)")
     add("--drain", type=float, default=30.0, metavar="S", help="on SIGTERM let running steps finish for S seconds (default: %(default)s)")
     logs.add_log_flags(parser)
     add("--die-with-parent", type=int, metavar="PID", help="stop when the process PID, which started this one, is gone, however and whenever it went (Linux)")
 
 
 def serving_config(args: argparse.Namespace, *, env: str, action: str, **fields) -> ServingConfig:
-    """The flags above as a config; `fields` are the environment's own. Exits when the token is missing."""
+    """The flags above as a config; `fields` are the environment's own. Exits when the token is missing, or a limit lets nobody in."""
+    if args.max_connections < 1 or not args.header_timeout > 0 or not args.body_timeout > 0:
+        sys.exit("--max-connections, --header-timeout and --body-timeout must be above 0: nobody could ask anything.")
     return ServingConfig(
         env=env,
         action=action,
@@ -54,6 +64,8 @@ def serving_config(args: argparse.Namespace, *, env: str, action: str, **fields)
         session_ttl_s=args.session_ttl,
         server_url=args.server_url,
         token=token_for(args.host),
+        bodies=BodyLimits(body_timeout_s=args.body_timeout),
+        connections=ConnectionLimits(max_connections=args.max_connections, header_timeout_s=args.header_timeout),
         **fields,
     )
 
@@ -86,7 +98,13 @@ def serve(app: FastAPI, args: argparse.Namespace) -> None:
     socks = [socket.socket(fileno=int(fd)) for fd in args.listen_fds.split(",")] if args.listen_fds else [bind(args.host, args.port)]
     url = base_url(args.host, socks[-1].getsockname()[1])
     config = uvicorn.Config(
-        app, log_config=None, log_level="warning", access_log=False, timeout_graceful_shutdown=max(1, round(args.drain)), timeout_keep_alive=75
+        app,
+        log_config=None,
+        log_level="warning",
+        access_log=False,
+        ws="none",
+        timeout_graceful_shutdown=max(1, round(args.drain)),
+        **uvicorn_options(app.state.connections),
     )
     _Server(config, None if args.listen_fds else args.port_file, url).run(sockets=socks)
 

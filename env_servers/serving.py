@@ -4,7 +4,10 @@
 
 Every step has its own deadline, from receipt; what waits for a place counts. A missed deadline is outcome `timeout`, an exception
 of the environment `env_error`; both are remembered like any reply. A full queue is 429 with Retry-After (in a batch: outcome
-`capacity` with signals["retry_after_s"]) and is not remembered. 404: no such session. 409: an id used for something else. 503: draining.
+`capacity` with signals["retry_after_s"]) and is not remembered. 404: no such session. 409: an id used for something else. 422: a request,
+or a task, that is malformed. 503: draining.
+
+A client that hangs up gives up a step that has not begun; one that runs goes on to its end, where a retry with the same id finds it.
 """
 
 from __future__ import annotations
@@ -13,17 +16,20 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from fastapi import FastAPI, HTTPException, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 
+from openrlhf_tir.http_guard.connections import ConnectionLimits
+from openrlhf_tir.http_guard.guard import BodyLimits, Guard
+from openrlhf_tir.http_guard.json_body import answer_malformed
+from openrlhf_tir.http_guard.leaving import answer_leavers, unless_client_leaves
 from openrlhf_tir.protocol import EnvSchema, Health, Outcome, ResetReply, ResetRequest, StepReply, StepRequest
 
 from .admission import Admission, CapacityFull
-from .env import Env
-from .guard import Guard
+from .env import MALFORMED_TASK, Env
 from .metrics import ServerMetrics
 from .sessions import Conflict, NoSession, Session, Sessions
 
@@ -48,7 +54,8 @@ class ServingConfig:
     kept_replies: int = 32
     """Cached replies per session: how far back a step_id can be retried."""
     reset_timeout_s: float = 60.0
-    max_body_bytes: int = 4 << 20
+    bodies: BodyLimits = field(default_factory=BodyLimits)
+    connections: ConnectionLimits = field(default_factory=ConnectionLimits)
     max_batch: int = 1024
     server_url: str | None = None
     """Own base URL, told by /reset; None: the client stays with the URL it used."""
@@ -76,6 +83,7 @@ class EnvService:
             return _reply(request, outcome="timeout")
         except asyncio.CancelledError:
             if asyncio.current_task().cancelling():
+                session.leave(request.step_id)
                 raise
             raise NoSession(f"session {request.session_id!r} was closed while step {request.step_id} ran") from None
 
@@ -95,6 +103,7 @@ class EnvService:
         try:
             async with asyncio.timeout_at(give_up) as deadline:
                 async with session.serial, self.admission.slot():
+                    session.begin(request.step_id)
                     step = await session.env.step(request.action, give_up - clock())
             reply = StepReply(
                 session_id=request.session_id,
@@ -106,6 +115,7 @@ class EnvService:
                 outcome=step.outcome,
                 signals=step.signals,
             )
+            reply.model_dump_json()  # what cannot be sent (half of a surrogate pair, an object) is the environment's fault as well
         except CapacityFull as e:
             self._note(session, request, "capacity", clock() - start, error=e.reason)
             raise
@@ -160,7 +170,10 @@ def create_env_app(
 
     app = FastAPI(title=f"environment {config.env}", lifespan=lifespan, docs_url=None, redoc_url=None)
     app.state.service = service
-    app.add_middleware(Guard, token=config.token, max_body_bytes=config.max_body_bytes)
+    app.state.connections = config.connections
+    app.add_middleware(Guard, token=config.token, limits=config.bodies)
+    answer_malformed(app)
+    answer_leavers(app)
     _answer_errors(app)
 
     @app.post("/reset")
@@ -172,14 +185,16 @@ def create_env_app(
                 session, observation = await service.sessions.open(body)
         except (CapacityFull, Conflict):
             raise
+        except MALFORMED_TASK as e:
+            raise HTTPException(422, f"task: {type(e).__name__}: {e}") from e
         except Exception as e:  # as in _execute: the environment's own failure
             log.exception("the environment failed in reset", extra={"env": config.env, "session": body.session_id})
             raise HTTPException(500, f"env_error: reset failed with {type(e).__name__}: {e}") from e
         return ResetReply(session_id=session.id, observation=observation, server=config.server_url)
 
     @app.post("/step")
-    async def step(body: StepRequest) -> StepReply:
-        return await service.step(body)
+    async def step(body: StepRequest, request: Request) -> StepReply:
+        return await unless_client_leaves(request.receive, service.step(body))
 
     @app.post("/step_batch")
     async def step_batch(body: list[StepRequest]) -> StreamingResponse:
@@ -192,8 +207,9 @@ def create_env_app(
                 for finished in asyncio.as_completed(tasks):
                     yield (await finished).model_dump_json().encode() + b"\n"
             finally:
-                for task in tasks:  # the caller went away; executions go on in their sessions, where a retry finds them
+                for task in tasks:  # the caller went away: as for a single step
                     task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
 
         return StreamingResponse(lines(), media_type="application/x-ndjson")
 

@@ -6,6 +6,7 @@
         id still running           waits for that result
         id answered                the cached reply
         id with another action     Conflict
+    Session.leave(id)              a caller hung up: what no other caller waits for and has not begun is dropped, as if never asked
 
 A session unused for `ttl_s` is closed by `expire`. At `cap` sessions a new one is refused (CapacityFull), never an old one evicted.
 """
@@ -18,7 +19,6 @@ import uuid
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from openrlhf_tir.protocol import ResetRequest, StepReply, StepRequest
 
@@ -36,9 +36,13 @@ class Conflict(Exception):
     """The same id was used for something else before."""
 
 
-class _Answer(NamedTuple):
+@dataclass(eq=False, slots=True)
+class _Answer:
     action: str
     task: asyncio.Task[StepReply]
+    callers: int = 0
+    begun: bool = False
+    """It holds a place: it may have changed something, so it runs once, to its end."""
 
 
 @dataclass(eq=False, slots=True)
@@ -65,7 +69,20 @@ class Session:
             task.add_done_callback(lambda t: self._settle(request.step_id, t, keep))
         elif answer.action != request.action:
             raise Conflict(f"step_id {request.step_id} of this session was used for another action. Count step_id up for every new action.")
-        return await asyncio.shield(answer.task)
+        answer.callers += 1
+        try:
+            return await asyncio.shield(answer.task)
+        finally:
+            answer.callers -= 1
+
+    def begin(self, step_id: int) -> None:
+        """The step has its place and runs from now on."""
+        self.answers[step_id].begun = True
+
+    def leave(self, step_id: int) -> None:
+        answer = self.answers.get(step_id)
+        if answer is not None and not answer.callers and not answer.begun:
+            answer.task.cancel()
 
     def _settle(self, step_id: int, task: asyncio.Task[StepReply], keep: int) -> None:
         if task.cancelled() or task.exception() is not None:

@@ -11,6 +11,7 @@
     |  |- EngineError         the rollout engine failed
     |  |  |- EngineGone       its process died
     |  |- QueueFull           a rollout actor has no room; says when to try again
+    |  |- RequestRefused      the engine is well and has no answer to this request (too long, beyond the vocabulary)
     |  |- TokenDrift          a trajectory's tokens do not say what its text says
     |  |- VerifierError       the answer checker died or missed its deadline
     |  |- WeightsUnverified   a weight push could not be proved to have landed
@@ -73,6 +74,10 @@ class QueueFull(InfraError):
 
     def __str__(self) -> str:
         return self.args[0]
+
+
+class RequestRefused(InfraError):
+    reason = "request_refused"
 
 
 class TokenDrift(InfraError):

@@ -23,7 +23,8 @@ class Engine(Protocol):
     async def generate(self, token_ids: Sequence[int], sampling: Sampling, *, request_id: str) -> Completion:
         """Continue `token_ids`. Stop strings are included in the text; the log-probs are the sampler's, at temperature 1.
 
-        Raises EngineError when the engine cannot answer. `Completion.versions` names, per token, the weights that sampled it.
+        Raises EngineError when the engine cannot answer, RequestRefused when no engine could. `Completion.versions` names, per token,
+        the weights that sampled it.
         """
 
 

@@ -34,7 +34,7 @@ class _Wire(BaseModel):
 
 class ResetRequest(_Wire):
     task: dict[str, Any] = Field(default_factory=dict, description="what the environment needs to know of the problem")
-    seed: int = 0
+    seed: int = Field(default=0, ge=-(1 << 63), lt=1 << 64)
     session_id: str | None = Field(default=None, max_length=128, description="chosen by the client, so that a retry is idempotent")
 
 
@@ -46,7 +46,7 @@ class ResetReply(_Wire):
 
 class StepRequest(_Wire):
     session_id: str = Field(max_length=128)
-    step_id: int = Field(ge=0, description="counts up within a session; the same id again returns the cached reply")
+    step_id: int = Field(ge=0, lt=1 << 53, description="counts up within a session; the same id again returns the cached reply")
     action: str
     deadline_s: float = Field(gt=0, le=3600, description="seconds until the caller gives up, from receipt")
 

@@ -52,6 +52,14 @@ class Sampling:
     seed: int | None = None
 
 
+class EngineBounds(NamedTuple):
+    """What no request to an engine may exceed."""
+
+    vocab_size: int
+    max_model_len: int
+    """Tokens of prompt and answer together."""
+
+
 @dataclass(frozen=True, slots=True)
 class Completion:
     """What an engine returns. All arrays [T]; `text` is the decoded tokens, cut right after a matched stop string."""

@@ -16,6 +16,8 @@ class EchoEnv(Env):
 
     async def reset(self, task: dict, seed: int) -> str:
         self._delay_s = float(task.get("delay_s", 0.0))
+        if not 0 <= self._delay_s <= 3600:
+            raise ValueError(f'task["delay_s"] is {self._delay_s}. Send 0 to 3600 seconds.')
         return str(task.get("greeting", ""))
 
     async def step(self, action: str, deadline_s: float) -> Step:

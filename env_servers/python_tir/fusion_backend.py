@@ -9,6 +9,7 @@ The API does not tell that code failed to compile: an uncaught SyntaxError that 
 from __future__ import annotations
 
 import base64
+import binascii
 from collections.abc import Mapping
 
 import aiohttp
@@ -18,11 +19,13 @@ from env_servers.admission import CapacityFull
 
 from .limits import Limits
 from .observation import MEMORY_LIMIT
-from .run_code import OUTPUT_LIMIT, CommandRunResult, RunCodeReply, RunCodeRequest
+from .run_code import LEAST_MEMORY_MB, LEAST_TIMEOUT_S, OUTPUT_LIMIT, CommandRunResult, RunCodeReply, RunCodeRequest
 from .sandbox import Execution, Killed, Sandbox, SandboxError, Snippet
 
 GRACE_S = 5.0
 """How much longer than the snippet's time the server is waited for."""
+REPLY_BYTES = 64 << 20
+MOST_RETRY_AFTER_S = 60
 _KILLED: dict[str, Killed] = {MEMORY_LIMIT: "memory", OUTPUT_LIMIT: "output_flood"}
 
 
@@ -41,8 +44,8 @@ class FusionSandbox(Sandbox):
         request = RunCodeRequest(
             code=snippet.code,
             language="python",
-            run_timeout=limits.code_timeout_s,
-            memory_limit_MB=limits.memory_bytes >> 20,
+            run_timeout=max(LEAST_TIMEOUT_S, limits.code_timeout_s),
+            memory_limit_MB=max(LEAST_MEMORY_MB, limits.memory_bytes >> 20),
             stdin=snippet.stdin.decode("utf-8", "surrogatepass"),
             files={path: base64.b64encode(content).decode() for path, content in snippet.files.items()},
             fetch_files=list(snippet.fetch),
@@ -50,7 +53,11 @@ class FusionSandbox(Sandbox):
         reply = await self._post(request, limits)
         if reply.run_result is None or reply.status == "SandboxError":
             raise SandboxError(f"{self.url} failed: {reply.message or 'no reason given'}")
-        return _execution(reply.run_result, {path: base64.b64decode(content) for path, content in reply.files.items()}, limits)
+        try:
+            files = {path: base64.b64decode(content) for path, content in reply.files.items()}
+        except (binascii.Error, ValueError) as e:
+            raise SandboxError(f"{self.url} sent a file that is no base64: {e}") from None
+        return _execution(reply.run_result, files, limits)
 
     async def _post(self, request: RunCodeRequest, limits: Limits) -> RunCodeReply:
         if self._http is None:
@@ -58,12 +65,16 @@ class FusionSandbox(Sandbox):
         timeout = aiohttp.ClientTimeout(total=limits.code_timeout_s + limits.start_timeout_s + GRACE_S)
         try:
             async with self._http.post(self.url, json=request.model_dump(), timeout=timeout) as response:
-                body = await response.read()
+                body = await response.content.read(REPLY_BYTES + 1)
+                while len(body) <= REPLY_BYTES and (more := await response.content.read(REPLY_BYTES + 1 - len(body))):
+                    body += more
         except (aiohttp.ClientError, TimeoutError) as e:
             raise SandboxError(f"{self.url} does not answer ({type(e).__name__}: {e}). Is the server up?") from e
         if response.status == 429:
             after = response.headers.get("Retry-After", "")
-            raise CapacityFull(f"{self.url} is full", int(after) if after.isdigit() else 1)
+            raise CapacityFull(f"{self.url} is full", min(MOST_RETRY_AFTER_S, int(after)) if after.isascii() and after.isdigit() and len(after) < 6 else 1)
+        if len(body) > REPLY_BYTES:
+            raise SandboxError(f"{self.url} sent more than {REPLY_BYTES >> 20} MiB. Ask for less output, or for fewer files.")
         if response.status != 200:
             raise SandboxError(f"{self.url} answered HTTP {response.status}: {body[:200]!r}")
         try:

@@ -7,20 +7,26 @@ status              SandboxError if anything is Error, its stderr as message; Fa
 
 Unlike the original, output is read while the code runs: much of it neither blocks the code nor gets lost. At the server's limits code
 is killed: return_code -9, and the last line of stderr is MemoryLimitExceeded or OutputLimitExceeded.
-Known languages other than python answer SandboxError; unknown ones, a missing field, and paths that leave the directory are HTTP 422.
+Known languages other than python answer SandboxError; unknown ones, a missing field, paths that leave the directory, and limits under which
+no interpreter can start are HTTP 422. A client that hangs up, queued or running, takes its code along.
 """
 
 from __future__ import annotations
 
-import base64
-import binascii
-from typing import Any, Literal
+import logging
+from typing import Annotated, Any, Literal
 
-from fastapi import FastAPI
-from pydantic import BaseModel, Field, field_validator
+from fastapi import FastAPI, Request
+from pydantic import AfterValidator, BaseModel, Field
 
+from env_servers.admission import CapacityFull
+from openrlhf_tir.http_guard.leaving import unless_client_leaves
+
+from .files import FetchFiles, Files, decoded, encoded
 from .observation import MEMORY_LIMIT
 from .sandbox import Execution, Sandbox, SandboxError
+
+log = logging.getLogger(__name__)
 
 Language = Literal[
     "python", "cpp", "nodejs", "go", "go_test", "java", "php", "csharp", "bash", "typescript", "sql", "rust", "cuda", "lua", "R", "perl", "D_ut",
@@ -31,6 +37,19 @@ CommandStatus = Literal["Finished", "Error", "TimeLimitExceeded"]
 OUTPUT_LIMIT = "OutputLimitExceeded"
 KEEP_BYTES = 4 << 20
 """Of stdout and of stderr each; the sandbox's flood limit kills what prints much more."""
+LEAST_TIMEOUT_S = 0.1
+LEAST_MEMORY_MB = 32
+"""Below these an interpreter does not come up on every machine, and what fails is the sandbox instead of the code."""
+
+
+def _room_for_python(memory_mb: int) -> int:
+    if 0 < memory_mb < LEAST_MEMORY_MB:
+        raise ValueError(f"{memory_mb} MB hold no Python interpreter. Give {LEAST_MEMORY_MB} or more, or 0 for the server's limit.")
+    return memory_mb
+
+
+Seconds = Annotated[float, Field(ge=LEAST_TIMEOUT_S, le=3600, allow_inf_nan=False)]
+Megabytes = Annotated[int, Field(ge=-(1 << 31), lt=1 << 31), AfterValidator(_room_for_python)]
 
 
 class RunCodeRequest(BaseModel):
@@ -38,33 +57,12 @@ class RunCodeRequest(BaseModel):
 
     code: str
     language: Language
-    compile_timeout: float = Field(default=10, description="accepted; Python has no compile step")
-    run_timeout: float = Field(default=10, le=3600, allow_inf_nan=False, description="seconds of wall clock")
-    memory_limit_MB: int = Field(default=-1, description="address space of each process; 0 and less: the server's limit, which it cannot exceed")
+    compile_timeout: float = Field(default=10, allow_inf_nan=False, description="accepted; Python has no compile step")
+    run_timeout: Seconds = Field(default=10, description="seconds of wall clock")
+    memory_limit_MB: Megabytes = Field(default=-1, description="address space of each process; 0 and less: the server's limit, which it cannot exceed")
     stdin: str | None = Field(default=None, description="none: end of file at once")
-    files: dict[str, str | None] = Field(default_factory=dict, description="path in the working directory -> base64")
-    fetch_files: list[str] = Field(default_factory=list, description="paths to hand back; missing ones are left out")
-
-    @field_validator("files")
-    @classmethod
-    def _decodes(cls, files: dict[str, str | None]) -> dict[str, str | None]:
-        for path, content in files.items():
-            _stays_inside(path)
-            try:
-                base64.b64decode(content or "", validate=True)
-            except binascii.Error as e:
-                raise ValueError(f"{path!r} is not base64: {e}") from None
-        return files
-
-    @field_validator("fetch_files")
-    @classmethod
-    def _inside(cls, paths: list[str]) -> list[str]:
-        for path in paths:
-            _stays_inside(path)
-        return paths
-
-    def contents(self) -> dict[str, bytes]:
-        return {path: base64.b64decode(content) for path, content in self.files.items() if content is not None}
+    files: Files = Field(default_factory=dict, description="path in the working directory -> base64")
+    fetch_files: FetchFiles = Field(default_factory=list, description="paths to hand back; missing ones are left out")
 
 
 class CommandRunResult(BaseModel):
@@ -88,9 +86,12 @@ def add_run_code(app: FastAPI, sandbox: Sandbox) -> None:
     """Serve /run_code next to the environment, with the same places for executions."""
 
     @app.post("/run_code")
-    async def run_code(body: RunCodeRequest) -> RunCodeReply:
-        async with app.state.service.admission.slot():
-            return await answer(body, sandbox)
+    async def run_code(body: RunCodeRequest, request: Request) -> RunCodeReply:
+        async def in_turn() -> RunCodeReply:
+            async with app.state.service.admission.slot():
+                return await answer(body, sandbox)
+
+        return await unless_client_leaves(request.receive, in_turn())
 
 
 async def answer(request: RunCodeRequest, sandbox: Sandbox) -> RunCodeReply:
@@ -102,7 +103,7 @@ async def answer(request: RunCodeRequest, sandbox: Sandbox) -> RunCodeReply:
             execution = await sandbox.run(
                 request.code,
                 stdin=(request.stdin or "").encode("utf-8", "surrogatepass"),
-                files=request.contents(),
+                files=decoded(request.files),
                 fetch=request.fetch_files,
                 timeout_s=request.run_timeout,
                 memory_bytes=request.memory_limit_MB << 20 if request.memory_limit_MB > 0 else None,
@@ -111,9 +112,13 @@ async def answer(request: RunCodeRequest, sandbox: Sandbox) -> RunCodeReply:
             result, files = command_result(execution), dict(execution.files)
         except SandboxError as e:
             result = _error(str(e))
+        except CapacityFull:
+            raise
+        except Exception as e:  # the boundary, as SandboxFusion's: whatever breaks here is the sandbox's fault, never the code's
+            log.exception("the sandbox failed")
+            result = _error(f"{type(e).__name__}: {e}")
     status, message = parse_run_status(None, result)
-    encoded = {path: base64.b64encode(content).decode() for path, content in files.items()}
-    return RunCodeReply(status=status, message=message, run_result=result, files=encoded)
+    return RunCodeReply(status=status, message=message, run_result=result, files=encoded(files))
 
 
 def command_result(e: Execution) -> CommandRunResult:
@@ -146,8 +151,3 @@ def _text(output: bytes) -> str:
         return output.decode()
     except UnicodeDecodeError as e:
         return f"[DecodeError] {e}"
-
-
-def _stays_inside(path: str) -> None:
-    if not path or path.startswith("/") or "\0" in path or ".." in path.split("/"):
-        raise ValueError(f"{path!r} is not a path below the working directory")

@@ -24,9 +24,12 @@ class RolloutService:
         self.actor = actor
         self._numbers = itertools.count()
         self.agents = actor.agents
+        self.bounds = actor.engine.bounds
         self._exposition = Exposition(actor.engine, actor.batcher, actor.envs, actor.agents)
 
     def admit(self, request: GroupRequest) -> None:
+        """Raises ConfigError, QueueFull."""
+        self.actor.envs.urls.check(request.env or self.actor.runner.cfg.env.name)
         self.actor.batcher.admit(request.n or self.actor.runner.cfg.rollout.n_samples_per_prompt)
 
     async def run_group(self, request: GroupRequest) -> AsyncIterator[Trajectory]:

@@ -18,7 +18,7 @@ import numpy as np
 
 from ..config import Config
 from ..errors import EngineError, WeightsUnverified
-from ..types import Completion, Sampling
+from ..types import Completion, EngineBounds, Sampling
 from ..weights.digest import digest_file
 from ..weights.verify import Canary
 from .busy import BusyMeter
@@ -42,6 +42,9 @@ class TorchEngine:
         self._busy = BusyMeter()
         self.proof = Proof()
         """Never waits: a push is over only when its canary was answered, and nothing is decoded meanwhile."""
+        self.broken: str | None = None
+        """Never: what fails here fails the test."""
+        self.bounds = EngineBounds(model.config.vocab_size, model.config.max_position_embeddings)
         self._unfinished, self._tokens = 0, 0
 
     @classmethod

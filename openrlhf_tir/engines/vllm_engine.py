@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..config import Config
-from ..errors import ConfigError, EngineError, WeightsUnverified
+from ..errors import ConfigError, EngineError, RequestRefused, WeightsUnverified
 from ..machine import gpu_count
-from ..types import Completion, Sampling
+from ..types import Completion, EngineBounds, Sampling
 from ..weights.digest import digest_file
 from ..weights.verify import Canary
 from .in_flight import InFlight
@@ -44,7 +44,9 @@ class VllmEngine:
         self._llm, self._model, self._backend, self._latest = llm, model, backend, latest
         self.requests = InFlight(version)
         self.proof = Proof()
-        self._paused = self._updating = self._resume_after = False
+        self.bounds = EngineBounds(llm.model_config.get_vocab_size(), llm.model_config.max_model_len)
+        self._paused = self._paused_by_user = self._updating = self._proving = False
+        self._switching = asyncio.Lock()
         self.broken: str | None = None
         """Why this engine cannot be used any more; None while it can."""
 
@@ -85,7 +87,7 @@ class VllmEngine:
         return completion
 
     async def _generate(self, token_ids: Sequence[int], sampling: Sampling, request_id: str, priority: int = 0) -> Completion:
-        from vllm.exceptions import VLLMError
+        from vllm.exceptions import VLLMClientError, VLLMError
         from vllm.inputs.engine import tokens_input
 
         self.check()
@@ -93,6 +95,8 @@ class VllmEngine:
             try:
                 async for out in self._llm.generate(tokens_input(list(token_ids)), _params(sampling), request_id, priority=priority):
                     live.extend(out.outputs[0])
+            except VLLMClientError as e:
+                raise RequestRefused(f"vLLM refused request {request_id} ({len(token_ids)} prompt tokens, {sampling}): {e or type(e).__name__}") from e
             except VLLMError as e:
                 raise EngineError(f"vLLM could not answer request {request_id} ({len(token_ids)} prompt tokens, {sampling}): {e or type(e).__name__}") from e
         self.check()
@@ -100,14 +104,29 @@ class VllmEngine:
 
     async def pause(self) -> None:
         """Freeze all requests, this engine's and its OpenAI app's, and forget the KV cache. New ones wait. Idempotent."""
-        await self._llm.pause_generation(mode="keep", clear_cache=True)
-        self._paused = True
-        self.requests.busy.pause()
+        self._paused_by_user = True
+        await self._switch()
 
     async def resume(self) -> None:
-        await self._llm.resume_generation()
-        self._paused = False
-        self.requests.busy.resume()
+        """Lift `pause`. During a weight push, whose freeze is its own, requests go on when the push is over."""
+        self._paused_by_user = False
+        await self._switch()
+
+    async def _switch(self) -> None:
+        """Be frozen while a push or the user wants it, and only then: whoever changes what is wanted calls this, in any order.
+
+        A canary is answered first: its push waits for it, and would wait for ever.
+        """
+        async with self._switching:
+            wanted = self._updating or (self._paused_by_user and not self._proving)
+            if wanted and not self._paused:
+                await self._llm.pause_generation(mode="keep", clear_cache=True)
+                self._paused = True
+                self.requests.busy.pause()
+            elif self._paused and not wanted:
+                await self._llm.resume_generation()
+                self._paused = False
+                self.requests.busy.resume()
 
     async def update_weights(self, path: Path, version: int, digest: str, canary: Canary | None = None) -> list[Completion]:
         """Load the safetensors file `path`, which must have `digest`, as `version`; requests in flight go on with it.
@@ -120,7 +139,7 @@ class VllmEngine:
         if self._backend != "file":
             raise ConfigError(f"vllm.sync_backend = '{self._backend}' does not push files. Drive begin_update, receive, finish_update, or use 'file'.")
         self.check()
-        if canary and self._paused:
+        if canary and self._paused_by_user:
             raise EngineError("A canary on a paused engine would wait for ever. Call resume first, or push without one.")
         received = await asyncio.to_thread(digest_file, path)  # while requests go on decoding
         if received != digest:
@@ -140,9 +159,9 @@ class VllmEngine:
         self.check()
         if self._updating:
             raise EngineError("A weight push is already running on this engine. Await it first.")
-        self._updating, self._resume_after = True, not self._paused
+        self._updating = True
         async with self._or_break("begin"):
-            await self.pause()
+            await self._switch()
             await self._settle()
             await self._llm.start_weight_update()
 
@@ -158,16 +177,20 @@ class VllmEngine:
         async with self._or_break("finish"):
             await self._llm.finish_weight_update(f"v{version}")
         self.requests.switch(version)
-        self._updating = False
         if canary is None:
-            if self._resume_after:
-                await self.resume()
+            self._updating = False
+            await self._switch()
             return []
         self.proof.expect(version)
         sampling = asyncio.create_task(self._canary(*canary), name=f"canary {version}")
         await self._settle()  # its requests are queued before the engine goes on
-        await self.resume()
-        return await sampling
+        self._updating, self._proving = False, True
+        try:
+            await self._switch()
+            return await sampling
+        finally:
+            self._proving = False
+            await self._switch()
 
     async def canary(self, prompt_ids: list[list[int]], max_tokens: int, seed: int) -> list[Completion]:
         """One short sample per prompt, at temperature 1, for the learner to score. Same seed, same weights: same samples."""

@@ -6,8 +6,10 @@
     GET  /health  /metrics  /openapi.json      POST /pause  /resume
     anything else                  vLLM's own OpenAI app on the same engine
 
-Every route but /health wants the bearer token when there is one; bodies and requests at once are limited; over a bound the answer
-is 429 with Retry-After. Runs inside the actor's event loop; `service` owns everything behind the routes.
+Every route but /health wants the bearer token when there is one; connections, bodies and requests at once are limited (http_guard); over a
+bound the answer is 429 with Retry-After. What no engine can answer is 422 before it reaches one, and no fault of the engine's: token ids
+beyond the vocabulary, a prompt without room, an absurd temperature or seed. Who hangs up gives /generate up. Runs inside the actor's
+event loop; `service` owns everything behind the routes.
 """
 
 from __future__ import annotations
@@ -15,33 +17,39 @@ from __future__ import annotations
 import asyncio
 import socket
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from ipaddress import ip_address
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
 
 import uvicorn
 from fastapi import FastAPI, Request
-from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, PlainTextResponse
 from pydantic import BaseModel, ConfigDict, Field
 
 from ..episodes.agents import Agents
-from ..errors import ConfigError, InfraError, QueueFull
-from ..types import Completion, Sampling
-from .groups import GroupService, group_routes
-from .guard import BearerToken, BodyLimit, Bounded, Slots
+from ..errors import ConfigError, InfraError, QueueFull, RequestRefused
+from ..http_guard.connections import ConnectionLimits, uvicorn_options
+from ..http_guard.guard import BodyLimits, Guard
+from ..http_guard.json_body import answer_malformed
+from ..http_guard.leaving import answer_leavers, unless_client_leaves
+from ..http_guard.slots import Bounded, Slots
+from ..types import Completion, EngineBounds, Sampling
+from .groups import GroupService, Temperature, group_routes
 from .openapi import document
 from .session_routes import session_routes
+
+MAX_TOKENS = 1 << 24
+"""No model's context is longer; the engine's own bound is checked besides."""
 
 
 class GenerateRequest(BaseModel):
     model_config = ConfigDict(extra="forbid")
-    token_ids: list[int] = Field(min_length=1)
-    max_tokens: int = Field(ge=1)
-    stop: list[str] = Field(default_factory=list, description="kept in the answer")
-    temperature: float = Field(1.0, ge=0)
-    top_p: float = Field(1.0, gt=0, le=1)
-    seed: int | None = None
+    token_ids: list[Annotated[int, Field(ge=0, lt=1 << 31)]] = Field(min_length=1)
+    max_tokens: int = Field(ge=1, le=MAX_TOKENS)
+    stop: list[Annotated[str, Field(min_length=1, max_length=256)]] = Field(default_factory=list, max_length=16, description="kept in the answer")
+    temperature: Temperature = 1.0
+    top_p: float = Field(1.0, ge=1e-6, le=1, description="smaller ones leave no token")
+    seed: int | None = Field(None, ge=0, lt=1 << 63)
 
 
 class GenerateReply(BaseModel):
@@ -56,10 +64,11 @@ class GenerateReply(BaseModel):
 
 
 class RolloutService(GroupService, Protocol):
-    """What is behind the routes. InfraError becomes 503, QueueFull 429."""
+    """What is behind the routes. InfraError becomes 503, QueueFull 429; RequestRefused and ConfigError 422."""
 
     agents: Agents
     """Sessions, and tasks on offer."""
+    bounds: EngineBounds
 
     async def generate(self, token_ids: list[int], sampling: Sampling) -> Completion: ...
     def health(self) -> dict[str, Any]: ...
@@ -78,7 +87,8 @@ class ServerLimits:
     """/generate calls at once, and as many requests to vLLM's app."""
     max_sessions: int = 1024
     """Sessions that were opened over HTTP, at once. Those of training groups are bounded by the pipeline."""
-    max_body_bytes: int = 8 << 20
+    bodies: BodyLimits = field(default_factory=lambda: BodyLimits(max_body_bytes=8 << 20))
+    connections: ConnectionLimits = field(default_factory=ConnectionLimits)
     kept_groups: int = 256
     """Finished groups that can still be fetched; older ones are forgotten."""
     retry_after_s: int = 1
@@ -88,9 +98,10 @@ def build_app(service: RolloutService, *, token: str | None, vllm_app: Any = Non
     """`token` None: no authentication, for loopback only (`serve` refuses the rest). `vllm_app` is any ASGI app."""
     limits = limits or ServerLimits()
     app = FastAPI(title="openrlhf_tir rollout", docs_url=None, redoc_url=None)
-    app.state.has_token = token is not None
-    app.add_middleware(BodyLimit, max_bytes=limits.max_body_bytes)
-    app.add_middleware(BearerToken, token=token, open_paths=frozenset({"/health"}))
+    app.state.has_token, app.state.connections = token is not None, limits.connections
+    app.add_middleware(Guard, token=token, limits=limits.bodies)
+    answer_malformed(app)
+    answer_leavers(app)
 
     def slots(limit: int, what: str) -> Slots:
         return Slots(limit, what, limits.retry_after_s)
@@ -103,19 +114,21 @@ def build_app(service: RolloutService, *, token: str | None, vllm_app: Any = Non
     async def queue_full(request: Request, e: QueueFull) -> JSONResponse:
         return JSONResponse({"error": e.reason, "detail": str(e)}, 429, {"Retry-After": str(e.retry_after_s)})
 
-    @app.exception_handler(RequestValidationError)
-    async def malformed(request: Request, e: RequestValidationError) -> JSONResponse:
-        """Without the input, which need not be JSON (NaN)."""
-        return JSONResponse({"detail": [{k: error[k] for k in ("type", "loc", "msg")} for error in e.errors()]}, status_code=422)
+    @app.exception_handler(RequestRefused)
+    @app.exception_handler(ConfigError)
+    async def refused(request: Request, e: RequestRefused | ConfigError) -> JSONResponse:
+        return JSONResponse({"error": "request_refused", "detail": str(e)}, status_code=422)
 
     app.include_router(group_routes(service, slots(limits.max_groups, "groups"), limits.kept_groups))
     request_slots = slots(limits.max_requests, "requests")
 
     @app.post("/generate", tags=["engine"], response_model=GenerateReply, responses={429: {"description": "see Retry-After"}})
-    async def generate(body: GenerateRequest) -> dict[str, Any]:
+    async def generate(body: GenerateRequest, request: Request) -> dict[str, Any]:
         """Token ids in, token ids out: nothing is tokenised on the way."""
+        _refuse(body, service.bounds)
+        sampling = Sampling(body.max_tokens, tuple(body.stop), body.temperature, body.top_p, body.seed)
         with request_slots.held():
-            c = await service.generate(body.token_ids, Sampling(body.max_tokens, tuple(body.stop), body.temperature, body.top_p, body.seed))
+            c = await unless_client_leaves(request.receive, service.generate(body.token_ids, sampling))
         arrays = {"token_ids": c.token_ids.tolist(), "logprobs": c.logprobs.tolist(), "versions": c.versions.tolist()}
         return arrays | {"text": c.text, "finish_reason": c.finish_reason, "stop_reason": c.stop_reason}
 
@@ -148,6 +161,16 @@ def build_app(service: RolloutService, *, token: str | None, vllm_app: Any = Non
     return app
 
 
+def _refuse(body: GenerateRequest, bounds: EngineBounds) -> None:
+    """Raises RequestRefused for what the engine has no answer to."""
+    if (worst := max(body.token_ids)) >= bounds.vocab_size:
+        raise RequestRefused(f"token_ids: {worst} is beyond the vocabulary, whose ids end at {bounds.vocab_size - 1}.")
+    if len(body.token_ids) >= bounds.max_model_len:
+        raise RequestRefused(f"token_ids: {len(body.token_ids)} tokens leave no room to answer in {bounds.max_model_len}. Send fewer.")
+    if body.max_tokens > bounds.max_model_len:
+        raise RequestRefused(f"max_tokens: {body.max_tokens} is more than prompt and answer may have together, {bounds.max_model_len}. Ask for less.")
+
+
 async def serve(app: FastAPI, host: str = "127.0.0.1", port: int = 0) -> tuple[asyncio.Task, int]:
     """Run `app` in this event loop; port 0 picks a free one. Connections are accepted when this returns. Cancel the task to stop.
 
@@ -163,7 +186,7 @@ async def serve(app: FastAPI, host: str = "127.0.0.1", port: int = 0) -> tuple[a
         listener.close()
         raise ConfigError(f"Cannot listen on {host}:{port}: {e.strerror}. Use port 0 for a free one.") from e
     listener.listen(1024)
-    server = _Server(uvicorn.Config(app, log_level="warning", access_log=False, lifespan="off"))
+    server = _Server(uvicorn.Config(app, log_level="warning", access_log=False, lifespan="off", **uvicorn_options(app.state.connections)))
     return asyncio.create_task(_until_cancelled(server, listener), name=f"http {host}:{listener.getsockname()[1]}"), listener.getsockname()[1]
 
 

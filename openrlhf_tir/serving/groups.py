@@ -3,22 +3,35 @@
 from __future__ import annotations
 
 import asyncio
-import json
+import logging
 import uuid
 from collections import OrderedDict
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
 
-from fastapi import APIRouter, HTTPException
+from fastapi import APIRouter, HTTPException, Response
 from fastapi.responses import JSONResponse, StreamingResponse
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic_core import to_json
 from starlette.types import Receive, Scope, Send
 
 from ..errors import InfraError
+from ..http_guard.slots import Slots
 from ..types import Trajectory
-from .guard import Slots
+
+log = logging.getLogger(__name__)
+COLDEST = 0.01
+
+
+def _not_nearly_zero(temperature: float) -> float:
+    if 0 < temperature < COLDEST:
+        raise ValueError(f"{temperature} divides the logits beyond what floats hold. Use 0 for greedy, or {COLDEST} and more.")
+    return temperature
+
+
+Temperature = Annotated[float, Field(ge=0, le=100, allow_inf_nan=False), AfterValidator(_not_nearly_zero)]
 
 
 class GroupRequest(BaseModel):
@@ -30,7 +43,7 @@ class GroupRequest(BaseModel):
     env: str | None = Field(None, description="environment; unset: the actor's own")
     meta: dict[str, Any] = Field(default_factory=dict)
     n: int | None = Field(None, ge=1, le=1024, description="samples; unset: rollout.n_samples_per_prompt")
-    temperature: float | None = Field(None, ge=0, description="unset: rollout.temperature")
+    temperature: Temperature | None = Field(None, description="unset: rollout.temperature")
 
 
 class GroupId(BaseModel):
@@ -46,7 +59,7 @@ class GroupStatus(BaseModel):
 
 class GroupService(Protocol):
     def admit(self, request: GroupRequest) -> None:
-        """Raises QueueFull when the queue has no room for its samples."""
+        """Raises QueueFull when the queue has no room for its samples, ConfigError for an environment that is not known."""
 
     def run_group(self, request: GroupRequest) -> AsyncIterator[Trajectory]:
         """Trajectories as they finish. Closing the iterator early gives the group up."""
@@ -80,11 +93,12 @@ def group_routes(service: GroupService, slots: Slots, kept: int) -> APIRouter:
         return JSONResponse({"id": group_id}, status_code=202)
 
     @router.get("/v1/groups/{group_id}", response_model=GroupStatus)
-    async def get_group(group_id: str) -> dict[str, Any]:
+    async def get_group(group_id: str) -> Response:
         """A posted group, and what of it is finished."""
         if (group := groups.get(group_id)) is None:
             raise HTTPException(404, f"No group {group_id!r}: never posted here, or forgotten after {kept} newer ones.")
-        return {"id": group_id, "status": group.status, "trajectories": group.trajectories, "error": group.error}
+        facts = {"id": group_id, "status": group.status, "trajectories": group.trajectories, "error": group.error}
+        return Response(_json(facts), media_type="application/json")
 
     return router
 
@@ -107,6 +121,11 @@ def trajectory_json(t: Trajectory) -> dict[str, Any]:
     }
 
 
+def _json(value: dict[str, Any]) -> bytes:
+    """What is not finite (the log-prob of a token that could not be sampled) is null: JSON has no word for it."""
+    return to_json(value, inf_nan_mode="null")
+
+
 async def _collect(service: GroupService, body: GroupRequest, group: _Group, slots: Slots) -> None:
     try:
         async for t in service.run_group(body):
@@ -114,30 +133,36 @@ async def _collect(service: GroupService, body: GroupRequest, group: _Group, slo
         group.status = "done"
     except InfraError as e:
         group.status, group.error = "failed", f"{e.reason}: {e}"
-    except BaseException as e:
-        group.status, group.error = "failed", type(e).__name__
+    except Exception as e:
+        log.exception("a group that came by HTTP failed")
+        group.status, group.error = "failed", f"internal: {type(e).__name__}"
+    except asyncio.CancelledError:
+        group.status, group.error = "failed", "cancelled"
         raise
     finally:
         slots.give_back()
 
 
-async def _ndjson(service: GroupService, body: GroupRequest) -> AsyncIterator[str]:
+async def _ndjson(service: GroupService, body: GroupRequest) -> AsyncIterator[bytes]:
     """The status line is long gone when a group fails half-way: the last line says so instead."""
     count = 0
     try:
         async with aclosing(service.run_group(body)) as trajectories:
             async for t in trajectories:
                 count += 1
-                yield json.dumps(trajectory_json(t)) + "\n"
-        yield json.dumps({"done": True, "trajectories": count}) + "\n"
+                yield _json(trajectory_json(t)) + b"\n"
+        yield _json({"done": True, "trajectories": count}) + b"\n"
     except InfraError as e:
-        yield json.dumps({"done": False, "trajectories": count, "error": e.reason, "detail": str(e)}) + "\n"
+        yield _json({"done": False, "trajectories": count, "error": e.reason, "detail": str(e)}) + b"\n"
+    except Exception as e:
+        log.exception("a group that came by HTTP failed")
+        yield _json({"done": False, "trajectories": count, "error": "internal", "detail": type(e).__name__}) + b"\n"
 
 
 class _GroupStream(StreamingResponse):
     """Gives the group up as soon as the client leaves, and its slot back however the response ends, even before it began."""
 
-    def __init__(self, lines: AsyncIterator[str], slots: Slots) -> None:
+    def __init__(self, lines: AsyncIterator[bytes], slots: Slots) -> None:
         super().__init__(lines, media_type="application/x-ndjson")
         self.slots = slots
 

@@ -17,15 +17,15 @@ from typing import Any
 
 from fastapi import APIRouter, FastAPI, HTTPException, Request, Response
 from fastapi.responses import JSONResponse
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ..engines.session_trace import AGENT_FACTS
 from ..engines.sessions import Reward, Session, SessionGone
 from ..episodes.agents import Agents
 from ..episodes.group import WHY_CHARS
-from .groups import trajectory_json
-from .guard import Slots
+from ..http_guard.slots import Slots
+from .groups import Temperature, trajectory_json
 from .session_requests import policy_request
 
 log = logging.getLogger(__name__)
@@ -46,7 +46,7 @@ class TakeTask(BaseModel):
 
 class OpenSession(BaseModel):
     model_config = ConfigDict(extra="forbid")
-    temperature: float = Field(1.0, ge=0, description="that the session's requests must have")
+    temperature: Temperature = Field(1.0, description="that the session's requests must have")
     override_sampling: bool = Field(False, description="as of a task")
 
 
@@ -68,7 +68,7 @@ class RewardRequest(BaseModel):
     model_config = ConfigDict(extra="forbid")
     reward: float | None = Field(None, allow_inf_nan=False, description="None: the run's own reward judges the trajectory")
     correct: bool | None = Field(None, description="for accuracy figures and filters; None: reward > 0")
-    parts: dict[str, float] = Field(default_factory=dict, description="facts behind the reward; their means become metrics")
+    parts: dict[str, FiniteFloat] = Field(default_factory=dict, description="facts behind the reward; their means become metrics")
     failed: str | None = Field(None, description="the agent's machinery broke: not the model's fault, so nothing of it is trained; says why")
 
 

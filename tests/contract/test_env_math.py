@@ -56,7 +56,7 @@ async def test_a_thousand_numerals_take_less_than_a_second(http):
 
 
 async def test_a_thousand_requests_of_one_numeral_each_take_about_a_second(http):
-    """Patience for a machine under load; `benchmarks.envs` measures."""
+    """Patience for a machine under load; `benchmarks.env_servers` measures."""
     start = time.perf_counter()
     for first in range(0, 1000, 50):
         assert all(await asyncio.gather(*[verify(http, str(i), f"{i}.0") for i in range(first, first + 50)]))
@@ -98,7 +98,7 @@ async def test_an_answer_is_one_step_with_a_reward(http):
 
 async def test_a_task_without_a_label_is_a_fault_and_never_a_wrong_answer(http):
     status, body, _ = await http.send("POST", "/reset", json={"task": {}, "seed": 0})
-    assert status == 500
+    assert status == 422
     assert 'task["label"]' in body["detail"]
 
 

@@ -16,10 +16,11 @@ from openrlhf_tir.engines.batcher import Batcher
 from openrlhf_tir.engines.sessions import CURRENT, Sessions
 from openrlhf_tir.episodes.agents import Agents
 from openrlhf_tir.errors import ConfigError, EngineError
+from openrlhf_tir.http_guard.guard import BodyLimits
 from openrlhf_tir.serving import session_routes
 from openrlhf_tir.serving.app import ServerLimits, build_app, serve
 from openrlhf_tir.serving.session_requests import REQUIRED, STOP, STRICT
-from openrlhf_tir.types import Completion, Sampling, Segment, Task, ToolCall, Trajectory
+from openrlhf_tir.types import Completion, EngineBounds, Sampling, Segment, Task, ToolCall, Trajectory
 
 TOKEN = "s3cret"
 
@@ -47,6 +48,7 @@ class FakeService:
 
     def __init__(self) -> None:
         self.agents = Agents(Sessions(idle_s=60), Letters(), proved)
+        self.bounds = EngineBounds(vocab_size=100, max_model_len=50)
         self.gate = asyncio.Event()
         self.gate.set()
         self.paused, self.given_up, self.fails, self.hold_at, self.asked = False, 0, False, None, []
@@ -114,7 +116,7 @@ async def client(service):
 
     routes = [Route("/v1/models", vllm_route), Route("/health", vllm_route), Route("/v1/completions", complete, methods=["POST"])]
     vllm_app = FastAPI(routes=routes)
-    limits = ServerLimits(max_groups=2, max_requests=2, max_sessions=2, max_body_bytes=2000, kept_groups=1, retry_after_s=7)
+    limits = ServerLimits(max_groups=2, max_requests=2, max_sessions=2, bodies=BodyLimits(max_body_bytes=2000), kept_groups=1, retry_after_s=7)
     app = build_app(service, token=TOKEN, vllm_app=vllm_app, limits=limits)
     server, port = await serve(app)
     async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", headers={"Authorization": f"Bearer {TOKEN}"}, timeout=5) as client:

@@ -10,7 +10,7 @@ import pytest
 REPO = Path(__file__).resolve().parents[3]
 
 LAYERS = [
-    {"types", "protocol", "errors", "machine", "config"},
+    {"types", "protocol", "errors", "http_guard", "machine", "config"},
     {"ports"},
     {"algorithms", "rewards", "filters"},
     {"engines", "envs", "data", "replay", "weights", "learner", "logs"},
@@ -42,6 +42,7 @@ TORCH_FREE = {
     "episodes",
     "errors",
     "filters",
+    "http_guard",
     "logs",
     "pipeline",
     "ports",
@@ -54,6 +55,8 @@ TORCH_FREE = {
     "types",
 }
 ENV_MAY_SHARE = {
+    # One guard between the network and every HTTP server, so that a hole is closed once. Torch-free: http_guard is in TORCH_FREE.
+    "env_servers/": {f"openrlhf_tir.http_guard.{module}" for module in ("connections", "guard", "json_body", "leaving")},
     # One check of answers for trainer and service, so that they never disagree. Torch-free: rewards is in TORCH_FREE.
     "env_servers/math/": {"openrlhf_tir.rewards.answer_check", "openrlhf_tir.rewards.symbolic", "openrlhf_tir.rewards.workers"},
 }

@@ -1,0 +1,128 @@
+"""Connections: uvicorn's HTTP protocol with deadlines and a cap. uvicorn alone has none for a request that is being sent.
+
+    opened ---- header_timeout_s ---> closed            no complete request header, however slowly it trickles (slow-loris)
+    header complete                                     from here the body's deadline is `guard`'s
+    answered -- idle_timeout_s -----> closed            no byte of a next request; from its first byte: header_timeout_s
+    reads no answer -- write_timeout_s --> cut
+    max_connections                                     the one that has waited longest without a request makes room;
+                                                        429 with Retry-After when all are being answered
+
+Works on either of uvicorn's implementations (h11, httptools): only names that both have are used.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any
+
+from uvicorn.protocols.http.auto import AutoHTTPProtocol
+
+LINGER_S = 1.0
+"""How long a connection that is turned away stays, so that it reads why: closed under a request on its way, it would be reset."""
+_TOO_SLOW = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
+_FULL = b'{"detail":"The server has no room for another connection. Try again."}'
+_TURNED_AWAY = (
+    b"HTTP/1.1 429 Too Many Requests\r\nconnection: close\r\nretry-after: 1\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%s"
+    % (len(_FULL), _FULL)
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionLimits:
+    max_connections: int = 4096
+    header_timeout_s: float = 20.0
+    idle_timeout_s: float = 75.0
+    write_timeout_s: float = 300.0
+    """A client that takes nothing of its answer for so long, with buffers full, is gone."""
+
+
+def uvicorn_options(limits: ConnectionLimits) -> dict[str, Any]:
+    """Arguments of uvicorn.Config. Each server calls this once: connections are counted per call."""
+    http = type("GuardedProtocol", (_Guarded, AutoHTTPProtocol), {"limits": limits, "waiting": {}})
+    return {"http": http, "timeout_keep_alive": limits.idle_timeout_s, "backlog": 2048}
+
+
+class _Guarded:
+    """Mixin before a uvicorn protocol."""
+
+    limits: ConnectionLimits
+    waiting: dict[_Guarded, None]
+    """Connections without a request, the longest waiting first."""
+    _deadline: asyncio.TimerHandle | None = None
+    _write_deadline: asyncio.TimerHandle | None = None
+    _refused = _begun = False
+
+    def connection_made(self, transport: asyncio.Transport) -> None:
+        super().connection_made(transport)
+        if len(self.connections) > self.limits.max_connections and not self._make_room():
+            self._refused = True
+            transport.write(_TURNED_AWAY)
+            self._deadline = self.loop.call_later(LINGER_S, transport.close)
+            return
+        self.waiting[self] = None
+        self._deadline = self.loop.call_later(self.limits.header_timeout_s, self._too_slow)
+
+    def data_received(self, data: bytes) -> None:
+        if self._refused:
+            return
+        self._begun = True
+        super().data_received(data)
+        if self._is_answering():
+            self._busy()
+        elif self._deadline is None:  # the first bytes of a next request
+            self._deadline = self.loop.call_later(self.limits.header_timeout_s, self._too_slow)
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if not self._is_answering():  # else the next one had been sent already
+            self._begun = False
+            self.waiting[self] = None
+
+    def handle_websocket_upgrade(self, *args: Any) -> None:
+        self._busy()
+        super().handle_websocket_upgrade(*args)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._busy()
+        self._readable()
+        super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._readable()
+        self._write_deadline = self.loop.call_later(self.limits.write_timeout_s, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        self._readable()
+        super().resume_writing()
+
+    def _is_answering(self) -> bool:
+        return self.cycle is not None and not self.cycle.response_complete
+
+    def _busy(self) -> None:
+        """It waits for no request: one is being answered, or it is over."""
+        self.waiting.pop(self, None)
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def _readable(self) -> None:
+        if self._write_deadline is not None:
+            self._write_deadline.cancel()
+            self._write_deadline = None
+
+    def _too_slow(self) -> None:
+        if not self.transport.is_closing():
+            if self._begun:
+                self.transport.write(_TOO_SLOW)
+            self.transport.close()
+
+    def _make_room(self) -> bool:
+        """Whether a connection that only waits could be closed for this one."""
+        oldest = next(iter(self.waiting), None)
+        if oldest is None:
+            return False
+        oldest._busy()
+        oldest.transport.close()
+        return True

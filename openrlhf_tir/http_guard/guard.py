@@ -1,0 +1,142 @@
+"""Guard: what every request passes first (plain ASGI, so that mounted apps are guarded as well).
+
+    401   without the bearer token, where there is one; `open_paths` need none
+    413   a body of more than `max_body_bytes`, announced or in chunks
+    408   a body that has not arrived within `body_timeout_s`
+    429   bodies of all requests together above `held_bytes`: what is being received or answered
+    422   JSON that is none (json_body)
+
+The body is read before the app is called: no handler waits for a client that sends slowly.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import json
+from dataclasses import dataclass
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from . import json_body
+
+LINGER_S = 30.0
+"""How long what a refused client still sends is read and forgotten."""
+
+
+@dataclass(frozen=True, slots=True)
+class BodyLimits:
+    max_body_bytes: int = 4 << 20
+    body_timeout_s: float = 60.0
+    """From the end of the header to the end of the body."""
+    held_bytes: int = 256 << 20
+    """Of all bodies at once, until their requests are answered. Parsed, a body takes a few times its size."""
+
+
+class _Refused(Exception):
+    """`args`: status, detail."""
+
+
+class Guard:
+    def __init__(self, app: ASGIApp, *, token: str | None, limits: BodyLimits | None = None, open_paths: frozenset[str] = frozenset({"/health"})) -> None:
+        """`token` None lets everyone in."""
+        self.app, self.limits, self.open_paths = app, limits or BodyLimits(), open_paths
+        self._expected = None if token is None else f"Bearer {token}".encode()
+        self._held = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            return await self.app(scope, receive, send)
+        if not self._allowed(scope):
+            if scope["type"] == "websocket":
+                return await send({"type": "websocket.close", "code": 1008})
+            return await refuse(send, receive, 401, "Missing or wrong bearer token. Send 'Authorization: Bearer <token>'.")
+        if scope["type"] != "http":
+            return await self.app(scope, receive, send)
+        refusal = None
+        try:
+            async with asyncio.timeout(self.limits.body_timeout_s):
+                body = await self._read(scope, receive)
+        except _Refused as e:
+            refusal = e.args  # and not the exception, whose frames hold what was read
+        except TimeoutError:
+            return await refuse(send, None, 408, f"The body did not arrive within {self.limits.body_timeout_s:g} s.", close=True)
+        if refusal is not None:
+            return await refuse(send, receive, *refusal)
+        if body is None:
+            return None  # the client left half-way: nobody is there to be answered
+        try:
+            await self._pass_on(scope, receive, send, body)
+        finally:
+            self._held -= len(body)
+
+    async def _pass_on(self, scope: Scope, receive: Receive, send: Send, body: bytes) -> None:
+        if body and json_body.is_json(_header(scope, b"content-type")) and (fault := json_body.fault(body)):
+            return await refuse(send, None, 422, [fault])
+        told = False
+
+        async def replay() -> Message:
+            nonlocal told
+            if told:
+                return await receive()
+            told = True
+            return {"type": "http.request", "body": body, "more_body": False}
+
+        await self.app(scope, replay, send)
+
+    def _allowed(self, scope: Scope) -> bool:
+        return self._expected is None or scope["path"] in self.open_paths or hmac.compare_digest(_header(scope, b"authorization"), self._expected)
+
+    async def _read(self, scope: Scope, receive: Receive) -> bytes | None:
+        """The body, which counts as held from now on; None when the client left first. Raises _Refused."""
+        limit, length = self.limits.max_body_bytes, _header(scope, b"content-length") or b"0"
+        if not length.isdigit() or len(length) > 18 or int(length) > limit:
+            raise _Refused(413, f"Body of {length[:20].decode('latin1')} bytes exceeds the limit of {limit}.")
+        body = bytearray()
+        try:
+            while True:
+                message = await receive()
+                if message["type"] != "http.request":
+                    return None
+                part = message.get("body", b"")
+                body += part
+                self._held += len(part)
+                if len(body) > limit:
+                    raise _Refused(413, f"Body exceeds the limit of {limit} bytes.")
+                if self._held > self.limits.held_bytes:
+                    raise _Refused(429, f"Requests being answered hold {self.limits.held_bytes >> 20} MiB, which is the limit. Try again.")
+                if not message.get("more_body"):
+                    self._held += len(body)
+                    return bytes(body)
+        finally:
+            self._held -= len(body)
+
+
+def _header(scope: Scope, name: bytes) -> bytes:
+    return next((value for key, value in scope["headers"] if key == name), b"")
+
+
+async def refuse(send: Send, receive: Receive | None, status: int, detail: object, *, close: bool = False) -> None:
+    """Answer at once. `close`: this connection takes no other request.
+
+    With `receive` it takes none either, and stays open until the client has sent all or hears the answer and hangs up: closed any
+    earlier, it is reset under a client that still sends, and the answer is lost (nginx calls this a lingering close).
+    """
+    body = json.dumps({"detail": detail}).encode()
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    if receive is not None or close:
+        headers.append((b"connection", b"close"))
+    if status == 429:
+        headers.append((b"retry-after", b"1"))
+    if status == 401:
+        headers.append((b"www-authenticate", b"Bearer"))
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body, "more_body": receive is not None})
+    if receive is not None:
+        try:
+            async with asyncio.timeout(LINGER_S):
+                while (message := await receive())["type"] == "http.request" and message.get("more_body"):
+                    pass
+        except TimeoutError:
+            pass
+        await send({"type": "http.response.body"})
