@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -18,17 +18,23 @@ START_TIMEOUT_S = 120.0
 
 
 @contextmanager
-def env_server(module: str, tmp: Path, *flags: str, env: dict[str, str] | None = None, prefix: Sequence[str] = ()) -> Iterator[tuple[str, subprocess.Popen]]:
-    """(base URL, process) of `python -m module`; it is stopped at the end. `prefix` is a command that becomes the server by exec."""
+def env_server(
+    module: str, tmp: Path, *flags: str, env: dict[str, str] | None = None, prefix: Sequence[str] = (), log: Path | None = None
+) -> Iterator[tuple[str, subprocess.Popen]]:
+    """(base URL, process) of `python -m module`; it is stopped at the end. `prefix` is a command that becomes the server by exec.
+
+    `log`: a file for its stderr, for those who say much; else a pipe, shown when it does not start.
+    """
     port_file = tmp / f"{module}-{time.monotonic_ns()}.port"
     command = [*prefix, sys.executable, "-m", module, "--port-file", str(port_file), *flags]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, env={**os.environ, **(env or {})}, text=True)
+    with log.open("w") if log else nullcontext(subprocess.PIPE) as stderr:
+        process = subprocess.Popen(command, stderr=stderr, env={**os.environ, **(env or {})}, text=True)
     try:
         give_up = time.monotonic() + START_TIMEOUT_S
         while not port_file.exists():
             if process.poll() is not None or time.monotonic() > give_up:
                 process.kill()
-                raise RuntimeError(f"{' '.join(command)} did not start:\n{process.communicate()[1]}")
+                raise RuntimeError(f"{' '.join(command)} did not start:\n{process.communicate()[1] or log.read_text()}")
             time.sleep(0.02)
         yield f"http://127.0.0.1:{port_file.read_text()}", process
     finally:
