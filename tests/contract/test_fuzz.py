@@ -89,6 +89,8 @@ ROLLOUT = [
 
 async def fuzz_rollout(n: int, seed: int, caplog) -> None:
     service = FakeService()
+    take = service.agents.take
+    service.agents.take = lambda wait_s, **how: take(0.0, **how)  # a missing wait_s means 20 s
     server, port = await serve(build_app(service, token="fuzz", vllm_app=service.vllm_app()))
     try:
         with caplog.at_level(logging.ERROR):

@@ -1,0 +1,196 @@
+"""The HTTP guard on real sockets: who sends slowly, too much, too often, or leaves, harms nobody else."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+from fastapi import FastAPI, Request, Response
+
+from openrlhf_tir.http_guard.connections import ConnectionLimits
+from openrlhf_tir.http_guard.guard import BodyLimits, Guard
+
+from .env_process import Http, env_server
+from .in_process import Wire, serving
+
+PATIENT = ConnectionLimits(header_timeout_s=60, idle_timeout_s=60, write_timeout_s=60)
+HEADER = b"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n"
+
+
+def guarded(connections: ConnectionLimits = PATIENT, **limits) -> FastAPI:
+    app = FastAPI()
+    app.state.connections = connections
+    app.state.go_on = asyncio.Event()
+    app.add_middleware(Guard, token=None, limits=BodyLimits(**limits))
+
+    @app.post("/echo")
+    async def echo(request: Request) -> Response:
+        return Response(await request.body())
+
+    @app.get("/wait")
+    async def wait() -> Response:
+        await app.state.go_on.wait()
+        return Response(b"done")
+
+    @app.get("/much")
+    async def much() -> Response:
+        return Response(b"x" * (64 << 20))
+
+    return app
+
+
+@pytest.fixture(autouse=True)
+async def bounded():
+    """Whatever is waited for comes, or the test fails by itself."""
+    async with asyncio.timeout(60):
+        yield
+
+
+@pytest.mark.parametrize("begins", [b"", b"G", b"GET /wait HTTP/1.1\r\nHost: x\r\n"])
+async def test_a_request_header_that_does_not_come_ends_the_connection(begins):
+    async with serving(guarded(replace(PATIENT, header_timeout_s=0.1))) as port:
+        wire = await Wire.to(port)
+        await wire.say(begins)
+        assert (await wire.rest()).startswith(b"HTTP/1.1 408") == bool(begins)
+
+
+async def test_a_header_that_trickles_is_no_sign_of_life():
+    async with serving(guarded(replace(PATIENT, header_timeout_s=0.3))) as port:
+        wire, gone = await Wire.to(port), asyncio.Event()
+
+        async def trickle() -> None:
+            await wire.say(b"GET /wait HTTP/1.1\r\n")
+            while not gone.is_set():
+                wire.writer.write(b"X-Y: z\r\n")
+                await asyncio.sleep(0.02)
+
+        trickling = asyncio.create_task(trickle())
+        assert (await wire.rest()).startswith(b"HTTP/1.1 408")
+        gone.set()
+        await trickling
+
+
+async def test_a_second_request_that_trickles_is_ended_as_the_first_would_be():
+    async with serving(guarded(replace(PATIENT, header_timeout_s=0.2))) as port:
+        wire = await Wire.to(port)
+        await wire.ask("POST", "/echo", {})
+        assert await wire.status() == 200
+        await wire.say(b"GET /wa")
+        assert (await wire.rest()).startswith(b"HTTP/1.1 408")
+
+
+async def test_a_body_that_stalls_is_408_and_a_connection_without_a_next_request_is_closed():
+    async with serving(guarded(replace(PATIENT, idle_timeout_s=0.1), body_timeout_s=0.1)) as port:
+        stalls, idle = await Wire.to(port), await Wire.to(port)
+        await stalls.say(HEADER + b"half")
+        assert await stalls.status() == 408
+        assert await stalls.rest() == b""
+        await idle.ask("POST", "/echo", {})
+        assert await idle.status() == 200
+        assert await idle.rest() == b""
+
+
+async def test_an_answer_may_take_longer_than_any_deadline_for_the_request():
+    app = guarded(ConnectionLimits(header_timeout_s=0.05, idle_timeout_s=0.05), body_timeout_s=0.05)
+    async with serving(app) as port:
+        wire = await Wire.to(port)
+        await wire.ask("GET", "/wait")
+        await asyncio.sleep(0.2)
+        app.state.go_on.set()
+        assert await wire.status() == 200
+
+
+async def test_at_the_cap_who_waits_longest_without_a_request_makes_room():
+    async with serving(guarded(replace(PATIENT, max_connections=2))) as port:
+        first, second, third = [await Wire.to(port) for _ in range(3)]
+        assert await first.rest() == b""
+        for wire in (second, third):
+            await wire.ask("POST", "/echo", {})
+            assert await wire.status() == 200
+
+
+async def test_when_every_connection_is_being_answered_another_one_is_told_to_come_again():
+    app = guarded(replace(PATIENT, max_connections=2))
+    async with serving(app) as port:
+        busy = [await Wire.to(port) for _ in range(2)]
+        for wire in busy:
+            await wire.ask("GET", "/wait")
+        await asyncio.sleep(0.1)
+        late = await Wire.to(port)
+        await late.ask("POST", "/echo", {})
+        assert (await late.status(), b"retry-after: 1" in late.head.lower()) == (429, True)
+        assert await late.rest() == b""
+        app.state.go_on.set()
+        assert [await wire.status() for wire in busy] == [200, 200]
+
+
+async def test_a_client_that_does_not_read_is_cut():
+    async with serving(guarded(replace(PATIENT, write_timeout_s=0.2))) as port:
+        wire = await Wire.to(port)
+        wire.writer.transport.pause_reading()
+        await wire.ask("GET", "/much")
+        await asyncio.sleep(0.6)
+        wire.writer.transport.resume_reading()
+        assert len(await wire.rest()) < 64 << 20
+
+
+async def test_bodies_of_all_requests_together_have_a_limit_that_comes_free_again():
+    async with serving(guarded(held_bytes=150)) as port:
+        first, second = await Wire.to(port), await Wire.to(port)
+        await first.say(HEADER + b"x" * 90)
+        await asyncio.sleep(0.1)
+        await second.say(HEADER + b"y" * 90)
+        assert (await second.status(), b"retry-after: 1" in second.head.lower()) == (429, True)
+        await first.say(b"x" * 10)
+        assert (await first.status(), first.body) == (200, b"x" * 100)
+        third = await Wire.to(port)
+        await third.say(HEADER + b"z" * 100)
+        assert (await third.status(), third.body) == (200, b"z" * 100)
+
+
+async def test_who_leaves_in_the_middle_of_a_body_is_forgotten():
+    app = guarded(held_bytes=150)
+    async with serving(app) as port:
+        for _ in range(5):
+            wire = await Wire.to(port)
+            await wire.say(HEADER + b"x" * 90)
+            await asyncio.sleep(0.02)
+            wire.leave()
+        await asyncio.sleep(0.1)
+        wire = await Wire.to(port)
+        await wire.say(HEADER + b"z" * 100)
+        assert await wire.status() == 200
+
+
+@pytest.mark.slow
+async def test_six_hundred_connections_that_never_finish_a_request_are_closed_and_memory_stays_bounded(tmp_path):
+    def resident_mib(pid: int) -> int:
+        with open(f"/proc/{pid}/status") as f:
+            return next(int(line.split()[1]) >> 10 for line in f if line.startswith("VmHWM"))
+
+    with env_server("env_servers.echo", tmp_path, "--header-timeout", "5", "--body-timeout", "5") as (url, process):
+        before, port = resident_mib(process.pid), int(url.rsplit(":", 1)[1])
+        wires = [await Wire.to(port) for _ in range(600)]
+        big = b"POST /step HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 4000000\r\n\r\n" + b"x" * (1 << 20)
+        for i, wire in enumerate(wires):
+            await wire.say([b"", b"POST /step HTTP/1.1\r\nHost", big][i % 3])
+        async with Http(url) as http:
+            assert (await http.send("GET", "/health"))[0] == 200
+            await asyncio.gather(*[wire.rest() for wire in wires])
+            assert (await http.send("GET", "/health"))[0] == 200
+        grown = resident_mib(process.pid) - before
+    print(f"memory grew by {grown} MiB")
+    assert grown < 420, "256 MiB of bodies, and what the parsers hold"
+
+
+async def test_nobody_waits_behind_who_never_finishes():
+    async with serving(guarded()) as port:
+        idle = [await Wire.to(port) for _ in range(200)]
+        for wire in idle:
+            await wire.say(HEADER)
+        wire = await Wire.to(port)
+        await wire.ask("POST", "/echo", {"a": 1})
+        assert await wire.status() == 200
+        for wire in idle:
+            wire.leave()
