@@ -17,9 +17,10 @@ from env_servers.serving import create_env_app
 from openrlhf_tir.errors import TirError
 
 from .bm25 import Bm25, Retriever, ensure_index
-from .env import SearchEnv
+from .env import MAX_TOPK, SearchEnv
 from .progress import Progress
 from .retrieve import add_retrieve
+from .searches import Searches
 
 EXAMPLE = """
 example:
@@ -39,6 +40,8 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--corpus", type=Path, required=True, metavar="FILE.jsonl", help="the passages")
     p.add_argument("--index", type=Path, metavar="DIR", help="where the index is kept (default: FILE.jsonl.bm25, or .dense)")
     p.add_argument("--topk", type=int, default=3, metavar="K", help="passages per query where the caller does not say (default: %(default)s)")
+    late = "deadline of one /retrieve, waiting included (default: %(default)s)"
+    p.add_argument("--retrieve-timeout", type=float, default=60.0, metavar="S", help=late)
     p.add_argument("--dense", metavar="MODEL", help="retrieve by this sentence-transformers model (e.g. intfloat/e5-base-v2) instead of BM25")
     return p
 
@@ -55,16 +58,18 @@ def make_retriever(corpus: Path, index: Path | None, dense: str | None) -> Retri
 
 
 def create_search_app(retriever: Retriever, args: argparse.Namespace) -> FastAPI:
-    config = serving_config(args, env="search", action="a search query in plain words")
-    app = create_env_app(lambda: SearchEnv(retriever, args.topk), config)
-    add_retrieve(app, retriever, args.topk)
+    config, searches = serving_config(args, env="search", action="a search query in plain words"), Searches(args.workers)
+    app = create_env_app(lambda: SearchEnv(retriever, searches, args.topk), config, on_stop=searches.close)
+    add_retrieve(app, retriever, searches, args.topk, args.retrieve_timeout)
     return app
 
 
 def main() -> None:
     args = parser().parse_args()
-    if args.topk < 1:
-        sys.exit(f"search does not start: --topk {args.topk} retrieves nothing. Use 1 or more.")
+    if not 1 <= args.topk <= MAX_TOPK:
+        sys.exit(f"search does not start: --topk {args.topk} retrieves nothing, or everything. Use 1 or more, up to {MAX_TOPK}.")
+    if not args.retrieve_timeout > 0:
+        sys.exit(f"search does not start: --retrieve-timeout {args.retrieve_timeout:g} leaves no time to search. Use more than 0.")
     try:
         retriever = make_retriever(args.corpus, args.index, args.dense)  # before the copies: they only map what is built here
     except TirError as e:

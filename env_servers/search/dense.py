@@ -19,6 +19,7 @@ from openrlhf_tir.errors import ConfigError
 
 from .bm25 import Hit
 from .corpus import Corpus, passages
+from .searches import Stop, never
 
 BATCH = 256
 QUERY, PASSAGE = "query: ", "passage: "
@@ -44,7 +45,8 @@ class Dense:
     def __len__(self) -> int:
         return len(self._corpus)
 
-    def search(self, query: str, k: int) -> list[Hit]:
+    def search(self, query: str, k: int, stop: Stop = never) -> list[Hit]:
+        """One query is one forward and one product: there is no place to stop in between."""
         vector_D = self._encode([self._prefixes[0] + query])[0]
         scores_N = self._vectors_ND @ vector_D
         k = min(k, len(scores_N))

@@ -3,43 +3,74 @@
     POST /retrieve {queries, topk?, return_scores?} -> {result: [[document, ...], ...]}, one list per query
                                                        with scores: [[{document, score}, ...], ...]
 
-Source: search_r1/search/retrieval_server.py. A request holds one of the server's places, like a step; a full server answers 429.
+Source: search_r1/search/retrieval_server.py. A request holds one of the server's places, like a step; a full server answers 429. Queries,
+passages and bytes of one request are bounded (413, 422); one that misses the server's deadline is 503, and its worker is free again. The
+reply is written in the worker, so that the event loop never waits for it.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Annotated
 
-from fastapi import FastAPI, HTTPException
+from fastapi import FastAPI, HTTPException, Request, Response
 from pydantic import BaseModel, Field
+from pydantic_core import to_json
 
-from .bm25 import Hit, Retriever
+from openrlhf_tir.http_guard.leaving import unless_client_leaves
+
+from .bm25 import Retriever
+from .env import MAX_QUERY_CHARS, MAX_TOPK
+from .searches import Searches, Stop, Stopped
 
 MAX_QUERIES = 1024
-MAX_TOPK = 1000
+MAX_HITS = 20_000
+"""Passages of one reply: Search-R1 asks for three per query."""
+MAX_REPLY_BYTES = 32 << 20
 
 
 class RetrieveRequest(BaseModel):
-    queries: list[str]
+    queries: list[Annotated[str, Field(max_length=MAX_QUERY_CHARS)]]
     topk: int | None = Field(default=None, ge=0, le=MAX_TOPK, description="passages per query; 0 or none: the server's number")
     return_scores: bool = False
 
 
-def add_retrieve(app: FastAPI, retriever: Retriever, topk: int) -> None:
-    """`app` is an environment's app: its guard and admission hold here too."""
+class _TooLarge(Exception):
+    """The reply would be."""
+
+
+def add_retrieve(app: FastAPI, retriever: Retriever, searches: Searches, topk: int, timeout_s: float) -> None:
+    """`app` is an environment's app: its guard and admission hold here too. `timeout_s` counts from receipt."""
 
     @app.post("/retrieve")
-    async def retrieve(body: RetrieveRequest) -> dict[str, Any]:
+    async def retrieve(body: RetrieveRequest, request: Request) -> Response:
+        k = body.topk or topk
         if len(body.queries) > MAX_QUERIES:
             raise HTTPException(413, f"{len(body.queries)} queries exceed the limit of {MAX_QUERIES}. Send several requests.")
-        k = body.topk or topk
+        if len(body.queries) * k > MAX_HITS:
+            raise HTTPException(413, f"{len(body.queries)} queries for {k} passages each exceed the limit of {MAX_HITS} passages. Send several requests.")
 
-        def search() -> list[list[Hit]]:
-            return [retriever.search(query, k) for query in body.queries]
+        async def in_turn() -> bytes:
+            async with asyncio.timeout(timeout_s), app.state.service.admission.slot():
+                return await searches.run(lambda stop: _reply(retriever, body.queries, k, body.return_scores, stop))
 
-        async with app.state.service.admission.slot():
-            found = await asyncio.to_thread(search)
-        if body.return_scores:
-            return {"result": [[h._asdict() for h in hits] for hits in found]}
-        return {"result": [[h.document for h in hits] for hits in found]}
+        try:
+            return Response(await unless_client_leaves(request.receive, in_turn()), media_type="application/json")
+        except TimeoutError:
+            raise HTTPException(503, f"The search took more than {timeout_s:g} s. Send fewer or shorter queries.", {"Retry-After": "1"}) from None
+        except _TooLarge:
+            raise HTTPException(413, f"The reply exceeds {MAX_REPLY_BYTES >> 20} MiB. Send fewer queries, or a smaller topk.") from None
+
+
+def _reply(retriever: Retriever, queries: list[str], k: int, scores: bool, stop: Stop) -> bytes:
+    """In a worker thread. Raises Stopped, _TooLarge."""
+    parts, size = [], 0
+    for query in queries:
+        if stop():
+            raise Stopped
+        hits = retriever.search(query, k, stop)
+        parts.append(to_json([h._asdict() if scores else h.document for h in hits]))
+        size += len(parts[-1])
+        if size > MAX_REPLY_BYTES:
+            raise _TooLarge
+    return b'{"result":[' + b",".join(parts) + b"]}"

@@ -1,4 +1,4 @@
-"""python -m tests.contract.slow_search: the search server, except that the query "slow" takes a second and a half."""
+"""python -m tests.contract.slow_search: the search server, except that the query "slow" takes a second and a half, and "endless" ends when nobody waits."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 
 from env_servers.launch import serve
 from env_servers.search.__main__ import create_search_app, make_retriever, parser
+from env_servers.search.searches import never
 
 NUMBERS = 40
 
@@ -23,10 +24,12 @@ class Slow:
     def __init__(self, retriever) -> None:
         self.retriever = retriever
 
-    def search(self, query, k):
+    def search(self, query, k, stop=never):
         if query == "slow":
             time.sleep(1.5)
-        return self.retriever.search(query, k)
+        while query == "endless" and not stop():
+            time.sleep(0.01)
+        return self.retriever.search(query, k, stop)
 
 
 if __name__ == "__main__":

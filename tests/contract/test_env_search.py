@@ -47,9 +47,39 @@ async def test_an_observation_is_the_passages_as_search_r1_writes_them(http):
     assert body["signals"]["num_results"] == 1
 
 
-@pytest.mark.parametrize("wrong", [{}, {"queries": "one"}, {"queries": ["a"], "topk": -1}, {"queries": ["a"], "topk": 10**9}])
+@pytest.mark.parametrize("wrong", [{}, {"queries": "one"}, {"queries": ["a"], "topk": -1}, {"queries": ["a"], "topk": 10**9}, {"queries": ["a" * 9000]}])
 async def test_a_malformed_request_is_refused(http, wrong):
     assert (await http.send("POST", "/retrieve", json=wrong))[0] == 422
+
+
+@pytest.mark.parametrize("topk", ["abc", 10**9, 0, -1, None, [1], "1e999"])
+async def test_a_number_of_passages_that_is_none_is_the_callers_mistake(http, topk):
+    status, body, _ = await http.send("POST", "/reset", json={"task": {"topk": topk}})
+    assert (status, "task" in body["detail"]) == (422, True)
+
+
+async def test_what_one_request_may_ask_for_is_bounded_in_all(http):
+    for queries, topk in (1025, 1), (1024, 1000), (21, 1000):
+        status, body, _ = await http.send("POST", "/retrieve", json={"queries": ["number"] * queries, "topk": topk})
+        assert (status, "Send several" in body["detail"]) == (413, True)
+    assert (await http.send("POST", "/retrieve", json={"queries": ["number"] * 1024, "topk": 3}))[0] == 200
+
+
+async def test_a_query_of_a_whole_book_is_the_models_mistake(http):
+    _, body, _ = await http.step(await http.open(), 0, "number " * 5000)
+    assert (body["outcome"], body["signals"]["error_type"]) == ("model_error", "query_too_long")
+
+
+async def test_searches_that_missed_their_deadline_give_their_workers_back(tmp_path):
+    flags = ["--corpus", write_corpus(tmp_path), "--workers", "2", "--retrieve-timeout", "0.3"]
+    with env_server("tests.contract.slow_search", tmp_path, *flags) as (url, _):
+        async with Http(url) as http:
+            late = await asyncio.gather(*[http.step(await http.open(), 0, "endless", deadline_s=0.3) for _ in range(10)])
+            assert {body["outcome"] for _, body, _ in late} == {"timeout"}
+            status, body, headers = await http.send("POST", "/retrieve", json={"queries": ["endless"]})
+            assert (status, "more than 0.3 s" in body["detail"], headers["Retry-After"]) == (503, True, "1")
+            assert (await http.step(await http.open(), 0, "number 7"))[1]["outcome"] == "ok"
+            assert (await http.send("GET", "/health"))[1]["running"] == 0
 
 
 async def test_many_searches_at_once_are_answered_each_for_itself(http):
