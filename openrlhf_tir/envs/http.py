@@ -21,6 +21,7 @@ from pydantic import BaseModel, ValidationError
 
 from ..errors import EnvError, EnvTimeout
 from ..protocol import StepReply, StepRequest
+from .refusals import seconds
 
 log = logging.getLogger(__name__)
 
@@ -165,14 +166,6 @@ def _valid(content: bytes, kind: type[Wire], url: str) -> Wire:
         first = e.errors(include_url=False, include_input=False)[0]
         fact = f"{'.'.join(map(str, first['loc'])) or 'body'}: {first['msg']}"
         raise EnvNonsense(f"{url} sent no valid {kind.__name__}: {fact}; got {excerpt(content)}. Does this server speak the protocol?") from None
-
-
-def seconds(retry_after: str | None) -> float:
-    """Retry-After in seconds, between 0.02 and 60; 1 when it is missing or a date."""
-    try:
-        return min(60.0, max(0.02, float(retry_after or 1)))
-    except ValueError:
-        return 1.0
 
 
 def excerpt(content: bytes) -> str:

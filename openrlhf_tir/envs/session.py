@@ -72,14 +72,18 @@ class Session:
 
         async def send(server: EnvServer, left: float) -> tuple[EnvServer, ResetReply]:
             self._asked.append(server)
+            sent = clock()
             try:
-                return server, await c.http.send("POST", f"{server.url}/reset", self._request, ResetReply, timeout_s=left)
+                reply = await c.http.send("POST", f"{server.url}/reset", self._request, ResetReply, timeout_s=left)
             except (Full, Broken) as e:
                 if e.after_s is None:
                     raise
                 # Full, or draining (503 with Retry-After): open sessions go on there, new ones go elsewhere.
-                server.no_sessions_until = clock() + e.after_s * random.uniform(0.5, 1.5)
+                server.session_refusals.refused(sent, clock())
+                server.no_sessions_until = clock() + server.session_refusals.pause_s(e.after_s) * random.uniform(0.5, 1.5)
                 raise Full(e.after_s) from None
+            server.session_refusals.taken()
+            return server, reply
 
         return await c.call(
             self._env,

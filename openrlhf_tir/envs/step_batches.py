@@ -19,7 +19,8 @@ from dataclasses import dataclass, field
 from ..errors import EnvError, EnvTimeout, InfraError
 from ..logs.histogram import Histogram
 from ..protocol import EnvSchema, StepReply, StepRequest
-from .http import Broken, Full, seconds
+from .http import Broken, Full
+from .refusals import seconds
 
 Key = tuple[str, int]
 SIZE_BOUNDS = tuple(float(1 << i) for i in range(11))

@@ -14,11 +14,12 @@ import asyncio
 import logging
 import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ..errors import EnvError, unknown
 from .breaker import Breaker
 from .credits import Credits
+from .refusals import Refusals
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +40,7 @@ class EnvServer:
     """In the map: may get new sessions. A holder that /reset named is not, and ends with its last session."""
     no_sessions_until: float = 0.0
     """Loop time. The server refused a session (it is full, or draining) but answers steps."""
+    session_refusals: Refusals = field(default_factory=Refusals)
     probing: asyncio.Task | None = None
 
 
