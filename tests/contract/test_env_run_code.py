@@ -89,6 +89,33 @@ async def test_paths_that_leave_the_directory_are_refused(http, path):
         assert (status, body["detail"][0]["type"]) == (422, "value_error")
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"run_timeout": 0}, {"run_timeout": -1}, {"run_timeout": 0.001}, {"run_timeout": 1e6}, {"memory_limit_MB": 1}, {"memory_limit_MB": 2**40},
+        {"files": {"a": "", "a/b": ""}}, {"files": {"a": "", "./a": ""}}, {"files": {"x" * 256: ""}}, {"files": {"d/" * 600 + "x": ""}}, {"files": {"a/": ""}},
+        {"files": {f"f{i}": "" for i in range(20_000)}}, {"files": {f"{i}/b/c/d/e": "" for i in range(1000)}}, {"files": {"a": "é"}}, {"files": {"a": "x"}},
+        {"files": {"\0": ""}}, {"fetch_files": ["x" * 300]}, {"fetch_files": ["a"] * 20_000}, {"compile_timeout": "soon"},
+    ],
+)  # fmt: skip
+async def test_what_no_sandbox_could_lay_out_or_start_is_refused_and_costs_nothing(http, wrong):
+    status, body, _ = await http.send("POST", "/run_code", json={"code": "print(1)", "language": "python", **wrong})
+    assert status == 422, body
+    assert len(str(body)) < 2000
+    assert (await run(http, "print(1)"))["status"] == "Success"
+
+
+@pytest.mark.parametrize("limits", [{"memory_limit_MB": 32}, {"memory_limit_MB": 0}, {"memory_limit_MB": -5}])
+async def test_the_smallest_limits_still_run_python(http, limits):
+    assert (await run(http, "print(1)", **limits))["status"] == "Success"
+
+
+async def test_as_many_files_as_are_allowed_arrive(http):
+    files = {f"d{i % 32}/f{i}": base64.b64encode(b"%d" % i).decode() for i in range(1024)}
+    code = "import glob; print(sum(int(open(p).read()) for p in glob.glob('d*/f*')))"
+    assert (await run(http, code, files=files, fetch_files=["d1/f1"]))["run_result"]["stdout"] == f"{1023 * 512}\n"
+
+
 async def test_a_known_language_that_is_not_python_is_a_sandbox_error_with_a_remedy(http):
     status, body, _ = await http.send("POST", "/run_code", json={"code": "echo", "language": "bash"})
     assert (status, body["status"]) == (200, "SandboxError")

@@ -6,16 +6,17 @@ import asyncio
 import json
 
 import httpx
+import numpy as np
 import pytest
 
-from openrlhf_tir.errors import ConfigError
+from openrlhf_tir.errors import ConfigError, RequestRefused, unknown
 from openrlhf_tir.http_guard.guard import BodyLimits
 from openrlhf_tir.serving import session_routes
 from openrlhf_tir.serving.app import ServerLimits, build_app, serve
 from openrlhf_tir.serving.session_requests import REQUIRED, STOP, STRICT
 from openrlhf_tir.types import Sampling, Task
 
-from .rollout_fakes import FakeService
+from .rollout_fakes import FakeService, trajectory
 
 TOKEN = "s3cret"
 
@@ -148,10 +149,98 @@ async def test_generate_over_the_bound_is_429_and_a_broken_engine_503(client, se
 
 
 @pytest.mark.parametrize(
-    "body", [{"token_ids": [], "max_tokens": 1}, {"token_ids": [1], "max_tokens": 0}, {"token_ids": [1], "max_tokens": 1, "tempreature": 1}]
-)
-async def test_a_malformed_request_is_422(client, body):
-    assert (await client.post("/generate", json=body)).status_code == 422
+    "wrong",
+    [
+        {"token_ids": []}, {"token_ids": [-1]}, {"token_ids": [100]}, {"token_ids": [1] * 50}, {"token_ids": [2**40]}, {"max_tokens": 0}, {"max_tokens": 51},
+        {"max_tokens": 10**12}, {"temperature": 1e9}, {"temperature": 1e-300}, {"temperature": -1}, {"seed": -1}, {"seed": 2**63}, {"top_p": 1e-300},
+        {"stop": [""]}, {"stop": ["x"] * 99}, {"tempreature": 1},
+    ],
+)  # fmt: skip
+async def test_what_no_engine_can_answer_is_422_and_never_reaches_one(client, service, wrong):
+    assert (await client.post("/generate", json={"token_ids": [1], "max_tokens": 1} | wrong)).status_code == 422
+    assert service.asked == []
+
+
+async def test_the_bounds_themselves_are_answered(client, service):
+    for right in ({"token_ids": [0, 99]}, {"token_ids": [1] * 49}, {"max_tokens": 50}, {"temperature": 0.01}, {"temperature": 100}, {"seed": 2**63 - 1}):
+        assert (await client.post("/generate", json={"token_ids": [1], "max_tokens": 1} | right)).status_code == 200
+
+
+async def test_a_request_that_the_engine_itself_refuses_is_422_and_no_fault_of_the_engine(client, service):
+    async def refuse(token_ids, sampling):
+        raise RequestRefused("too long")
+
+    service.generate = refuse
+    reply = await client.post("/generate", json={"token_ids": [1], "max_tokens": 1})
+    assert (reply.status_code, reply.json()) == (422, {"error": "request_refused", "detail": "too long"})
+
+
+@pytest.mark.parametrize("stream", ["", "?stream=true"])
+@pytest.mark.parametrize("wrong", ['"\\ud800"', '"p", "meta": {"a": ["\\udfff"]}', '"p", "meta": {"a": NaN}', '"p", "temperature": 1e-300', '"p", "n": 1025'])
+async def test_a_group_that_cannot_be_sampled_is_422_before_its_stream_begins(client, service, wrong, stream):
+    reply = await client.post(f"/v1/groups{stream}", content=f'{{"prompt": {wrong}}}', headers={"Content-Type": "application/json"})
+    assert (reply.status_code, service.asked) == (422, [])
+
+
+async def test_an_environment_that_nobody_knows_is_422(client, service):
+    def admit(request):
+        raise unknown("env", "nowhere", ["math"], "Correct it.")
+
+    service.admit = admit
+    reply = await client.post("/v1/groups", json={"prompt": "p", "env": "nowhere"})
+    assert (reply.status_code, "Known: math" in reply.json()["detail"]) == (422, True)
+
+
+async def test_a_bug_half_way_is_the_last_line_of_the_stream_and_not_a_broken_one(client, service, caplog):
+    async def run_group(request):
+        yield trajectory(0)
+        raise ZeroDivisionError
+
+    service.run_group = run_group
+    async with client.stream("POST", "/v1/groups?stream=true", json={"prompt": "q"}) as reply:
+        lines = [json.loads(line) async for line in reply.aiter_lines()]
+    assert lines[-1] == {"done": False, "trajectories": 1, "error": "internal", "detail": "ZeroDivisionError"}
+    group_id = (await client.post("/v1/groups", json={"prompt": "q"})).json()["id"]
+    assert (await finished(client, group_id))["error"] == "internal: ZeroDivisionError"
+
+
+async def test_a_logprob_that_is_not_finite_is_null_on_the_wire(client, service):
+    async def run_group(request):
+        t = trajectory(0)
+        t.segments[0].logprobs[0] = -np.inf
+        yield t
+
+    service.run_group = run_group
+    async with client.stream("POST", "/v1/groups?stream=true", json={"prompt": "q"}) as reply:
+        first = json.loads(await anext(reply.aiter_lines()))
+    group_id = (await client.post("/v1/groups", json={"prompt": "q"})).json()["id"]
+    polled = (await finished(client, group_id))["trajectories"][0]
+    assert first["segments"][0]["logprobs"] == polled["segments"][0]["logprobs"] == [None, -1.0]
+
+
+async def test_a_client_that_leaves_generate_takes_its_request_along(client, service):
+    service.gate.clear()
+    gone = asyncio.Event()
+    generate = service.generate
+
+    async def watched(token_ids, sampling):
+        try:
+            return await generate(token_ids, sampling)
+        except asyncio.CancelledError:
+            gone.set()
+            raise
+
+    service.generate = watched
+    body = {"token_ids": [1], "max_tokens": 1}
+    asking = [asyncio.create_task(client.post("/generate", json=body)) for _ in range(2)]
+    async with asyncio.timeout(10):
+        while len(service.asked) < 2:
+            await asyncio.sleep(0.01)
+        asking[0].cancel()
+        await gone.wait()
+        service.gate.set()
+        assert (await asking[1]).status_code == 200
+        assert (await client.post("/generate", json=body)).status_code == 200
 
 
 async def test_pause_and_resume_reach_the_service(client, service):
