@@ -29,6 +29,7 @@ from .fusion_backend import FusionSandbox
 from .levels import strongest
 from .limits import Limits
 from .run_code import add_run_code
+from .run_jupyter import add_run_jupyter
 from .sandbox import Sandbox, SandboxError
 from .stateful import StatefulEnv
 from .warm.notebooks import NEW_BYTES, Notebooks
@@ -43,7 +44,8 @@ example:
        -d '{{"session_id": "me", "step_id": 0, "action": "print(2**10)", "deadline_s": 20}}'
   -> {{"observation": "1024\\n", "outcome": "ok", "signals": {{"executed": true, "error_type": null, ...}}, ...}}
 
-POST /run_code is SandboxFusion's API. GET /health tells the isolation level and load, /schema what an action is, /metrics counts outcomes (Prometheus).
+POST /run_code and /run_jupyter are SandboxFusion's API. GET /health tells the isolation level and load, /schema what an action is,
+/metrics counts outcomes (Prometheus).
 --backend-url runs the code on a SandboxFusion server instead; ${BACKEND_TOKEN_ENV} is sent to it as bearer token.
 With ${TOKEN_ENV} set, requests need 'Authorization: Bearer <token>'. SIGTERM drains, then stops.
 """
@@ -103,15 +105,15 @@ def memory_mib() -> int:
     return min(limits) >> 20
 
 
-def env_factory(args: argparse.Namespace, sandbox: Sandbox) -> tuple[Callable[[], Env], dict[str, Callable[[], float]]]:
-    """(a session's environment, gauges for /metrics). Exits where --stateful cannot be had."""
+def env_factory(args: argparse.Namespace, sandbox: Sandbox) -> tuple[Callable[[], Env], dict[str, Callable[[], float]], Notebooks | None]:
+    """(a session's environment, gauges for /metrics, interpreters that keep state). Exits where --stateful cannot be had."""
     if isinstance(sandbox, WarmSandbox):
         notebooks = Notebooks(sandbox, cap=args.max_notebooks, memory_bytes=args.notebooks_mib << 20)
         gauges = {"notebooks": notebooks.__len__, "notebook_bytes": lambda: notebooks.held_bytes}
-        return lambda: StatefulEnv(sandbox, notebooks, stateful=args.stateful), gauges
+        return lambda: StatefulEnv(sandbox, notebooks, stateful=args.stateful), gauges, notebooks
     if args.stateful:
         sys.exit("python_tir does not start: --stateful needs warm workers, and they are off or did not come up. Leave it out, or mend what is said above.")
-    return lambda: PythonEnv(sandbox), {}
+    return lambda: PythonEnv(sandbox), {}, None
 
 
 def main() -> None:
@@ -131,9 +133,10 @@ def main() -> None:
     kept = ", in the interpreter that the session's earlier calls left" if args.stateful else ", run as a script"
     action = f"Python source code{kept}; print what you want to see"
     config = serving_config(args, env="python_tir", action=action, isolation=sandbox.isolation, stateful=args.stateful)
-    factory, gauges = env_factory(args, sandbox)
+    factory, gauges, notebooks = env_factory(args, sandbox)
     app = create_env_app(factory, config, on_stop=sandbox.close, gauges=gauges)
     add_run_code(app, sandbox)
+    add_run_jupyter(app, notebooks)
     serve(app, args)
 
 

@@ -122,13 +122,13 @@ async def answer(request: RunCodeRequest, sandbox: Sandbox) -> RunCodeReply:
 
 
 def command_result(e: Execution) -> CommandRunResult:
-    common: dict[str, Any] = {"execution_time": e.seconds, "stdout": _text(e.stdout)}
+    common: dict[str, Any] = {"execution_time": e.seconds, "stdout": as_text(e.stdout)}
     if e.killed == "time_limit":
-        return CommandRunResult(status="TimeLimitExceeded", stderr=_text(e.stderr), **common)
+        return CommandRunResult(status="TimeLimitExceeded", stderr=as_text(e.stderr), **common)
     if e.killed is None:
-        return CommandRunResult(status="Finished", return_code=e.return_code, stderr=_text(e.stderr), **common)
+        return CommandRunResult(status="Finished", return_code=e.return_code, stderr=as_text(e.stderr), **common)
     reason = MEMORY_LIMIT if e.killed == "memory" else OUTPUT_LIMIT
-    return CommandRunResult(status="Finished", return_code=-9, stderr=f"{_text(e.stderr)}\n{reason}\n".lstrip("\n"), **common)
+    return CommandRunResult(status="Finished", return_code=-9, stderr=f"{as_text(e.stderr)}\n{reason}\n".lstrip("\n"), **common)
 
 
 def parse_run_status(compile_result: CommandRunResult | None, run_result: CommandRunResult | None) -> tuple[RunStatus, str]:
@@ -145,7 +145,7 @@ def _error(message: str) -> CommandRunResult:
     return CommandRunResult(status="Error", stderr=message)
 
 
-def _text(output: bytes) -> str:
+def as_text(output: bytes) -> str:
     """Bytes that are no UTF-8 read as the original has it."""
     try:
         return output.decode()

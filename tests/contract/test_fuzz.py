@@ -31,13 +31,18 @@ def reset(task: dict) -> Endpoint:
 
 
 RUN_CODE = {"code": "print(1)", "language": "python", "run_timeout": 5, "compile_timeout": 10, "memory_limit_MB": 256, "stdin": "x"}
+FILES = {"files": {"a/b.txt": "eA==", "c": None}, "fetch_files": ["a/b.txt"]}
 SERVERS = {
     "echo": ([], {}, "hi", [reset({"greeting": "x", "delay_s": 0.0})]),
     "python_tir": (
         ["--workers", "2", "--code-timeout", "5"],
         {},
         "print(6 * 7)",
-        [reset({"stateful": True}), Endpoint("POST", "/run_code", {**RUN_CODE, "files": {"a/b.txt": "eA==", "c": None}, "fetch_files": ["a/b.txt"]})],
+        [
+            reset({"stateful": True}),
+            Endpoint("POST", "/run_code", RUN_CODE | FILES),
+            Endpoint("POST", "/run_jupyter", {"cells": ["a = 1", "a"], "cell_timeout": 5, "total_timeout": 20, "kernel": "python3"} | FILES),
+        ],
     ),
     "search": (
         ["--corpus", "{corpus}"],
