@@ -7,6 +7,7 @@
 Compiled by the server and never imported.
 """
 
+import builtins
 import ctypes
 import marshal
 import os
@@ -103,4 +104,4 @@ def main():
 
 
 runner = main()
-exec(runner, {"__name__": "__main__"})
+exec(runner, {"__name__": "__main__", "__builtins__": dict(vars(builtins))})

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-_PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 def _children(pid: int, tid: int) -> list[int]:
@@ -30,14 +29,3 @@ def descendants(pid: int) -> Iterator[int]:
             yield from found
 
 
-def resident_bytes(pid: int) -> int:
-    """Resident, not shared with files, memory of everything below `pid`; pages shared by a fork count once for each process."""
-    total = 0
-    for child in descendants(pid):
-        try:
-            with open(f"/proc/{child}/statm") as f:
-                _, resident, shared, *_ = map(int, f.read().split())
-        except OSError:
-            continue
-        total += (resident - shared) * _PAGE
-    return total
