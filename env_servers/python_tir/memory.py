@@ -3,7 +3,8 @@
     private pages       of every process; pages shared by a fork count once (Pss)
     page tables         of every process
     files               of the call's own tmpfs: blocks in use, mapped or not, with a name or without; and the kernel's record of each
-    sockets             of the call's own network namespace, in flight ones too: each as what its buffers may hold
+    sockets             of the call's own network namespace, in flight ones too: each as what its buffers may hold. Where there is no such
+                        namespace every open descriptor counts as one
 
 Memory that no process maps any more cannot be read anywhere, so what would make it is refused by `seccomp`: shared anonymous mappings
 (a file in /dev/shm does the same), vmsplice, larger socket buffers. Not counted: pipe buffers (the kernel gives a user 64 MiB, then two
@@ -21,6 +22,8 @@ from .tree import descendants
 
 SOCKET_BYTES = 512 << 10
 """Twice the kernel's default of a buffer, rounded up: a buffer's last packet may pass its limit. TCP's are bounded to this in `warm.slot`."""
+PAIR_BYTES = 256 << 10
+"""One end of a socket pair, which is the only kind of socket where the network is the host's: what was sent and not yet read."""
 MOST_TCP_BYTES = 64 << 20
 """Hosts with fast networks allow connections gigabytes, which hardly one ever holds; counted so, no snippet could have any."""
 INODE_BYTES = 1 << 10
@@ -37,7 +40,7 @@ def used_bytes(pid: int, enough: int, *, directories: Sequence[int] = (), net: i
     `tcp_bytes`: what each end of a connection may hold.
     """
     files = sum(map(file_bytes, directories))
-    rest = files + (0 if net is None else socket_bytes(net, tcp_bytes))
+    rest = files + (_descriptors(pid) * PAIR_BYTES if net is None else socket_bytes(net, tcp_bytes))
     bound = _steadily(pid, _upper_bound)
     if bound + rest <= enough:
         return bound + rest
@@ -97,6 +100,15 @@ def file_bytes(directory: int) -> int:
     """What the file system of an open directory holds."""
     fs = os.fstatvfs(directory)
     return (fs.f_blocks - fs.f_bfree) * fs.f_frsize + (fs.f_files - fs.f_ffree) * INODE_BYTES
+
+
+def _descriptors(pid: int) -> int:
+    """Open in the processes below `pid`. Linux 6.2 and later; before, and for processes that have ended, 0."""
+    total = 0
+    for child in descendants(pid):
+        with suppress(OSError):
+            total += os.stat(f"/proc/{child}/fd").st_size
+    return total
 
 
 def socket_bytes(pid: int, tcp_bytes: int = SOCKET_BYTES) -> int:

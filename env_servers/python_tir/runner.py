@@ -166,7 +166,7 @@ def exit_code(code: object) -> int:
     try:
         print(code, file=sys.stderr)
     except BaseException:  # what cannot be shown, or nothing to show it on, is no other end
-        pass
+        return 1
     return 1
 
 

@@ -25,6 +25,7 @@ from typing import Literal
 from .limits import Limits
 from .memory import host_tcp_bytes, used_bytes
 from .sandbox import Execution, SandboxError
+from .tree import tasks
 
 MEMORY_CHECK_S = 0.25
 """How often the memory of all processes together is looked at; short snippets never are. The kernel has no event for it."""
@@ -160,7 +161,9 @@ class _Run:
                 with suppress(OSError):  # it has ended
                     self.directories.append(os.open(f"/proc/{self.init_pid}/root{name}", os.O_PATH | os.O_CLOEXEC))
         limit = self.limits.memory_bytes
-        if used_bytes(self.process.pid, limit, directories=self.directories, net=self.init_pid, tcp_bytes=host_tcp_bytes()) > limit:
+        used = used_bytes(self.process.pid, limit, directories=self.directories, net=self.init_pid, tcp_bytes=host_tcp_bytes())
+        too_many = self.warden and tasks(self.process.pid) > self.limits.processes  # elsewhere the kernel counts them
+        if used > limit or too_many:
             self.stop("memory")
         else:
             self.memory_check = self.loop.call_later(MEMORY_CHECK_S, self.check_memory)

@@ -6,13 +6,23 @@ import os
 from collections.abc import Iterator
 
 
-
 def _children(pid: int, tid: int) -> list[int]:
     try:
         with open(f"/proc/{pid}/task/{tid}/children") as f:
             return [int(child) for child in f.read().split()]
     except OSError:
         return []
+
+
+def tasks(pid: int) -> int:
+    """The threads of all processes below `pid`, which is what RLIMIT_NPROC counts."""
+    total = 0
+    for child in descendants(pid):
+        try:
+            total += len(os.listdir(f"/proc/{child}/task"))
+        except OSError:
+            continue
+    return total
 
 
 def descendants(pid: int) -> Iterator[int]:

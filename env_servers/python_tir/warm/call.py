@@ -21,10 +21,10 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from ..limits import Limits
+from ..memory import private_bytes, session_bytes, used_bytes
 from ..sandbox import Execution, SandboxError
 from ..supervise import MEMORY_CHECK_S, Stream, memory_file
 from .container import readable
-from ..memory import private_bytes, session_bytes, used_bytes
 
 ANSWER_S = 3.0
 """How long after its deadline, or after it was asked to end a call, a slot may take to answer."""

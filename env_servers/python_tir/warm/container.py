@@ -29,6 +29,8 @@ from ..supervise import memory_file
 START_TIMEOUT_S = 60.0
 """bubblewrap, imports and warm-up: 1 s on a quiet machine."""
 SLOT_TIMEOUT_S = 10.0
+_CAPABILITIES = "SYS_ADMIN", "NET_ADMIN", "SYS_PTRACE", "SETUID", "SETGID", "SETPCAP", "KILL", "DAC_OVERRIDE"
+"""What the master needs to make slots, within the container's user namespace; snippets have none."""
 OOM_SCORE_ADJ = 500
 """When the host runs out of memory, snippets go first. The kernel lets a process without privilege raise this, not lower it."""
 _HERE = Path(__file__).parent
@@ -39,7 +41,8 @@ _FDS = 4
 
 
 def _programs(seccomp: bytes | None) -> bytes:
-    sources = {name: _HERE / f"{name}.py" for name in ("master", "slot", "session", "freeze", "notebook", "kernel", "warmup")} | {"runner": _HERE.parent / "runner.py"}
+    sources = {name: _HERE / f"{name}.py" for name in ("master", "slot", "session", "freeze", "notebook", "kernel", "warmup")}
+    sources["runner"] = _HERE.parent / "runner.py"
     compiled = {name: compile(path.read_text(), f"<{name}>", "exec", dont_inherit=True, optimize=2) for name, path in sources.items()}
     return marshal.dumps({**compiled, "seccomp": seccomp})
 
@@ -75,7 +78,7 @@ class Container:
         programs, self._log = memory_file(self._programs), os.memfd_create("tir-log", os.MFD_CLOEXEC)
         drop = ["/usr/bin/setpriv", f"--reuid={UNPRIVILEGED_UID}", f"--regid={UNPRIVILEGED_UID}", "--clear-groups", "--"] if as_root else []
         user = ["--userns-block-fd", str(mapped_r)] if as_root else ["--uid", "0", "--gid", "0"]
-        caps = [arg for name in ("SYS_ADMIN", "NET_ADMIN", "SYS_PTRACE", "SETUID", "SETGID", "SETPCAP", "KILL", "DAC_OVERRIDE") for arg in ("--cap-add", f"CAP_{name}")]
+        caps = [arg for name in _CAPABILITIES for arg in ("--cap-add", f"CAP_{name}")]
         boot = f"import marshal, os; programs = marshal.loads(os.read(0, {len(self._programs)})); exec(programs['master'])"
         python = [self._inside(sys.executable), "-s", "-S", "-P", "-X", "utf8", "-c", boot, str(inside.fileno()), self._options(as_root)]
         try:

@@ -6,6 +6,7 @@ interrupted runs on when its tracer lets it, and for no signal but SIGKILL, whic
 The tracer is the session's PID 1. Cells cannot trace (seccomp), so nobody else does.
 """
 
+import contextlib
 import errno
 import os
 import time
@@ -54,10 +55,8 @@ class Freezer:
             try:
                 self.kernel.ptrace(self.kernel.PTRACE_DETACH, thread, signal_number)
             except OSError:  # killed meanwhile, from outside: its parent learns of it once its tracer has
-                try:
+                with contextlib.suppress(ChildProcessError):
                     os.waitpid(thread, os.WNOHANG | _WALL)
-                except ChildProcessError:
-                    pass
 
     def _stop_all(self):
         """Until a look at all threads finds none that is not stopped. False: start again, a thread waits in the kernel for one that is stopped."""

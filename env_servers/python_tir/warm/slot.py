@@ -48,7 +48,7 @@ class Slot:
         self.sockstat = os.open("/proc/self/net/sockstat", os.O_RDONLY | os.O_CLOEXEC)
         self.empty = self._in_use()
         with open("/proc/self/statm") as f:
-            self.own_size, resident, shared, *_ = (int(pages) * resource.getpagesize() for pages in f.read().split())
+            self.own_size = int(f.read().split()[0]) * resource.getpagesize()
         os.umask(0o022)
         kernel.undumpable()
         kernel.no_new_privileges()
