@@ -16,7 +16,8 @@ from typing import Any
 
 import aiohttp
 
-from env_servers.python_tir.tree import descendants, resident_bytes
+from env_servers.python_tir.memory import used_bytes
+from env_servers.python_tir.tree import descendants
 
 from .load import started
 
@@ -72,8 +73,8 @@ async def hostile_suite(http: aiohttp.ClientSession, *, every: int = 1, stateful
 
 
 def _below(pid: int) -> tuple[int, int]:
-    """(processes below the server, their resident bytes)."""
-    return sum(1 for _ in descendants(pid)), resident_bytes(pid)
+    """(processes below the server, their private bytes; what a fork shares counts for each)."""
+    return sum(1 for _ in descendants(pid)), used_bytes(pid, 1 << 62)
 
 
 async def _run(http: aiohttp.ClientSession, url: str, code: str) -> dict[str, Any]:

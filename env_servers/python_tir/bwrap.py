@@ -38,7 +38,8 @@ from .stage import Stage
 from .supervise import memory_file, supervise
 
 RUNNER = marshal.dumps(compile(Path(__file__).with_name("runner.py").read_text(), "<runner>", "exec", dont_inherit=True, optimize=2))
-BOOT = f"import marshal, os; exec(marshal.loads(os.read(0, {len(RUNNER)})))"
+BOOT = f"import marshal, os; exec(marshal.loads(os.read(0, {len(RUNNER)})), {{'__name__': '__main__', '__builtins__': dict(vars(__builtins__))}})"
+"""With builtins of its own: a snippet may do to its what it likes."""
 ENVIRONMENT = {
     "HOME": "/tmp",
     "USER": "sandbox",
@@ -147,8 +148,9 @@ def root_file_system(bwrap: str, stage: Stage, limits: Limits, *, proc: bool = T
         args += ["--ro-bind", source, target]
     if proc:
         args += ["--proc", "/proc"]
-    for device in ("null", "zero", "full", "random", "urandom"):
+    for device in ("null", "full", "random", "urandom"):
         args += ["--dev-bind", f"/dev/{device}", f"/dev/{device}"]
+    args += ["--dev-bind", "/dev/full", "/dev/zero"]  # reads as zeros too, and cannot be mapped: shared pages of /dev/zero are in nobody's account
     args += ["--symlink", "/proc/self/fd", "/dev/fd", "--size", size, "--tmpfs", "/dev/shm", "--size", size, "--tmpfs", "/tmp", "--remount-ro", "/"]
     for name, value in {**ENVIRONMENT, "PATH": f"{stage.inside(sys.base_prefix)}/bin:/usr/bin:/bin"}.items():
         args += ["--setenv", name, value]

@@ -8,11 +8,14 @@ Covered
 - No sockets but pairs; no signal, trace or priority for a process outside; no System V objects; the same refused calls as in `bwrap`.
 - Code, input and output go through memory files and pipes. When the call ends, one kill(-1) inside its Landlock domain ends every
   process of it; none can leave that domain.
-- A server that runs as root drops to an unprivileged uid, another one for each concurrent call, which bounds the processes too.
+- A server that runs as root drops to an unprivileged uid, another one for each concurrent call, which bounds its processes exactly.
+  Any other shares one kernel count with all of its user's processes: the limit is that count and what the running calls may have, and a
+  call with more than its own share is killed at the next look at its memory.
 
 Not covered, besides what `bwrap` lists
 - Names, sizes and times of host files can be seen, their contents not. /proc, /dev/shm and sockets are missing.
-- Disk: one file is limited, their sum only by time. Processes of a server that is not root: the limit counts all of its user's.
+- Disk: one file is limited, their sum only by time.
+- Locks (flock) on readable files of the host: calls that run at the same time can signal each other so.
 - A warden (the parent of the snippet's process) that the host kills out of memory leaves the processes of its call behind.
 """
 
@@ -21,10 +24,10 @@ from __future__ import annotations
 import ctypes
 import marshal
 import os
-import resource
 import sys
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -68,32 +71,39 @@ class FenceSandbox(Sandbox):
         self._boot = f"import marshal, os; exec(marshal.loads(os.read(0, {len(fenced)})))"
         become_subreaper()
         self._free_uids = list(range(UNPRIVILEGED_UID, UNPRIVILEGED_UID + 100))
+        self._running = 0
 
     async def execute(self, snippet: Snippet, limits: Limits) -> Execution:
         with tempfile.TemporaryDirectory(prefix="tir-", ignore_cleanup_errors=True) as workdir:
             drop: list[str] = []
-            uid = None
+            uid, bounded = None, limits
             if self._as_root:
                 uid = self._free_uids.pop()
                 os.chown(workdir, uid, uid)
                 drop = ["/usr/bin/setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups", "--bounding-set=-all", "--no-new-privs", "--"]
             else:
-                limits = replace(limits, processes=_process_limit(limits.processes))
+                bounded = replace(limits, processes=tasks_of(os.getuid()) + limits.processes * (self._running + 1))
 
             def argv(status_fd: int, info_fd: int) -> Sequence[str]:
                 # The other end of `info_fd` believes what it reads, and nothing here has anything to say on it.
-                return [*drop, *interpreter_command(status_fd, workdir, limits, boot=f"import os; os.close({info_fd}); {self._boot}")]
+                return [*drop, *interpreter_command(status_fd, workdir, bounded, boot=f"import os; os.close({info_fd}); {self._boot}")]
 
             env = {**ENVIRONMENT, "HOME": workdir, "TMPDIR": workdir, "PATH": "/usr/bin:/bin"}
+            self._running += 1
             try:
                 return await run_job(argv, limits, snippet, env=env, before=self._program, warden=True)
             finally:
+                self._running -= 1
                 if uid is not None:
                     self._free_uids.append(uid)
 
 
-def _process_limit(wanted: int) -> int:
-    """RLIMIT_NPROC counts every task of the user: those of the whole host are an upper bound that is read at once."""
-    tasks = int(Path("/proc/loadavg").read_text().split()[3].partition("/")[2])
-    hard = resource.getrlimit(resource.RLIMIT_NPROC)[1]
-    return tasks + wanted if hard == resource.RLIM_INFINITY else min(hard, tasks + wanted)
+def tasks_of(uid: int) -> int:
+    """The threads of a user's processes, as far as this container sees them; `fenced` finds out about the others."""
+    total = 0
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        with suppress(OSError):  # ended meanwhile
+            status = Path(f"/proc/{pid}/status").read_bytes()
+            if int(status.partition(b"\nUid:")[2].split(maxsplit=1)[0]) == uid:
+                total += int(status.partition(b"\nThreads:")[2].split(maxsplit=1)[0])
+    return total

@@ -7,9 +7,12 @@
 Compiled by the server and never imported.
 """
 
+import builtins
 import ctypes
 import marshal
 import os
+import re
+import resource
 import signal
 import sys
 from contextlib import suppress
@@ -20,6 +23,8 @@ EXECUTE, WRITE_FILE, READ_FILE, READ_DIR, TRUNCATE = 1, 2, 4, 8, 1 << 14
 ALL_FILES, ALL_TCP = (1 << 16) - 1, 3
 SCOPE_ABSTRACT_UNIX_SOCKET, SCOPE_SIGNAL = 1, 2
 _PR_SET_CHILD_SUBREAPER = 36
+MOST_UNSEEN = 1 << 20
+"""Tasks: beyond that it is not the limit that makes a fork fail."""
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -76,6 +81,27 @@ def kill_all(*_):
         os.kill(-1, signal.SIGKILL)
 
 
+def fork():
+    """os.fork() within the call's limit of processes, which is in the third argument, for the runner.
+
+    The server counts what it sees of its user's tasks. Those of other containers count too, and nothing tells their number: the limit grows
+    until the fork succeeds.
+    """
+    hard = resource.getrlimit(resource.RLIMIT_NPROC)[1]
+    before, wanted, after = re.fullmatch(r"(.*NPROC=)(\d+)(.*)", sys.argv[3]).groups()
+    unseen = 0
+    while True:
+        limit = int(wanted) + unseen if hard == resource.RLIM_INFINITY else min(int(wanted) + unseen, hard)
+        resource.setrlimit(resource.RLIMIT_NPROC, (limit, hard))
+        sys.argv[3] = f"{before}{limit}{after}"
+        try:
+            return os.fork()
+        except BlockingIOError:
+            if unseen > MOST_UNSEEN:
+                raise
+            unseen = unseen * 2 or 64
+
+
 def main():
     """Returns in the snippet's process, with the runner."""
     options = marshal.loads(os.read(0, int.from_bytes(os.read(0, 4), "little")))
@@ -87,7 +113,7 @@ def main():
         raise OSError("prctl(PR_SET_CHILD_SUBREAPER) failed")
     restrict(Ruleset(0, 0, SCOPE_SIGNAL))
     signal.signal(signal.SIGTERM, kill_all)
-    child = os.fork()
+    child = fork()
     if child:
         os.close(int(sys.argv[1]))
         watch(child)
@@ -103,4 +129,4 @@ def main():
 
 
 runner = main()
-exec(runner, {"__name__": "__main__"})
+exec(runner, {"__name__": "__main__", "__builtins__": dict(vars(builtins))})

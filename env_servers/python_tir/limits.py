@@ -15,7 +15,7 @@ class Limits:
     memory_bytes: int = 2 << 30
     """Address space of each process (MemoryError), and resident memory of all together (killed: error_type memory)."""
     processes: int = 64
-    """Processes and threads at once: EAGAIN in the snippet."""
+    """Processes and threads at once: EAGAIN in the snippet. Where the kernel counts no call by itself (`fence`), also killed: error_type memory."""
     file_bytes: int = 64 << 20
     """One written file (OSError EFBIG), and /tmp and /dev/shm each as a whole (ENOSPC)."""
     open_files: int = 256

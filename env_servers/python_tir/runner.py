@@ -7,22 +7,26 @@ every line of source and every object to free shows here: a trivial call is a fe
     call -> rlimits -> the snippet as `__main__`, with its own stdin
     status pipe: "R" limits are set, the snippet is next; "S" it does not compile. Closed before the first line of it runs.
 
+What runs after the snippet uses names taken before it (`_exit`, `_modules` and the like, and builtins of the runner's own): a snippet may
+replace any attribute of any module, and ends as it would in a plain interpreter.
+
 Argv: status fd, workdir, rlimits "NAME=value,...", then entries for sys.path. When files are to be handed back, the snippet runs in a
 child and this process stays behind to read them.
 """
 
+import _signal
 import marshal
 import os
 import resource
 import sys
 
+_close, _exit, _getpid, _kill, _tell = os.close, os._exit, os.getpid, os.kill, os.write
+_signal_to, _modules, _show = _signal.signal, sys.modules, sys.__excepthook__
 OUR_FRAMES = 6
 """Below the snippet, in the fresh and in the warm interpreter: recursion ends where it does in a script."""
 
 
 def main() -> None:
-    import _signal
-
     _signal.signal(_signal.SIGINT, _signal.default_int_handler)  # ignored by what a shell starts in the background: the server, and so we
     status, workdir, limits, *paths = sys.argv[1:]
     path = workdir + "/main.py"
@@ -100,11 +104,9 @@ def stay_behind(names: list, fd: int, status: int) -> None:
 
 
 def _die_by(number: int) -> None:
-    import _signal
-
     if number != 9:
-        _signal.signal(number, _signal.SIG_DFL)
-    os.kill(os.getpid(), number)
+        _signal_to(number, 0)  # SIG_DFL
+    _kill(_getpid(), number)
 
 
 def _take_stdin() -> bytes:
@@ -121,14 +123,14 @@ def _take_stdin() -> bytes:
 def run(source: bytes, path: str, status: int) -> None:
     """Run the snippet as the interpreter runs a script, with no frame of ours in its tracebacks."""
     module = sys.modules["__main__"] = type(sys)("__main__")
-    os.write(status, b"R\n")
+    _tell(status, b"R\n")
     try:
         code = compile(source, path, "exec", dont_inherit=True)
     except BaseException as e:
-        os.write(status, b"S\n")
+        _tell(status, b"S\n")
         sys.excepthook(type(e), e.with_traceback(None), None)
         _end(1, module.__dict__)
-    os.close(status)
+    _close(status)
     import builtins
 
     script_names(builtins)
@@ -140,8 +142,13 @@ def run(source: bytes, path: str, status: int) -> None:
         _end(exit_code(e.code), module.__dict__)
     except BaseException as e:
         trace = e.__traceback__.tb_next
-        sys.excepthook(type(e), e.with_traceback(trace), trace)
-        _end(1 if not isinstance(e, KeyboardInterrupt) else -2, module.__dict__)
+        try:
+            try:
+                sys.excepthook(type(e), e.with_traceback(trace), trace)
+            except BaseException:  # a hook that fails, or is none
+                _show(type(e), e.with_traceback(trace), trace)
+        finally:
+            _end(1 if not isinstance(e, KeyboardInterrupt) else -2, module.__dict__)
     _end(0, module.__dict__)
 
 
@@ -156,25 +163,45 @@ def exit_code(code: object) -> int:
     """What the interpreter makes of sys.exit's argument."""
     if code is None or isinstance(code, int):
         return (code or 0) & 0xFF
-    print(code, file=sys.stderr)
+    try:
+        print(code, file=sys.stderr)
+    except BaseException:  # what cannot be shown, or nothing to show it on, is no other end
+        return 1
     return 1
 
 
 def _end(code: int, namespace: dict) -> None:
     """End as the interpreter does, but leave its memory to the kernel: freeing every object takes a fifth of a trivial call."""
     try:
-        if "threading" in sys.modules:
-            sys.modules["threading"]._shutdown()
-        if "atexit" in sys.modules:
-            sys.modules["atexit"]._run_exitfuncs()
-        namespace.clear()  # runs __del__ of what the snippet still held
-        for stream in (sys.stdout, sys.__stdout__, sys.stderr):
-            if stream is not None and not stream.closed:
-                stream.flush()
+        for last in (_end_threads, _run_exit_functions, namespace.clear, _flush):  # clear runs __del__ of what the snippet still held
+            try:
+                last()
+            except BaseException:
+                continue
     finally:
         if code < 0:
             _die_by(-code)  # the interpreter's own end on Ctrl-C
-        os._exit(code)
+        _exit(code)
+
+
+def _end_threads() -> None:
+    if "threading" in _modules:
+        _modules["threading"]._shutdown()
+
+
+def _run_exit_functions() -> None:
+    if "atexit" in _modules:
+        _modules["atexit"]._run_exitfuncs()
+
+
+def _flush() -> None:
+    for name in ("stdout", "__stdout__", "stderr"):
+        try:
+            stream = getattr(sys, name, None)
+            if stream is not None and not stream.closed:
+                stream.flush()
+        except BaseException:
+            continue
 
 
 if __name__ == "__main__":

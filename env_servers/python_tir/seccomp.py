@@ -4,7 +4,11 @@ Everything else is allowed: this closes what namespaces and rlimits leave open, 
 
     EPERM     new namespaces and mounts, ptrace and other processes' memory, keyrings, bpf, perf, io_uring, userfaultfd, modules, reboot ...
     EPERM     prlimit() of another process
-    EPERM     socket() of any family but AF_UNIX (netlink, vsock and packet sockets exist even without a network)
+    EPERM     socket() of any family but AF_UNIX, and TCP and UDP where the network namespace is the sandbox's own and holds a loopback only
+              (netlink, vsock and packet sockets exist even without a network)
+    EPERM     memory that outlives its mappings, where nothing can count it (`memory`): shared anonymous mappings, vmsplice, MSG_ZEROCOPY
+    EPERM     what wakes or kills a session between two calls (`warm.freeze`): POSIX timers, a signal of one's choice for a file's events
+    0         socket buffer sizes: accepted and ignored, so that a socket holds no more than the kernel's default
     ENOSYS    clone3, whose flags a filter cannot see: glibc falls back to clone; io_uring and memfd, whose callers fall back too
 """
 
@@ -15,25 +19,35 @@ import ctypes.util
 import errno
 import os
 import socket
+from collections.abc import Iterator
 
 DENIED = """
     acct add_key bpf chroot delete_module fanotify_init finit_module fsconfig fsmount fsopen fspick init_module ioperm iopl kcmp kexec_file_load
     kexec_load keyctl lookup_dcookie mount mount_setattr move_mount name_to_handle_at open_by_handle_at open_tree perf_event_open personality
     pidfd_getfd pivot_root process_madvise process_vm_readv process_vm_writev ptrace quotactl reboot request_key setns settimeofday swapoff swapon
     syslog umount2 unshare uselib userfaultfd vhangup mq_open mq_unlink msgget semget shmget
+    vmsplice timer_create inotify_add_watch fanotify_mark
 """
 DENIED_WITHOUT_NAMESPACES = """
     chmod fchmod fchmodat fchmodat2 chown fchown lchown fchownat utime utimes futimesat utimensat setxattr lsetxattr fsetxattr setxattrat removexattr
     lremovexattr fremovexattr removexattrat setpriority ioprio_set migrate_pages move_pages sched_setparam sched_setscheduler sched_setattr
-    sched_setaffinity shmat shmctl msgsnd msgrcv msgctl semop semtimedop semctl socket mq_timedsend mq_timedreceive inotify_add_watch
+    sched_setaffinity shmat shmctl msgsnd msgrcv msgctl semop semtimedop semctl socket mq_timedsend mq_timedreceive
 """
 """Where the host's files, processes and objects are in reach by name, and only the calls that open them are confined otherwise."""
 ABSENT = ["clone3", "memfd_create", "memfd_secret", "io_uring_setup", "io_uring_enter", "io_uring_register"]
 NEW_NAMESPACES = 0x00020000, 0x02000000, 0x04000000, 0x08000000, 0x10000000, 0x20000000, 0x40000000
 """CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET. (NEWTIME cannot be had by clone: there it is part of the exit signal.)"""
 
+MAP_TYPE, MAP_SHARED, MAP_SHARED_VALIDATE, MAP_ANONYMOUS = 0x0F, 0x01, 0x03, 0x20
+F_SETSIG = 10
+SO_SNDBUF, SO_RCVBUF, SO_ZEROCOPY = 7, 8, 60
+INT = 0xFFFFFFFF
+"""Of an argument that the kernel takes as an int, which ignores what is above it in the register."""
+SOCKET_TYPE = 0x0F
+"""The rest of socket()'s second argument are flags."""
+
 _ALLOW, _ERRNO = 0x7FFF0000, 0x00050000
-_NE, _MASKED_EQ = 1, 7
+_NE, _LT, _EQ, _GE, _MASKED_EQ = 1, 2, 4, 5, 7
 
 
 class _Compare(ctypes.Structure):
@@ -70,8 +84,14 @@ def filter_program(*, namespaces: bool = True) -> bytes | None:
         for flag in NEW_NAMESPACES:
             refuse("clone", errno.EPERM, _Compare(0, _MASKED_EQ, flag, flag))
         refuse("prlimit64", errno.EPERM, _Compare(0, _NE, 0, 0))  # where a slot's PID 1 has the snippet's uid, its limits are the next call's
-        for syscall in ("socket", "socketpair") if namespaces else ("socketpair",):
-            refuse(syscall, errno.EPERM, _Compare(0, _NE, socket.AF_UNIX, 0))
+        for kind in (MAP_SHARED, MAP_SHARED_VALIDATE):
+            refuse("mmap", errno.EPERM, _Compare(3, _MASKED_EQ, MAP_TYPE | MAP_ANONYMOUS, kind | MAP_ANONYMOUS))
+        refuse("fcntl", errno.EPERM, _Compare(1, _MASKED_EQ, INT, F_SETSIG))
+        for option, error in ((SO_ZEROCOPY, errno.EPERM), (SO_SNDBUF, 0), (SO_RCVBUF, 0)):
+            refuse("setsockopt", error, _Compare(1, _MASKED_EQ, INT, socket.SOL_SOCKET), _Compare(2, _MASKED_EQ, INT, option))
+        refuse("socketpair", errno.EPERM, _Compare(0, _NE, socket.AF_UNIX, 0))
+        for conditions in _strange_sockets() if namespaces else ():
+            refuse("socket", errno.EPERM, *conditions)
         fd = os.memfd_create("bpf", os.MFD_CLOEXEC)
         try:
             if lib.seccomp_export_bpf(context, fd) != 0:
@@ -81,3 +101,19 @@ def filter_program(*, namespaces: bool = True) -> bytes | None:
             os.close(fd)
     finally:
         lib.seccomp_release(context)
+
+
+def _strange_sockets() -> Iterator[list[_Compare]]:
+    """Every socket() but AF_UNIX, and TCP and UDP over IPv4 and IPv6. A rule may compare an argument once only, hence the lists."""
+    inet = socket.AF_INET, socket.AF_INET6
+    known = {socket.AF_UNIX, *inet}
+    yield [_Compare(0, _LT, min(known), 0)]
+    yield [_Compare(0, _GE, max(known) + 1, 0)]
+    for family in set(range(min(known), max(known))) - known:
+        yield [_Compare(0, _EQ, family, 0)]
+    for family in inet:
+        for kind in set(range(SOCKET_TYPE + 1)) - {socket.SOCK_STREAM, socket.SOCK_DGRAM}:
+            yield [_Compare(0, _EQ, family, 0), _Compare(1, _MASKED_EQ, SOCKET_TYPE, kind)]
+        for protocol in set(range(1, socket.IPPROTO_UDP)) - {socket.IPPROTO_TCP}:
+            yield [_Compare(0, _EQ, family, 0), _Compare(2, _EQ, protocol, 0)]
+        yield [_Compare(0, _EQ, family, 0), _Compare(2, _GE, socket.IPPROTO_UDP + 1, 0)]

@@ -22,12 +22,15 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Literal
 
-from . import tree
 from .limits import Limits
+from .memory import host_tcp_bytes, used_bytes
 from .sandbox import Execution, SandboxError
+from .tree import tasks
 
 MEMORY_CHECK_S = 0.25
 """How often the memory of all processes together is looked at; short snippets never are. The kernel has no event for it."""
+TMPFS = "/tmp", "/dev/shm"
+"""Where a sandbox with an init has file systems of its own, in memory."""
 WARDEN_S = 3.0
 """How long a warden may take to end what is below it, before it is killed itself."""
 _READ = 1 << 16
@@ -115,7 +118,9 @@ class _Run:
         self.loop = asyncio.get_running_loop()
         self.gone: asyncio.Future[None] = self.loop.create_future()
         """No process of the sandbox is left."""
-        self.outer_fd, self.init_fd = os.pidfd_open(process.pid), -1
+        self.outer_fd, self.init_fd, self.init_pid = os.pidfd_open(process.pid), -1, None
+        self.directories: list[int] | None = None
+        """Descriptors of the tmpfs mounts below an init, once memory has been looked at."""
         self.clock = self.loop.call_later(limits.start_timeout_s, self.stop, "start")
         self.memory_check: asyncio.TimerHandle | None = None
         self.loop.add_reader(self.outer_fd, self.on_outer_exit)
@@ -142,14 +147,23 @@ class _Run:
             return
         if self.init_fd < 0 and (found := _INIT_PID.search(self.status.data)):
             with suppress(ProcessLookupError):  # already gone
-                self.init_fd = os.pidfd_open(int(found[1]))
+                self.init_pid = int(found[1])
+                self.init_fd = os.pidfd_open(self.init_pid)
         if self.memory_check is None and _is_up(self.status.data):
             self.clock.cancel()
             self.clock = self.loop.call_later(self.limits.code_timeout_s, self.stop, "time_limit")
             self.memory_check = self.loop.call_later(MEMORY_CHECK_S, self.check_memory)
 
     def check_memory(self) -> None:
-        if tree.resident_bytes(self.process.pid) > self.limits.memory_bytes:
+        if self.directories is None:
+            self.directories = []
+            for name in TMPFS if self.init_pid else ():
+                with suppress(OSError):  # it has ended
+                    self.directories.append(os.open(f"/proc/{self.init_pid}/root{name}", os.O_PATH | os.O_CLOEXEC))
+        limit = self.limits.memory_bytes
+        used = used_bytes(self.process.pid, limit, directories=self.directories, net=self.init_pid, tcp_bytes=host_tcp_bytes())
+        too_many = self.warden and tasks(self.process.pid) > self.limits.processes  # elsewhere the kernel counts them
+        if used > limit or too_many:
             self.stop("memory")
         else:
             self.memory_check = self.loop.call_later(MEMORY_CHECK_S, self.check_memory)
@@ -208,6 +222,8 @@ class _Run:
             self.loop.remove_reader(s.read_fd)
             os.close(s.read_fd)
         os.close(self.outer_fd)
+        for fd in self.directories or ():
+            os.close(fd)
         if self.init_fd >= 0:
             os.close(self.init_fd)
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-_PAGE = os.sysconf("SC_PAGE_SIZE")
-
 
 def _children(pid: int, tid: int) -> list[int]:
     try:
@@ -14,6 +12,17 @@ def _children(pid: int, tid: int) -> list[int]:
             return [int(child) for child in f.read().split()]
     except OSError:
         return []
+
+
+def tasks(pid: int) -> int:
+    """The threads of all processes below `pid`, which is what RLIMIT_NPROC counts."""
+    total = 0
+    for child in descendants(pid):
+        try:
+            total += len(os.listdir(f"/proc/{child}/task"))
+        except OSError:
+            continue
+    return total
 
 
 def descendants(pid: int) -> Iterator[int]:
@@ -30,14 +39,3 @@ def descendants(pid: int) -> Iterator[int]:
             yield from found
 
 
-def resident_bytes(pid: int) -> int:
-    """Resident, not shared with files, memory of everything below `pid`; pages shared by a fork count once for each process."""
-    total = 0
-    for child in descendants(pid):
-        try:
-            with open(f"/proc/{child}/statm") as f:
-                _, resident, shared, *_ = map(int, f.read().split())
-        except OSError:
-            continue
-        total += (resident - shared) * _PAGE
-    return total

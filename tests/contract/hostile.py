@@ -131,8 +131,13 @@ NETWORK = [
     ],
     *[
         refused(f"socket family {n} type {kind}", f"import socket; socket.socket({n}, {kind})")
-        for n, kind in ((2, 2), (2, 3), (10, 1), (16, 3), (17, 3), (38, 5), (40, 1))
+        for n, kind in ((2, 3), (2, 5), (10, 3), (16, 3), (17, 3), (38, 5), (40, 1))
     ],
+    refused("IPv4 with another protocol", "import socket; socket.socket(2, 1, 262)"),
+    refused("send a datagram out", "import socket; socket.socket(2, 2).sendto(b'x', ('1.1.1.1', 53))"),
+    refused("broadcast", "import socket\ns = socket.socket(2, 2)\ns.setsockopt(1, 6, 1)\ns.sendto(b'x', ('255.255.255.255', 53))"),
+    prints("no route out", "print(len(open('/proc/net/route').readlines()), 'default' in open('/proc/net/ipv6_route').read())", "1 False\n"),
+    c_call("set the loopback's address", "libc.ioctl(s.fileno(), 0x8916, b'lo' + bytes(40))", "import socket\ns = socket.socket(2, 2)"),
     refused("resolve a name", "import socket; socket.getaddrinfo('example.com', 80)"),
     refused("abstract unix socket of the host", "import socket; socket.socket(socket.AF_UNIX).connect('\\0/tmp/.X11-unix/X0')"),
 ]
@@ -160,6 +165,17 @@ FORGERY = [
     ends("fake its own compile error", "raise SyntaxError('x')", "exception"),
     ends("replace the exit path", "import os, sys\nos._exit = lambda code: None\nsys.excepthook = lambda *a: None\n1/0", "exception", None),
     ends("break the excepthook", "import sys\nsys.excepthook = None\n1/0", "exception", None),
+]
+LEAVE_ALONE = [  # what runs after a snippet is none of its business
+    prints(f"replace {what}", f"import builtins, os, sys, threading\nprint('hello')\n{how}", "hello\n")
+    for what, how in (
+        ("os._exit", "os._exit = None"),
+        ("all of os", "for name in list(vars(os)): setattr(os, name, None)"),
+        ("the modules", "sys.modules.clear()"),
+        ("the builtins", "for name in ('isinstance', 'type', 'getattr', 'SystemExit', 'BaseException'): setattr(builtins, name, None)"),
+        ("the end of threads", "threading._shutdown = None"),
+        ("all of sys but stdout", "for name in set(vars(sys)) - {'stdout'}: setattr(sys, name, None)"),
+    )
 ]
 SIGNALS = [
     prints("kill PID 1", "import os\nfor s in (1, 2, 3, 9, 15, 19):\n    try: os.kill(1, s)\n    except PermissionError: pass\nprint('alive')", "alive\n"),
@@ -199,10 +215,53 @@ BOMBS = [
         "import os, time\nfor i in range(16):\n    if os.fork() == 0:\n        x = b'x' * (60 << 20); time.sleep(600)\ntime.sleep(600)",
         "memory",
     ),
+    refused("shared memory without a name", "import mmap; mmap.mmap(-1, 60 << 20)"),
+    refused("shared memory without a name, validated", "import mmap; mmap.mmap(-1, 60 << 20, flags=mmap.MAP_ANONYMOUS | 3)"),
+    refused("shared memory of /dev/zero", "import mmap, os; mmap.mmap(os.open('/dev/zero', os.O_RDWR), 60 << 20)"),
+    prints("/dev/zero is zeros", "print(open('/dev/zero', 'rb').read(4))", "b'\\x00\\x00\\x00\\x00'\n"),
+    c_call(
+        "pages in pipes",
+        "libc.vmsplice(w, ctypes.byref(part), 1, 0)",
+        "r, w = os.pipe()\npage = ctypes.create_string_buffer(4096)\npart = (ctypes.c_void_p * 2)(ctypes.addressof(page), 4096)",
+    ),
+    refused("pages in packets", "import socket; socket.socket().setsockopt(1, 60, 1)"),
+    c_call("timer that outlives its cell", "libc.timer_create(1, None, ctypes.byref(timer))", "timer = ctypes.c_void_p()"),
+    refused("choose the signal of a file's events", "import fcntl; fcntl.fcntl(1, 10, 9)"),
+    c_call("choose it past the filter", "libc.syscall(72, 1, ctypes.c_long(1 << 32 | 10), 9)"),
+    refused("watch a shared file", "import ctypes, os\nlibc = ctypes.CDLL(None)\nif libc.inotify_add_watch(libc.inotify_init(), os.__file__.encode(), 32) < 0: raise OSError"),
     ends(
-        "shared memory by many",
-        "import os, time, mmap\nfor i in range(16):\n    if os.fork() == 0:\n        m = mmap.mmap(-1, 60 << 20); m.write(bytes(60 << 20)); time.sleep(600)\ntime.sleep(600)",
+        "full socket pairs by many",
+        "import os, socket, time\nfor i in range(40):\n    if os.fork() == 0:\n        kept = []\n        try:\n            while True:\n"
+        "                kept += socket.socketpair()\n                for s in kept[-2:]:\n                    s.setblocking(False)\n"
+        "                    try:\n                        while True: s.send(bytes(65536))\n                    except BlockingIOError: pass\n"
+        "        except OSError: time.sleep(600)\ntime.sleep(600)",
         "memory",
+    ),
+    ends(
+        "full connections by many",
+        "import os, socket, time\nl = socket.create_server(('127.0.0.1', 0), backlog=500)\nfor i in range(40):\n    if os.fork() == 0:\n        kept = []\n        try:\n"
+        "            while True:\n                kept += socket.create_connection(l.getsockname()), l.accept()[0]\n                for s in kept[-2:]:\n"
+        "                    s.setblocking(False)\n                    try:\n                        while True: s.send(bytes(65536))\n"
+        "                    except BlockingIOError: pass\n        except OSError: time.sleep(600)\ntime.sleep(600)",
+        "memory",
+    ),
+    ends(
+        "larger socket buffers",
+        "import os, socket, time\nkept = []\nfor i in range(100):\n    a, b = socket.socketpair()\n    a.setsockopt(1, 7, 1 << 30)\n    a.setblocking(False)\n    kept += a, b\n"
+        "    total = 0\n    try:\n        while True: total += a.send(bytes(65536))\n    except BlockingIOError: pass\n    assert total < 1 << 19, total",
+        None,
+    ),
+    ends(
+        "files and memory together",
+        "import time\nfor d in ('/tmp', '/dev/shm'): open(d + '/x', 'wb').write(bytes(60 << 20))\nx = bytearray(440 << 20)\nfor i in range(0, len(x), 4096): x[i] = 1\ntime.sleep(600)",
+        "memory",
+    ),
+    ends(
+        "memory handed on by a chain of forks",
+        "import os\nx = [bytes(1) * (100 << 20)]\nfor i in range(5):\n    if os.fork() == 0:\n        y = bytearray(120 << 20)\n        for j in range(0, len(y), 4096): y[j] = 1\n"
+        "        while True:\n            if os.fork(): os._exit(0)\nimport time; time.sleep(600)",
+        "memory",
+        "time_limit",
     ),
     prints("fill /tmp", "try:\n    for i in range(99): open(f'/tmp/{i}', 'wb').write(bytes(8 << 20))\nexcept OSError as e: print(e.errno)", "28\n"),
     prints("fill /dev/shm", "try:\n    for i in range(99): open(f'/dev/shm/{i}', 'wb').write(bytes(8 << 20))\nexcept OSError as e: print(e.errno)", "28\n"),
@@ -267,4 +326,4 @@ NEIGHBOURS = [
         "[]\n",
     ),
 ]
-ATTACKS = [*FILES, *PRIVILEGE, *SYSTEM_CALLS, *NETWORK, *FORGERY, *SIGNALS, *BOMBS, *OUTPUT, *SURVIVORS, *NEIGHBOURS]
+ATTACKS = [*FILES, *PRIVILEGE, *SYSTEM_CALLS, *NETWORK, *FORGERY, *LEAVE_ALONE, *SIGNALS, *BOMBS, *OUTPUT, *SURVIVORS, *NEIGHBOURS]

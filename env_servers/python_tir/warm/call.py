@@ -11,19 +11,20 @@ from __future__ import annotations
 
 import asyncio
 import os
+import secrets
 import signal
 import socket
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from ..limits import Limits
+from ..memory import private_bytes, session_bytes, used_bytes
 from ..sandbox import Execution, SandboxError
 from ..supervise import MEMORY_CHECK_S, Stream, memory_file
 from .container import readable
-from .memory import used_bytes
 
 ANSWER_S = 3.0
 """How long after its deadline, or after it was asked to end a call, a slot may take to answer."""
@@ -38,8 +39,13 @@ class Slot:
     sock: socket.socket
     pid: int
     pidfd: int
+    directories: list[int]
+    """Descriptors of its tmpfs mounts, by which is read what they hold."""
     usable: bool = True
-    calls: int = 0
+    own_bytes: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.own_bytes = private_bytes(self.pid)
 
     def kill(self) -> None:
         self.usable = False
@@ -54,7 +60,16 @@ class Slot:
 
     def close(self) -> None:
         self.sock.close()
-        os.close(self.pidfd)
+        for fd in (self.pidfd, *self.directories):
+            os.close(fd)
+
+    def used_bytes(self, enough: int) -> int:
+        """See `memory.used_bytes`."""
+        return used_bytes(self.pid, enough, directories=self.directories, net=self.pid)
+
+    def kept_bytes(self) -> int:
+        """What a session's processes keep while they are stopped. See `memory.session_bytes`."""
+        return session_bytes(self.pid, self.own_bytes, self.directories)
 
 
 async def until_ended(turn: asyncio.Task[Execution], given_up: asyncio.Future[None]) -> Execution:
@@ -76,13 +91,7 @@ class Call:
         self.start = time.monotonic()
         self.loop = asyncio.get_running_loop()
         self.done: asyncio.Future[None] = self.loop.create_future()
-        slot.calls += 1
-        self.id = b"%d" % slot.calls
-
-    @property
-    def session_bytes(self) -> int:
-        """What a session holds after this call: memory above the warm interpreter's and files, estimated."""
-        return int(self.reply[5]) if self.reply else 0
+        self.id = secrets.token_hex(8).encode()  # what an earlier cell has left running cannot answer for this one
 
     async def run(self, job: bytes, given_up: asyncio.Future[None], *fds: int) -> Execution:
         """`job` is for the snippet's process alone; `fds` go to it after its stdout and stderr. `given_up` ends it early: never cancel this."""
@@ -134,7 +143,7 @@ class Call:
         self.done.set_result(None)
 
     def _check_memory(self) -> None:
-        if used_bytes(self.slot.pid, self.limits.memory_bytes) > self.limits.memory_bytes:
+        if self.slot.used_bytes(self.limits.memory_bytes) > self.limits.memory_bytes:
             self.stop("memory")
         else:
             self.memory_check = self.loop.call_later(MEMORY_CHECK_S, self._check_memory)

@@ -29,15 +29,20 @@ from ..supervise import memory_file
 START_TIMEOUT_S = 60.0
 """bubblewrap, imports and warm-up: 1 s on a quiet machine."""
 SLOT_TIMEOUT_S = 10.0
+_CAPABILITIES = "SYS_ADMIN", "NET_ADMIN", "SYS_PTRACE", "SETUID", "SETGID", "SETPCAP", "KILL", "DAC_OVERRIDE"
+"""What the master needs to make slots, within the container's user namespace; snippets have none."""
 OOM_SCORE_ADJ = 500
 """When the host runs out of memory, snippets go first. The kernel lets a process without privilege raise this, not lower it."""
 _HERE = Path(__file__).parent
 _CHILD_PID = re.compile(rb'"child-pid": (\d+)')
-_CREDENTIALS = struct.Struct("3i")
+_CREDENTIALS, _FD = struct.Struct("3i"), struct.Struct("i")
+_FDS = 4
+"""At most that many descriptors come with a first message."""
 
 
 def _programs(seccomp: bytes | None) -> bytes:
-    sources = {name: _HERE / f"{name}.py" for name in ("master", "slot", "session", "notebook", "kernel", "warmup")} | {"runner": _HERE.parent / "runner.py"}
+    sources = {name: _HERE / f"{name}.py" for name in ("master", "slot", "session", "freeze", "notebook", "kernel", "warmup")}
+    sources["runner"] = _HERE.parent / "runner.py"
     compiled = {name: compile(path.read_text(), f"<{name}>", "exec", dont_inherit=True, optimize=2) for name, path in sources.items()}
     return marshal.dumps({**compiled, "seccomp": seccomp})
 
@@ -73,7 +78,7 @@ class Container:
         programs, self._log = memory_file(self._programs), os.memfd_create("tir-log", os.MFD_CLOEXEC)
         drop = ["/usr/bin/setpriv", f"--reuid={UNPRIVILEGED_UID}", f"--regid={UNPRIVILEGED_UID}", "--clear-groups", "--"] if as_root else []
         user = ["--userns-block-fd", str(mapped_r)] if as_root else ["--uid", "0", "--gid", "0"]
-        caps = [arg for name in ("SYS_ADMIN", "SETUID", "SETGID", "SETPCAP", "KILL", "DAC_OVERRIDE") for arg in ("--cap-add", f"CAP_{name}")]
+        caps = [arg for name in _CAPABILITIES for arg in ("--cap-add", f"CAP_{name}")]
         boot = f"import marshal, os; programs = marshal.loads(os.read(0, {len(self._programs)})); exec(programs['master'])"
         python = [self._inside(sys.executable), "-s", "-S", "-P", "-X", "utf8", "-c", boot, str(inside.fileno()), self._options(as_root)]
         try:
@@ -119,16 +124,16 @@ class Container:
         for kind in ("uid", "gid"):
             Path(f"/proc/{child}/{kind}_map").write_text(f"0 {UNPRIVILEGED_UID} {self._slots + 2}\n")
 
-    async def open_slot(self, index: int | None) -> tuple[socket.socket, int, int]:
-        """(socket, pid, pidfd) of a new slot; `index` None: of a session's. Raises SandboxError."""
+    async def open_slot(self, index: int | None) -> tuple[socket.socket, int, int, list[int]]:
+        """(socket, pid, pidfd, descriptors of its tmpfs mounts) of a new slot; `index` None: of a session's. Raises SandboxError."""
         ours, inside = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         try:
             with inside:
                 socket.send_fds(self._control, [b"session" if index is None else b"slot %d" % index], [inside.fileno()])
             async with asyncio.timeout(SLOT_TIMEOUT_S):
-                pid = await hello(ours)
-            return ours, pid, os.pidfd_open(pid)
+                pid, directories = await hello(ours)
+            return ours, pid, os.pidfd_open(pid), directories
         except (OSError, TimeoutError) as e:
             ours.close()
             raise SandboxError(f"no new slot: {self.said() or e or f'no answer within {SLOT_TIMEOUT_S:g} s'}") from e
@@ -166,13 +171,14 @@ async def readable(fd: int) -> None:
         loop.remove_reader(fd)
 
 
-async def hello(sock: socket.socket) -> int:
-    """Wait for the first message; returns its sender's process id, as the kernel vouches for it. Raises OSError when the sender is gone."""
+async def hello(sock: socket.socket) -> tuple[int, list[int]]:
+    """Wait for the first message; (its sender's process id, as the kernel vouches for it, descriptors in it). Raises OSError when the sender is gone."""
     await readable(sock.fileno())
-    message, ancillary, _, _ = sock.recvmsg(64, socket.CMSG_SPACE(_CREDENTIALS.size))
+    message, ancillary, _, _ = sock.recvmsg(64, socket.CMSG_SPACE(_CREDENTIALS.size) + socket.CMSG_SPACE(_FDS * _FD.size), socket.MSG_CMSG_CLOEXEC)
     if not message:
         raise ConnectionError("")
-    return _CREDENTIALS.unpack(ancillary[0][2])[0]
+    data = {kind: content for _, kind, content in ancillary}
+    return _CREDENTIALS.unpack(data[socket.SCM_CREDENTIALS])[0], [fd for (fd,) in _FD.iter_unpack(data.get(socket.SCM_RIGHTS, b""))]
 
 
 def has_ended(fd: int) -> bool:

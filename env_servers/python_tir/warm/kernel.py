@@ -1,11 +1,16 @@
 """Kernel: the system calls of the zygotes that Python 3.11 does not have. Every failure raises OSError with the call's name."""
 
 import ctypes
+import fcntl
 import os
+import socket
+import struct
 
 NEWNS, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET = 0x00020000, 0x04000000, 0x08000000, 0x10000000, 0x20000000, 0x40000000
-MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC = 1, 2, 4, 8
-DAC_OVERRIDE, KILL, SETGID, SETUID = 1, 5, 6, 7
+MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REMOUNT, MS_BIND = 1, 2, 4, 8, 32, 4096
+DAC_OVERRIDE, KILL, SETGID, SETUID, SYS_PTRACE = 1, 5, 6, 7, 19
+PTRACE_DETACH, PTRACE_SEIZE, PTRACE_INTERRUPT = 17, 0x4206, 0x4207
+_SIOCSIFFLAGS, _IFF_UP = 0x8914, 1
 _LAST_CAP = 63
 _PR_SET_DUMPABLE, _PR_SET_SECCOMP, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS = 4, 22, 24, 38
 _SECCOMP_MODE_FILTER = 2
@@ -29,6 +34,16 @@ def setns(fd, kind):
 
 def mount(kind, target, flags, options=""):
     _call("mount", kind.encode(), target.encode(), kind.encode(), ctypes.c_ulong(flags), options.encode())
+
+
+def loopback_up():
+    """The network namespace's own loopback, 127.0.0.1 and ::1: its only interface, and no way out of it."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        fcntl.ioctl(any_socket, _SIOCSIFFLAGS, struct.pack("16sh14x", b"lo", _IFF_UP))
+
+
+def ptrace(request, thread, data=0):
+    _call("ptrace", request, thread, None, ctypes.c_void_p(data))
 
 
 def undumpable():

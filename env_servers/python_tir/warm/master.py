@@ -6,6 +6,7 @@ It never sees a request. Frames matter: a request's child returns from `serve_sl
 snippet finds as many frames above it as in a fresh interpreter, and recursion ends at the same depth.
 """
 
+import builtins
 import gc
 import json
 import os
@@ -17,7 +18,7 @@ import sys
 def main(programs: dict) -> None:
     control_fd, options = int(sys.argv[1]), json.loads(sys.argv[2])
     sys.path += options["paths"]
-    modules = {name: _load(programs, name) for name in ("kernel", "slot", "session", "notebook", "warmup", "runner")}
+    modules = {name: _load(programs, name) for name in ("kernel", "slot", "session", "freeze", "notebook", "warmup", "runner")}
     slot, warmup, runner = modules["slot"], modules["warmup"], modules["runner"]
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     warmup.warm_up(light=options["light"])
@@ -32,6 +33,7 @@ def main(programs: dict) -> None:
 
 def _load(programs: dict, name: str):
     module = type(sys)(name)
+    module.__builtins__ = dict(vars(builtins))  # its own: a snippet may do to its what it likes
     exec(programs[name], module.__dict__)
     return module
 
@@ -55,7 +57,8 @@ def serve_slots(control: socket.socket, modules: dict, options: dict, filter_pro
             if kind == b"slot":
                 uid, apart = (1 + int(index), False) if options["uid_range"] else (0, True)
                 return slot.Slot(descriptors[0], uid, apart, kernel, options, filter_program).serve()
-            return session.serve(slot.Slot(descriptors[0], options["session_uid"], True, kernel, options, filter_program), modules, options)
+            own = slot.Slot(descriptors[0], options["session_uid"], True, kernel, options, filter_program, kernel.SYS_PTRACE)
+            return session.serve(own, modules, options)
         os.close(descriptors[0])
 
 

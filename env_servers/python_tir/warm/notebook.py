@@ -17,6 +17,9 @@ import sys
 import traceback
 
 SOCKET_FD = 3
+_close, _dup2, _exit, _getpid, _recv_fds = os.close, os.dup2, os._exit, os.getpid, socket.recv_fds
+_compile_ast, _print_exception, _lines = ast.PyCF_ONLY_AST, traceback.print_exception, linecache.cache
+"""What runs after a cell: taken before the first one, which may replace any attribute of any module."""
 FRAMES = 7
 """Ours below a cell's: recursion ends where it does in a script."""
 
@@ -32,7 +35,7 @@ class Notebook:
         os.setsid()
         slot.socket.detach()
         nowhere = os.open("/dev/null", os.O_WRONLY)
-        module.keep_descriptors({0: slot.null, 1: nowhere, 2: nowhere, SOCKET_FD: self.channel.detach()})
+        module.keep_descriptors({0: module.new_stdin(), 1: nowhere, 2: nowhere, SOCKET_FD: self.channel.detach()})
         self.channel = socket.socket(fileno=SOCKET_FD)
         module.give_up_rights(slot)
         os.chdir("/tmp")
@@ -48,29 +51,29 @@ class Notebook:
 
     def converse(self):
         """Does not return. Whatever goes wrong out here is the end of the session, which the slot sees."""
-        me = os.getpid()
+        me = _getpid()
         try:
             self.channel.send(b"up")
             while True:
-                request, descriptors, _, _ = socket.recv_fds(self.channel, 64, 3)
+                request, descriptors, _, _ = _recv_fds(self.channel, 64, 3)
                 if not request:
                     break
                 source = self._take(descriptors)
                 code, report = self._run(source)
                 self._flush()
-                if os.getpid() != me:
-                    os._exit(code)  # a fork that ran on to the end of the cell is no second notebook
+                if _getpid() != me:
+                    _exit(code)  # a fork that ran on to the end of the cell is no second notebook
                 self.channel.send(b"%s %d %s" % (request, code, report))
         finally:
-            os._exit(1)
+            _exit(1)
 
     def _take(self, descriptors):
         source, out, err = descriptors
         code = self.slot_module.read_all(source)
-        os.dup2(out, 1)
-        os.dup2(err, 2)
+        _dup2(out, 1)
+        _dup2(err, 2)
         for fd in descriptors:
-            os.close(fd)
+            _close(fd)
         sys.stdout, sys.stderr = self.streams
         return code
 
@@ -79,11 +82,11 @@ class Notebook:
         self.count += 1
         name = f"<cell {self.count}>"
         text = source.decode("utf-8", "replace") + "\n"  # without a last newline the markers under it would be one column off
-        linecache.cache[name] = len(text), None, text.splitlines(True), name
+        _lines[name] = len(text), None, text.splitlines(True), name
         try:
             parts = _compile(source, name, self.options["echo_last"])
         except BaseException as e:
-            traceback.print_exception(e.with_traceback(None))
+            _print_exception(e.with_traceback(None))
             return 1, b"RS"
         try:
             for part in parts:
@@ -91,7 +94,7 @@ class Notebook:
         except SystemExit as e:
             return self.exit_code(e.code), b"R"
         except BaseException as e:
-            traceback.print_exception(e.with_traceback(e.__traceback__.tb_next))
+            _print_exception(e.with_traceback(e.__traceback__.tb_next))
             return 1, b"R"
         return 0, b"R"
 
@@ -104,7 +107,7 @@ def _compile(source, name, echo_last):
     """Code objects of the cell; a last expression apart, in the mode that shows its value."""
     if not echo_last:
         return [compile(source, name, "exec", dont_inherit=True)]
-    tree = compile(source, name, "exec", ast.PyCF_ONLY_AST, dont_inherit=True)
+    tree = compile(source, name, "exec", _compile_ast, dont_inherit=True)
     last = [tree.body.pop()] if tree.body and isinstance(tree.body[-1], ast.Expr) else []
     return [compile(tree, name, "exec", dont_inherit=True), *(compile(ast.Interactive([e]), name, "single", dont_inherit=True) for e in last)]
 

@@ -87,7 +87,7 @@ class Notebook:
             call = Call(self._slot, self._notebooks.sandbox.limits)
             try:
                 execution = await call.run(code.encode("utf-8", "surrogatepass"), given_up)
-                self._notebooks.measured(self, call.session_bytes)
+                self._notebooks.measured(self, self._slot.kept_bytes())
                 return execution
             finally:
                 if not self._slot.usable:

@@ -2,27 +2,32 @@
 
     request   "<id> <seconds>" with descriptors: the cell (a read-only memory file), stdout, stderr     -> handed on to the notebook
     "K"       end the session now
-    reply     "<id> <wait status> <reason> <report> <alive> <bytes>"; reason: end | time | cancel | lost; bytes: memory and files, estimated
+    reply     "<id> <wait status> <reason> <report> <alive>"; reason: end | time | cancel | lost
 
-Between two cells every process of the session is stopped: nothing runs, prints or grows that no call pays for. A cell that misses its
-time, and an interpreter that ends or breaks the agreement, end the session: everything in it is killed and `alive` is 0. `lost` is an
-interpreter that was killed from outside while it was stopped. What the notebook says of a cell is the snippet's word, as an exit code is.
+Between two cells every thread of the session is stopped (`freeze`): nothing runs, prints or grows that no call pays for. A cell that misses
+its time, and an interpreter that ends or breaks the agreement, end the session: everything in it is killed and `alive` is 0. `lost` is an
+interpreter that was killed while it was stopped: from outside, since nothing inside could.
+
+A cell has ended when its interpreter's main thread waits for the next one. The notebook's word for it counts only then: code that writes
+such a word itself and goes on has broken the agreement. The word must come from that process, and bear the id of this very request, which
+nobody knew before. How the cell ended (the word's exit code) is the snippet's word, as an exit code is.
 """
 
 import contextlib
 import os
-import resource
 import select
-import signal
 import socket
+import struct
 
 WORD = 64
 """No message of the notebook is longer."""
+_CREDENTIALS = struct.Struct("3i")
 
 
 def serve(slot, modules, options):
     """Returns in the notebook's process only, with the Notebook."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
     pid = os.fork()
     if pid == 0:
         ours.close()
@@ -30,8 +35,10 @@ def serve(slot, modules, options):
     theirs.close()
     if ours.recv(WORD) != b"up":
         os._exit(1)
-    slot.socket.send(b"ready")
-    session = _Session(slot, ours, pid, modules["slot"].end_all)
+    session = _Session(slot, ours, pid, modules["slot"].end_all, modules["freeze"].Freezer(slot.kernel), modules["notebook"].SOCKET_FD)
+    if not session.learn_how_it_waits() or not session.freezer.freeze(session.is_waiting):
+        os._exit(1)
+    slot.up()
     while True:
         message, descriptors, _, _ = socket.recv_fds(slot.socket, WORD, 3)
         if not message:
@@ -41,29 +48,51 @@ def serve(slot, modules, options):
 
 
 class _Session:
-    def __init__(self, slot, notebook, pid, end_all):
-        self.slot, self.notebook, self.pid, self.end_all = slot, notebook, pid, end_all
-        self.pidfd = os.pidfd_open(pid)
+    def __init__(self, slot, notebook, pid, end_all, freezer, channel_fd):
+        self.slot, self.notebook, self.pid, self.end_all, self.freezer = slot, notebook, pid, end_all, freezer
+        self.pidfd, self.channel_fd = os.pidfd_open(pid), channel_fd
+        self.waiting_call = None
 
     def cell(self, message, descriptors):
         """Hand the cell on, wait for its end, stop or end everything. Returns the reply."""
         request, seconds = message.split()
         if self._ready(0, self.pidfd):
-            return b"%s 0 lost - 0 0" % request
+            return b"%s 0 lost - 0" % request
         while self._ready(0, self.notebook.fileno()):  # words that nobody asked for
             if not self.notebook.recv(WORD):
                 break
-        os.kill(-1, signal.SIGCONT)
+        self.freezer.thaw()
         with contextlib.suppress(OSError):  # it has closed its end: seen below
             socket.send_fds(self.notebook, [request], descriptors)
         for fd in descriptors:
             os.close(fd)
         reason, code, report = self._watch(request, float(seconds))
-        if code is None:
-            return b"%s %d %s %s 0 0" % (request, self.end_all(self.pid), reason, report)
-        os.kill(-1, signal.SIGSTOP)
+        if code is None or not self.freezer.freeze(self.is_waiting) or self._ready(0, self.pidfd):
+            return b"%s %d %s %s 0" % (request, self.end_all(self.pid), reason, report)
         self._reap()
-        return b"%s %d %s %s 1 %d" % (request, code << 8, reason, report, self._bytes())
+        return b"%s %d %s %s 1" % (request, code << 8, reason, report)
+
+    def learn_how_it_waits(self):
+        """The system call in which the notebook's main thread sleeps before its first cell: `is_waiting` compares with that."""
+        for _ in self.freezer.pauses():
+            call = self._system_call()
+            if call is not None and call[1] == self.channel_fd:
+                self.waiting_call = call
+                return True
+        return False
+
+    def is_waiting(self):
+        """The notebook, for the next cell. One that has ended will not come to wait."""
+        return self._system_call() == self.waiting_call or bool(self._ready(0, self.pidfd))
+
+    def _system_call(self):
+        """(number, first argument) of the system call in which the notebook's main thread sleeps or has stopped; None where it is in none."""
+        try:
+            with open(f"/proc/{self.pid}/syscall") as f:
+                number, first, *_ = f.read().split()
+            return int(number), int(first, 16)
+        except (OSError, ValueError):  # ended; "running"
+            return None
 
     def _watch(self, request, seconds):
         """(reason, exit code, report); no code when the session cannot go on."""
@@ -75,10 +104,22 @@ class _Session:
                 os._exit(0)  # the server is gone; with PID 1 its namespace dies
             return b"cancel", None, b"R"
         if self.notebook.fileno() in ready:
-            answer, word = _parse(self.notebook)
+            answer, word = self._answer()
             if answer == request and word is not None:
                 return b"end", *word
         return b"end", None, b"R"
+
+    def _answer(self):
+        """(request, (exit code, report)); (None, None) where the notebook, or code in its place, did not say that."""
+        try:
+            message, ancillary, _, _ = self.notebook.recvmsg(WORD, socket.CMSG_SPACE(_CREDENTIALS.size))
+            (sender,) = [_CREDENTIALS.unpack(data)[0] for _, kind, data in ancillary if kind == socket.SCM_CREDENTIALS]
+            request, code, report = message.split()
+            if sender == self.pid and 0 <= int(code) <= 255 and report in (b"R", b"RS"):
+                return request, (int(code), report)
+        except (OSError, ValueError, struct.error):
+            pass
+        return None, None
 
     def _ready(self, seconds, *fds):
         poll = select.poll()
@@ -87,35 +128,8 @@ class _Session:
         return {fd for fd, _ in poll.poll(seconds * 1000)}
 
     def _reap(self):
-        """Orphans that have ended. The notebook itself has not: it is stopped, or about to be."""
-        for child in _pids():
+        """Orphans that have ended. The notebook itself has not: it is stopped."""
+        for child in filter(str.isdigit, os.listdir("/proc")):
             with contextlib.suppress(ChildProcessError):
-                if child not in (1, self.pid):
-                    os.waitpid(child, os.WNOHANG)
-
-    def _bytes(self):
-        """Private memory above the warm interpreter's, and what /tmp and /dev/shm hold."""
-        total = 0
-        for pid in _pids():
-            with contextlib.suppress(OSError, ValueError), open(f"/proc/{pid}/statm") as f:
-                _, resident, shared, *_ = map(int, f.read().split())
-                total += max(0, (resident - shared) * resource.getpagesize() - self.slot.own_memory)
-        for directory in ("/tmp", "/dev/shm"):
-            fs = os.statvfs(directory)
-            total += (fs.f_blocks - fs.f_bfree) * fs.f_frsize
-        return total
-
-
-def _parse(notebook):
-    """(request, (exit code, report)); (None, None) where the notebook, or code in its place, did not say that."""
-    try:
-        request, code, report = notebook.recv(WORD).split()
-        if 0 <= int(code) <= 255 and report in (b"R", b"RS"):
-            return request, (int(code), report)
-    except (OSError, ValueError):
-        pass
-    return None, None
-
-
-def _pids():
-    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+                if int(child) not in (1, self.pid):
+                    os.waitpid(int(child), os.WNOHANG)

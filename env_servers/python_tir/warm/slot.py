@@ -4,6 +4,9 @@
     "K"       end the running request now
     reply     "<id> <wait status> <reason> <report> <clean>"; reason: end | time | cancel; report: what the child said, "R" and "S" of `runner`
 
+Before the first request goes "ready" with descriptors of the slot's tmpfs mounts, by which the server reads what they hold. `clean` says
+that the slot is as it was then: no block and no inode of theirs is in use, with a name or without, and no socket is left in its network.
+
 Code, input and files never pass through this process: it hands their descriptors to the child. The reply's socket is closed in the child
 before any line of the snippet runs. The child's own report ends when the snippet starts.
 """
@@ -22,21 +25,30 @@ import sys
 PATH = "/tmp/main.py"
 STATUS_FD, FETCH_FD = 3, 4
 SHARED = ("/tmp", "/dev/shm")
+TCP_BUFFER = "4096 65536 262144"
+"""Smallest, first and largest size in bytes of each of a connection's two buffers: together no more than `memory.SOCKET_BYTES`."""
 
 
 class Slot:
-    def __init__(self, socket_fd, uid, apart, kernel, options, filter_program):
+    def __init__(self, socket_fd, uid, apart, kernel, options, filter_program, *more_capabilities):
         """`uid` is the snippet's, 0 where no other is mapped; `apart`: slots share it, so its processes are counted in a user namespace of its own."""
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         self.socket, self.kernel, self.uid, self.apart = socket.socket(fileno=socket_fd), kernel, uid, apart
-        self.null = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
         kernel.unshare(kernel.NEWNS | kernel.NEWIPC | kernel.NEWNET | kernel.NEWUTS)
-        kernel.mount("proc", "/proc", kernel.MS_RDONLY | kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC)  # read-only: no oom_score_adj
+        kernel.loopback_up()
+        no_programs = kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC
+        kernel.mount("proc", "/proc", no_programs)
+        for name in ("tcp_rmem", "tcp_wmem"):
+            with open(f"/proc/sys/net/ipv4/{name}", "w") as f:
+                f.write(TCP_BUFFER)
+        kernel.mount("proc", "/proc", no_programs | kernel.MS_RDONLY | kernel.MS_REMOUNT | kernel.MS_BIND)  # no oom_score_adj from here on
         for directory in SHARED:
             kernel.mount("tmpfs", directory, kernel.MS_NOSUID | kernel.MS_NODEV, options["tmpfs"])
+        self.directories = [os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC) for directory in SHARED]
+        self.sockstat = os.open("/proc/self/net/sockstat", os.O_RDONLY | os.O_CLOEXEC)
+        self.empty = self._in_use()
         with open("/proc/self/statm") as f:
-            self.own_size, resident, shared, *_ = (int(pages) * resource.getpagesize() for pages in f.read().split())
-        self.own_memory = resident - shared
+            self.own_size = int(f.read().split()[0]) * resource.getpagesize()
         os.umask(0o022)
         kernel.undumpable()
         kernel.no_new_privileges()
@@ -44,11 +56,14 @@ class Slot:
         if filter_program and not apart:
             kernel.seccomp(filter_program)
         self.filter_program = filter_program if apart else None
-        kernel.keep_capabilities(kernel.KILL, kernel.SETUID, kernel.SETGID, kernel.DAC_OVERRIDE)
+        kernel.keep_capabilities(kernel.KILL, kernel.SETUID, kernel.SETGID, kernel.DAC_OVERRIDE, *more_capabilities)
+
+    def up(self):
+        socket.send_fds(self.socket, [b"ready"], self.directories)
 
     def serve(self):
         """Returns in a request's child only, with its Job."""
-        self.socket.send(b"ready")
+        self.up()
         while True:
             message, descriptors, _, _ = socket.recv_fds(self.socket, 64, 4)
             if not message:
@@ -86,7 +101,7 @@ class Slot:
         return b"cancel"
 
     def _wipe(self):
-        """Whether nothing is left of the request in any file system. If not, the server replaces this slot."""
+        """Whether nothing is left of the request. If not, the server replaces this slot."""
         try:
             for directory in SHARED:
                 for name in os.listdir(directory):
@@ -95,9 +110,23 @@ class Slot:
                         shutil.rmtree(path)
                     else:
                         os.unlink(path)
-            return not any(os.listdir(d) or os.listxattr(d) or os.stat(d).st_mode & 0o7777 != 0o1777 for d in SHARED)
+            if any(os.listxattr(d) or os.stat(d).st_mode & 0o7777 != 0o1777 for d in SHARED):
+                return False
+            return self._in_use() == self.empty
         except (OSError, RecursionError):
             return False
+
+    def _in_use(self):
+        """What is in use of the tmpfs mounts (blocks and inodes) and of the network (sockets, and connections that only wait to be forgotten).
+
+        Names do not tell: a file that was deleted lives on in a descriptor, and a descriptor in a message that nobody has read.
+        """
+        held = []
+        for directory in self.directories:
+            fs = os.fstatvfs(directory)
+            held += fs.f_blocks - fs.f_bfree, fs.f_files - fs.f_ffree
+        words = os.pread(self.sockstat, 512, 0).split()
+        return *held, words[words.index(b"used") + 1], words[words.index(b"tw") + 1]
 
 
 def end_all(pid):
@@ -127,7 +156,7 @@ class Job:
         os.setsid()
         limits, source, stdin, files, fetch = marshal.loads(read_all(self.descriptors[0]))
         slot.socket.detach()
-        kept = {0: slot.null, 1: self.descriptors[1], 2: self.descriptors[2], STATUS_FD: self.status_fd}
+        kept = {0: new_stdin(), 1: self.descriptors[1], 2: self.descriptors[2], STATUS_FD: self.status_fd}
         if len(self.descriptors) > 3:
             kept[FETCH_FD] = self.descriptors[3]
         keep_descriptors(kept)
@@ -138,6 +167,11 @@ class Job:
         sys.argv[:] = [PATH]
         sys.path[:0] = [os.path.dirname(PATH)]
         return source
+
+
+def new_stdin():
+    """Opened for each request: flags, locks and the owner belong to what one open() made, and would reach the next request."""
+    return os.open("/dev/null", os.O_RDONLY)
 
 
 def keep_descriptors(kept):

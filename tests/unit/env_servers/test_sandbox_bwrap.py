@@ -397,9 +397,10 @@ def errno(name, *args):
     return name, getattr(libc, name)(*args) == -1 and ctypes.get_errno()
 print(errno("unshare", 0x10000000), errno("ptrace", 0, 0, 0, 0), errno("keyctl", 0) if hasattr(libc, "keyctl") else ("keyctl", 1),
       errno("shmget", 0, 4096, 0o1600), errno("syscall", 425, 1, 0), errno("syscall", 319, b"x", 0), errno("mount", b"none", b"/tmp", b"tmpfs", 0, 0))
-for family in (socket.AF_INET, socket.AF_INET6, 16, 17, 40):
-    try: socket.socket(family, socket.SOCK_STREAM if family < 16 else socket.SOCK_RAW); print("open", family)
-    except PermissionError: pass
+RAW, MPTCP, SCTP = socket.SOCK_RAW | socket.SOCK_CLOEXEC, 262, 132
+strange = (16, 3, 0), (17, 3, 0), (40, 1, 0), (1 << 32 | 16, 3, 0)
+for family, kind, protocol in (*strange, (2, RAW, 1), (10, RAW, 58), (2, 2, 1), (2, 1, MPTCP), (10, 1, SCTP)):
+    if libc.syscall(41, *map(ctypes.c_long, (family, kind, protocol))) != -1: print("open", family, kind, protocol)
 a, b = socket.socketpair(); a.send(b"unix works"); print(b.recv(99))
 """
 

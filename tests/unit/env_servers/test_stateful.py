@@ -140,7 +140,7 @@ async def test_nothing_runs_between_two_calls(session):
     while time.monotonic() < start + 0.3:
         await asyncio.sleep(0.05)
     assert sum(map(cpu_ticks, pids)) - before <= 1
-    assert [state(pid) for pid in pids] == ["T"] * 2
+    assert [state(pid) for pid in pids] == ["t"] * 2
     assert await say(session, "threading.active_count()") == "2\n"
 
 
