@@ -17,6 +17,7 @@
     |- PipelineError
        |- ConservationError   a slot or a prompt was lost or counted twice
        |- StallError          nothing progressed for stall_timeout_s; names the blocked edge
+       |- BackgroundDied      a task that must run beside the loop failed again and again; names it
 
 Bad *answers* of the model are data, not errors: see `protocol.Outcome`.
 """
@@ -97,6 +98,10 @@ class ConservationError(PipelineError):
 
 class StallError(PipelineError):
     """No progress within the stall deadline."""
+
+
+class BackgroundDied(PipelineError):
+    """A background task could not be kept running."""
 
 
 def unknown(kind: str, value: str, known, remedy: str) -> ConfigError:

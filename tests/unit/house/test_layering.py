@@ -11,7 +11,7 @@ REPO = Path(__file__).resolve().parents[3]
 
 LAYERS = [
     {"types", "protocol", "errors", "machine", "config"},
-    {"ports"},
+    {"ports", "background"},
     {"algorithms", "rewards", "filters"},
     {"engines", "envs", "data", "replay", "weights", "learner", "logs"},
     {"episodes"},
@@ -34,6 +34,7 @@ OWNERS = {
 
 TORCH_FREE = {
     "actors",
+    "background",
     "cli",
     "commands",
     "config",
