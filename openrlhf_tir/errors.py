@@ -8,9 +8,13 @@
     |  |- EnvError            an environment server failed for good (after retries)
     |  |- EnvTimeout          the server or the network missed its deadline
     |  |- EnvFull             the environment had no room for `env.capacity_timeout_s`
+    |  |- ClusterFull         the cluster has no resources free for an actor or a rank now
+    |  |- DeadlineMissed      another process did not answer in time; names the setting
     |  |- EngineError         the rollout engine failed
     |  |  |- EngineGone       its process died
+    |  |- PayloadLost         the object store lost a sampled group, with the node that held it
     |  |- QueueFull           a rollout actor has no room; says when to try again
+    |  |- RequestRefused      the engine is well and has no answer to this request (too long, beyond the vocabulary)
     |  |- TokenDrift          a trajectory's tokens do not say what its text says
     |  |- VerifierError       the answer checker died or missed its deadline
     |  |- WeightsUnverified   a weight push could not be proved to have landed
@@ -57,12 +61,24 @@ class EnvFull(InfraError):
     reason = "capacity"
 
 
+class ClusterFull(InfraError):
+    reason = "cluster_full"
+
+
+class DeadlineMissed(InfraError):
+    reason = "deadline_missed"
+
+
 class EngineError(InfraError):
     reason = "engine_error"
 
 
 class EngineGone(EngineError):
     reason = "actor_died"
+
+
+class PayloadLost(InfraError):
+    reason = "payload_lost"
 
 
 class QueueFull(InfraError):
@@ -74,6 +90,10 @@ class QueueFull(InfraError):
 
     def __str__(self) -> str:
         return self.args[0]
+
+
+class RequestRefused(InfraError):
+    reason = "request_refused"
 
 
 class TokenDrift(InfraError):

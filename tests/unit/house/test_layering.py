@@ -11,7 +11,7 @@ REPO = Path(__file__).resolve().parents[3]
 
 LAYERS = [
     {"types", "protocol", "errors", "machine", "config"},
-    {"ports", "background"},
+    {"ports", "background", "deadlines"},
     {"algorithms", "rewards", "filters"},
     {"engines", "envs", "data", "replay", "weights", "learner", "logs"},
     {"episodes"},
@@ -39,6 +39,7 @@ TORCH_FREE = {
     "commands",
     "config",
     "data",
+    "deadlines",
     "envs",
     "episodes",
     "errors",
