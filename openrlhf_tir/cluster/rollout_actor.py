@@ -12,8 +12,7 @@ from pathlib import Path
 import ray
 
 from ..config import Config
-from ..types import Completion, Group, GroupKey, GroupMeta, Task
-from ..weights.verify import Canary
+from ..types import Canary, Completion, Group, GroupKey, GroupMeta, Task
 
 ENDPOINTS = "endpoints"
 

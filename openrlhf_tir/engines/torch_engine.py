@@ -18,9 +18,8 @@ import numpy as np
 
 from ..config import Config
 from ..errors import EngineError, WeightsUnverified
-from ..types import Completion, Sampling
+from ..types import Canary, Completion, Sampling
 from ..weights.digest import digest_file
-from ..weights.verify import Canary
 from .busy import BusyMeter
 from .codec import HfCodec, IncrementalDecoder
 from .proof import Proof

@@ -22,9 +22,8 @@ from typing import TYPE_CHECKING, Any
 from ..config import Config
 from ..errors import ConfigError, EngineError, WeightsUnverified
 from ..machine import gpu_count
-from ..types import Completion, Sampling
+from ..types import Canary, Completion, Sampling
 from ..weights.digest import digest_file
-from ..weights.verify import Canary
 from .in_flight import InFlight
 from .proof import Proof
 from .start import LatestStats, engine_args, prepare_environment

@@ -27,8 +27,8 @@ import numpy as np
 
 from ..errors import ConfigError, EngineGone, InfraError, WeightsUnverified
 from ..ports import Learner
-from ..types import Completion, PublishReport
-from .verify import Canary, max_abs_diff
+from ..types import Canary, Completion, PublishReport
+from .verify import max_abs_diff
 
 SHARED_MEMORY = Path("/dev/shm")
 CALIBRATION_FACTOR = 4.0

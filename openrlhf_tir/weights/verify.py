@@ -7,19 +7,10 @@ a layer that the file did not contain or a stale prefix cache all pass the diges
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 
 from ..types import Completion
-
-
-class Canary(NamedTuple):
-    """What an engine samples first with new weights: `max_tokens` from each prompt, prompt i with seed + i."""
-
-    prompt_ids: list[list[int]]
-    max_tokens: int
-    seed: int
 
 
 def max_abs_diff(completions: Sequence[Completion], learner_logprobs: Sequence[np.ndarray]) -> float:
