@@ -13,6 +13,7 @@ from rich.console import Console
 
 from ..config import Config
 from ..config.settings import to_toml
+from ..errors import PayloadLost
 from ..logs import metrics as metrics_log
 from ..logs import trace as traces
 from ..logs.progress import Progress, bar
@@ -123,10 +124,11 @@ async def _pipeline(session: Session, cfg: Config, inputs: Inputs, checkpoints: 
         try:
             return await _attempt(session, cfg, inputs, checkpoints, metrics, publisher, resume)
         except BaseExceptionGroup as group:
-            if not left or group.split(LearnerDied)[1] is not None:
+            if not left or group.split((LearnerDied, PayloadLost))[1] is not None:
                 raise
             restart = f"restart {cfg.train.max_learner_restarts - left + 1} of {cfg.train.max_learner_restarts}"
-            session.console.print(f"[yellow]A learner rank died. All ranks start again from the last checkpoint, {restart}.", soft_wrap=True)
+            lost = "A learner rank is lost" if group.subgroup(LearnerDied) else "Sampled groups are lost"
+            session.console.print(f"[yellow]{lost}. All ranks start again from the last checkpoint, {restart}.", soft_wrap=True)
         finally:
             await publisher.close()
         await session.replace_learner(cfg)

@@ -20,11 +20,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..config import Config
-from ..errors import ConfigError, EngineError, WeightsUnverified
+from ..deadlines import Deadline, within
+from ..errors import ConfigError, EngineError, RequestRefused, WeightsUnverified
 from ..machine import gpu_count
 from ..types import Canary, Completion, Sampling
 from ..weights.digest import digest_file
 from .in_flight import InFlight
+from .progress import Progress
 from .proof import Proof
 from .start import LatestStats, engine_args, prepare_environment
 
@@ -38,8 +40,10 @@ CANARY_PRIORITY = -1
 class VllmEngine:
     """Engine on one vLLM AsyncLLM; belongs to the event loop that started it."""
 
-    def __init__(self, llm: AsyncLLM, model: str, backend: str, latest: LatestStats, version: int) -> None:
+    def __init__(self, llm: AsyncLLM, model: str, backend: str, latest: LatestStats, version: int, cfg: Config) -> None:
         """Use `start`."""
+        self._silence, self._push = Deadline.of(cfg, "rollout.unresponsive_s"), Deadline.of(cfg, "timeouts.push_s")
+        self._progress = Progress(Deadline.of(cfg, "timeouts.progress_s"))
         self._llm, self._model, self._backend, self._latest = llm, model, backend, latest
         self.requests = InFlight(version)
         self.proof = Proof()
@@ -64,7 +68,7 @@ class VllmEngine:
             llm = AsyncLLM.from_engine_args(engine_args(model, cfg, gpu=gpu, index=index), stat_loggers=[latest])
         except (RuntimeError, ValueError, OSError) as e:
             raise EngineError(f"vLLM did not start on {model}: {e}. The engine's own log above says more.") from e
-        engine = cls(llm, model, cfg.vllm.sync_backend, latest, version)
+        engine = cls(llm, model, cfg.vllm.sync_backend, latest, version, cfg)
         if cfg.vllm.sync_backend == "file":
             await engine.init_transfer({})
         return engine
@@ -84,7 +88,7 @@ class VllmEngine:
         return completion
 
     async def _generate(self, token_ids: Sequence[int], sampling: Sampling, request_id: str, priority: int = 0) -> Completion:
-        from vllm.exceptions import VLLMError
+        from vllm.exceptions import VLLMClientError, VLLMError
         from vllm.inputs.engine import tokens_input
 
         self.check()
@@ -92,6 +96,8 @@ class VllmEngine:
             try:
                 async for out in self._llm.generate(tokens_input(list(token_ids)), _params(sampling), request_id, priority=priority):
                     live.extend(out.outputs[0])
+            except VLLMClientError as e:
+                raise RequestRefused(f"vLLM refused request {request_id} ({len(token_ids)} prompt tokens, {sampling}): {e or type(e).__name__}") from e
             except VLLMError as e:
                 raise EngineError(f"vLLM could not answer request {request_id} ({len(token_ids)} prompt tokens, {sampling}): {e or type(e).__name__}") from e
         self.check()
@@ -220,6 +226,18 @@ class VllmEngine:
         await self._abort()
         self._llm.shutdown()
 
+    async def alive(self) -> None:
+        """A sign of life of vLLM's engine process, not of this one only. Raises EngineError, after which the engine is broken, when it is dead,
+        does not answer, or has requests and makes no progress with them."""
+        self.check()
+        try:
+            await within(self._silence, self._llm.is_paused(), "An answer of vLLM's engine process")
+            idle = self._paused or self._updating or not self._llm.get_num_unfinished_requests()
+            self._progress.check(self._latest.tokens_done, busy=not idle)
+        except Exception as e:  # vLLM's errors and ours: an engine that cannot be asked cannot be used
+            self.broken = str(e) or type(e).__name__
+        self.check()
+
     def check(self) -> None:
         """Raises EngineError when this engine cannot be used any more."""
         if self.broken:
@@ -230,9 +248,11 @@ class VllmEngine:
         """A push that fails half-way leaves layers without weights. Give every caller its answer (an EngineError): paused, the
         engine would keep them for ever."""
         try:
-            yield
+            async with asyncio.timeout(self._push.seconds):
+                yield
         except BaseException as e:
-            self.broken = f"weight push failed in '{step}' after version {self.version}: {e or type(e).__name__}"
+            what = f"not over within {self._push}" if isinstance(e, TimeoutError) else str(e) or type(e).__name__
+            self.broken = f"weight push failed in '{step}' after version {self.version}: {what}"
             await self._abort()
             if isinstance(e, asyncio.CancelledError):
                 raise
