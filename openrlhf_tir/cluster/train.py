@@ -13,6 +13,7 @@ from rich.console import Console
 
 from ..config import Config
 from ..config.settings import to_toml
+from ..deadlines import Deadline
 from ..errors import PayloadLost
 from ..logs import metrics as metrics_log
 from ..logs import trace as traces
@@ -116,7 +117,16 @@ async def _pipeline(session: Session, cfg: Config, inputs: Inputs, checkpoints: 
     directory = push_directory(cfg.run_dir, model_bytes(cfg.actor.model_name_or_path), one_node=len(ray.nodes()) == 1)
     tolerance, resume = cfg.canary_tolerance, cfg.train.resume
     for left in reversed(range(cfg.train.max_learner_restarts + 1)):
-        publisher = WeightPublisher(session.learner, session.pool.members, directory, inputs.canary, tolerance=tolerance, seed=cfg.train.seed)
+        publisher = WeightPublisher(
+            session.learner,
+            session.pool.members,
+            directory,
+            inputs.canary,
+            tolerance=tolerance,
+            seed=cfg.train.seed,
+            deadline=Deadline.of(cfg, "timeouts.push_s"),
+            ceiling=cfg.vllm.canary_ceiling,
+        )
         session.pool.on_join = publisher.join
         if tolerance is None:
             tolerance = await publisher.calibrate()
