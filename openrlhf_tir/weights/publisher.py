@@ -3,7 +3,7 @@
     learner.publish(file) -> digest
         every engine, at once: update_weights(file, version, digest, canary)   transport proved by the digest
                                -> what the new weights sampled first
-    learner.score(canary tokens) -> by how much they differ                     load proved by the log-probs
+    learner.score(canary tokens) -> by how much they differ                    load proved by the log-probs
         every engine: proved(version)      what it sampled since is let go
         or:           discard(why)         what it sampled since is lost; its owner starts another, which must `join`
 
