@@ -177,9 +177,9 @@ class WeightPublisher:
         One scoring call for all. Engines that died meanwhile are in neither; whoever replaces them is proved by `join`.
         """
         version = self._version
-        calls = [e.update_weights(self._file, version, self._digest, self._canary()) for e in engines]
-        timed = [self._in_time(call, f"The push of version {version} to {_name(e)}") for e, call in zip(engines, calls, strict=True)]
-        sampled, refused = _sort(await asyncio.gather(*timed, return_exceptions=True))
+        push = (self._file, version, self._digest, self._canary())
+        pushes = [self._in_time(e.update_weights(*push), f"The push of version {version} to {_name(e)}") for e in engines]
+        sampled, refused = _sort(await asyncio.gather(*pushes, return_exceptions=True))
         diffs = dict(zip(sampled, await self._differences(list(sampled.values())), strict=True))
         differ = [i for i, d in diffs.items() if not self.tolerance.accepts(d)]
         for i, diff in diffs.items():
