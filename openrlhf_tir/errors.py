@@ -8,8 +8,11 @@
     |  |- EnvError            an environment server failed for good (after retries)
     |  |- EnvTimeout          the server or the network missed its deadline
     |  |- EnvFull             the environment had no room for `env.capacity_timeout_s`
+    |  |- ClusterFull         the cluster has no resources free for an actor or a rank now
+    |  |- DeadlineMissed      another process did not answer in time; names the setting
     |  |- EngineError         the rollout engine failed
     |  |  |- EngineGone       its process died
+    |  |- PayloadLost         the object store lost a sampled group, with the node that held it
     |  |- QueueFull           a rollout actor has no room; says when to try again
     |  |- RequestRefused      the engine is well and has no answer to this request (too long, beyond the vocabulary)
     |  |- TokenDrift          a trajectory's tokens do not say what its text says
@@ -18,6 +21,7 @@
     |- PipelineError
        |- ConservationError   a slot or a prompt was lost or counted twice
        |- StallError          nothing progressed for stall_timeout_s; names the blocked edge
+       |- BackgroundDied      a task that must run beside the loop failed again and again; names it
 
 Bad *answers* of the model are data, not errors: see `protocol.Outcome`.
 """
@@ -57,12 +61,24 @@ class EnvFull(InfraError):
     reason = "capacity"
 
 
+class ClusterFull(InfraError):
+    reason = "cluster_full"
+
+
+class DeadlineMissed(InfraError):
+    reason = "deadline_missed"
+
+
 class EngineError(InfraError):
     reason = "engine_error"
 
 
 class EngineGone(EngineError):
     reason = "actor_died"
+
+
+class PayloadLost(InfraError):
+    reason = "payload_lost"
 
 
 class QueueFull(InfraError):
@@ -102,6 +118,10 @@ class ConservationError(PipelineError):
 
 class StallError(PipelineError):
     """No progress within the stall deadline."""
+
+
+class BackgroundDied(PipelineError):
+    """A background task could not be kept running."""
 
 
 def unknown(kind: str, value: str, known, remedy: str) -> ConfigError:

@@ -1,6 +1,7 @@
 """Ports: what the rooms need of each other, as Protocols. Each names its implementations; fakes in tests are held to the same.
 
 episodes  -> Engine, Codec, EnvSession
+serving, cluster -> RolloutEngine
 pipeline  -> Prompts, Rollout, Learner, Publisher
 weights   -> Learner
 """
@@ -10,10 +11,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self, runtime_checkable
 
 from .protocol import StepReply
-from .types import Completion, Group, GroupKey, GroupMeta, PublishReport, Sampling, StepReport, Task, TrainBatch
+from .types import Canary, Completion, Group, GroupKey, GroupMeta, PublishReport, Sampling, StepReport, Task, TrainBatch
+
+if TYPE_CHECKING:
+    from .config import Config
 
 
 class Engine(Protocol):
@@ -26,6 +30,60 @@ class Engine(Protocol):
         Raises EngineError when the engine cannot answer, RequestRefused when no engine could. `Completion.versions` names, per token,
         the weights that sampled it.
         """
+
+
+class Passes(Protocol):
+    async def passed(self, versions_T: Any) -> None:
+        """Return once what these versions [T] sampled may be used. Raises WeightsUnverified when it never may."""
+
+
+@runtime_checkable
+class RolloutEngine(Engine, Protocol):
+    """What a rollout actor needs of its engine: engines/vllm_engine.py, engines/torch_engine.py. Belongs to one event loop."""
+
+    proof: Passes
+    broken: str | None
+    """Why this engine cannot be used any more; None while it can."""
+
+    @property
+    def version(self) -> int:
+        """Learner updates behind the weights that sample now."""
+
+    @classmethod
+    async def start(cls, model: str, cfg: Config, *, version: int = 0, index: int = 0) -> Self:
+        """Load `model`, whose weights count as `version`. Raises EngineError."""
+
+    async def alive(self) -> None:
+        """A sign of life of whatever computes, in whichever process. Raises EngineError when it is broken, silent, or makes no progress."""
+
+    async def pause(self) -> None:
+        """Freeze all requests; new ones wait."""
+
+    async def resume(self) -> None: ...
+
+    async def update_weights(self, path: Path, version: int, digest: str, canary: Canary | None = None) -> list[Completion]:
+        """Load a safetensors file; what `canary` sampled with it. Raises WeightsUnverified."""
+
+    async def proved(self, version: int) -> None:
+        """What `version` sampled may be used."""
+
+    async def discard(self, why: str) -> None:
+        """The weights are unknown: nothing that they sampled is ever used."""
+
+    async def canary(self, prompt_ids: list[list[int]], max_tokens: int, seed: int) -> list[Completion]:
+        """One short sample per prompt for the learner to score."""
+
+    def stats(self) -> dict[str, float]:
+        """Among others `running` and `waiting` requests, `version`, `paused`. The names are those of serving/metrics.py without `tir_engine_`."""
+
+    def drain_busy_intervals(self) -> list[tuple[float, float]]:
+        """(start, end) in epoch seconds, since the last call, during which at least one request was decoding."""
+
+    async def openai_app(self, cfg: Config) -> Any:
+        """An ASGI app of the engine's own, or None."""
+
+    async def stop(self) -> None:
+        """End what runs, and the engine's processes."""
 
 
 class Codec(Protocol):

@@ -72,6 +72,14 @@ class Completion:
     stop_reason: str | int | None = None
 
 
+class Canary(NamedTuple):
+    """What an engine samples first with new weights: `max_tokens` from each prompt, prompt i with seed + i."""
+
+    prompt_ids: list[list[int]]
+    max_tokens: int
+    seed: int
+
+
 @dataclass(frozen=True, slots=True)
 class Segment:
     """A run of tokens by one producer.

@@ -21,6 +21,7 @@ class EmulatedActor(RolloutActor):
     async def start(self, cfg: Config, model: str, env_urls: Mapping[str, list[str]], token: str | None) -> str:
         self.envs = EnvClient.of(cfg.env, env_urls, token=token, owner=ray.get_runtime_context().get_actor_id())
         self.runner = runner(cfg, self.envs, cfg.rollout.max_wait_ms / 1000, self.name)
+        self.engine = self.runner.engine
         return "http://emulated"
 
     async def pid(self) -> int:

@@ -34,6 +34,9 @@ class SleepingEngine:
     def __init__(self, segment_s: float) -> None:
         self.segment_s, self.version = segment_s, 0
 
+    async def alive(self) -> None:
+        """Always well: its process is what fails."""
+
     async def generate(self, token_ids: Sequence[int], sampling: Sampling, *, request_id: str) -> Completion:
         await asyncio.sleep(self.segment_s * random.uniform(0.5, 1.5))
         sample, turn = request_id.rsplit("/", 1)

@@ -1,11 +1,12 @@
 """Fleet: as many rollout actors as are wanted, whatever happens to them. Joins, deaths, silence, growing and shrinking; no Ray here.
 
     resize(n) --> too few: spawn -> prove -> join the router          too many: drain -> stop the youngest
-    heartbeat --> silent for 3 of them: suspect, gets no groups       for `unresponsive_s`: lost
+    heartbeat --> silent for 3 of them: suspect, gets no groups       for `unresponsive_s`: lost, also while it is being proved
     lost      --> leave the router, kill, another in its place
 
-A start that fails is tried again, pausing twice as long each time, for as long as others work; with nobody left the third failure is
-the end: whoever waits for an actor gets PipelineError.
+A start that fails is tried again, pausing twice as long each time up to MAX_PAUSE_S. Each place in the fleet counts its own failures:
+with nobody left, and every place failed HOPELESS times in a row, whoever waits for an actor gets PipelineError. A cluster without room
+(ClusterFull) is no failure: room may come, and is waited for.
 """
 
 from __future__ import annotations
@@ -15,13 +16,15 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Generic, Protocol, TypeVar
 
-from ..errors import EngineGone
+from ..background import growing_pause, kept_running
+from ..errors import BackgroundDied, ClusterFull, EngineGone
 from .router import Router
 
 log = logging.getLogger(__name__)
 FIRST_PAUSE_S = 5.0
 MAX_PAUSE_S = 300.0
 HOPELESS = 3
+"""Failed starts in a row, of one place in the fleet."""
 MISSED = 3
 """Heartbeats without an answer that make a suspect."""
 
@@ -35,7 +38,7 @@ class Actor(Protocol):
         """Raises EngineGone when the process is no more."""
 
     async def stop(self) -> None:
-        """In good order; must end."""
+        """In good order; must end by itself."""
 
     def kill(self) -> None: ...
 
@@ -56,17 +59,22 @@ class Fleet(Generic[A]):
         self._starting: dict[int, asyncio.Task] = {}
         self._minding: dict[A, asyncio.Task] = {}
         self._retiring: dict[A, asyncio.Task] = {}
-        self._failures = 0
+        self._failures: dict[int, int] = {}
+        """Of those that are starting, in a row, by index."""
 
     async def start(self) -> None:
-        """The first `size` actors. Raises what one of them raised; then none is left."""
-        started = await asyncio.gather(*(self._spawn(i) for i in range(self.size)), return_exceptions=True)
-        if failures := [a for a in started if isinstance(a, BaseException)]:
-            for actor in started:
+        """The first `size` actors. Raises what the first that failed raised; then, as when cancelled, none is left."""
+        starting = [asyncio.create_task(self._spawn(i), name=f"start rollout-{i}") for i in range(self.size)]
+        try:
+            actors = await asyncio.gather(*starting)
+        except BaseException:
+            for task in starting:
+                task.cancel()
+            for actor in await asyncio.gather(*starting, return_exceptions=True):
                 if not isinstance(actor, BaseException):
                     actor.kill()
-            raise failures[0]
-        for actor in started:
+            raise
+        for actor in actors:
             self._join(actor)
 
     def resize(self, size: int) -> None:
@@ -103,41 +111,57 @@ class Fleet(Generic[A]):
         too_many = have - self.size
         for index in sorted(self._starting, reverse=True)[: max(0, too_many)]:
             self._starting.pop(index).cancel()
+            self._failures.pop(index, None)
             too_many -= 1
         for actor in sorted(staying, key=lambda a: a.index, reverse=True)[: max(0, too_many)]:
             self._retiring[actor] = asyncio.create_task(self._retire(actor), name=f"retire {actor.name}")
 
     async def _grow(self, index: int) -> None:
-        pause = FIRST_PAUSE_S
+        full = 0
         while True:
             try:
                 actor = await self._start_proved(index)
-            except Exception as e:  # whatever kept it from starting: the cluster, the model, the push; the others go on meanwhile
-                self._failures += 1
-                log.error("rollout-%d did not start (%s: %s); next try in %g s", index, type(e).__name__, e, pause)
-                if not self.members and self._failures >= HOPELESS:
-                    del self._starting[index]
+            except ClusterFull as e:
+                full += 1
+                pause = growing_pause(full, FIRST_PAUSE_S, MAX_PAUSE_S)
+                log.log(logging.WARNING if full == 1 else logging.DEBUG, "rollout-%d waits for room, tried again until there is some: %s", index, e)
+            except Exception as e:  # whatever kept it from starting: the model, the push, a fault; the others go on meanwhile
+                full, failures = 0, self._failures.get(index, 0) + 1
+                self._failures[index] = failures
+                pause = growing_pause(failures, FIRST_PAUSE_S, MAX_PAUSE_S)
+                log.error("rollout-%d did not start (%s: %s), failure %d in a row; next try in %g s", index, type(e).__name__, e, failures, pause)
+                if not self.members and all(self._failures.get(i, 0) >= HOPELESS for i in self._starting):
                     self.router.give_up(e)
-                    return
-                await asyncio.sleep(pause)
-                pause = min(MAX_PAUSE_S, 2 * pause)
             else:
                 del self._starting[index]
                 self._join(actor)
                 return
+            await asyncio.sleep(pause)
 
     async def _start_proved(self, index: int) -> A:
         actor = await self._spawn(index)
         try:
             if self.prove:
-                await self.prove(actor)
+                await self._prove_watched(actor, self.prove)
         except BaseException:
             actor.kill()
             raise
         return actor
 
+    async def _prove_watched(self, actor: A, prove: Callable[[A], Awaitable[None]]) -> None:
+        """It may wait long for its turn, behind a learner's step: one that dies or hangs meanwhile is noticed. Raises EngineGone then."""
+        proving = asyncio.create_task(prove(actor), name=f"prove {actor.name}")
+        watching = asyncio.create_task(self._beats(actor), name=f"watch {actor.name}")
+        try:
+            await asyncio.wait({proving, watching}, return_when=asyncio.FIRST_COMPLETED)
+            (proving if proving.done() else watching).result()
+        finally:
+            proving.cancel()
+            watching.cancel()
+            await asyncio.gather(proving, watching, return_exceptions=True)
+
     def _join(self, actor: A) -> None:
-        self._failures = 0
+        self._failures.pop(actor.index, None)
         self.members.append(actor)
         self.router.give_up(None)
         self.router.join(actor.name, actor)
@@ -155,10 +179,28 @@ class Fleet(Generic[A]):
         log.info("%s drains", actor.name)
         await self.router.drained(actor.name)
         self._leave(actor)
-        await actor.stop()
+        try:
+            await actor.stop()
+        except Exception as e:  # it has left already: nobody waits for it, and nobody else would say that it had to be killed
+            log.warning("%s did not stop in good order (%s: %s) and is killed", actor.name, type(e).__name__, e)
+            actor.kill()
 
     async def _mind(self, actor: A) -> None:
-        """Ask for a sign of life, again and again. One who is silent gets no groups, and is given up in the end."""
+        """For as long as it is a member. An error of the watching itself is tried again; one that stays costs the actor, not the run."""
+
+        async def until_lost() -> None:
+            try:
+                await self._beats(actor)
+            except EngineGone as e:
+                self.lost(actor, str(e))
+
+        try:
+            await kept_running(f"heartbeat of {actor.name}", until_lost, first_pause_s=self.heartbeat_s)
+        except BackgroundDied as e:
+            self.lost(actor, str(e))
+
+    async def _beats(self, actor: A) -> None:
+        """Ask for a sign of life, again and again. Who is silent gets no groups; for `unresponsive_s`: EngineGone."""
         while True:
             beat = asyncio.ensure_future(actor.heartbeat())
             try:
@@ -169,12 +211,8 @@ class Fleet(Generic[A]):
                     self.router.suspect(actor.name, True)
                     done, _ = await asyncio.wait({beat}, timeout=max(0.0, self.unresponsive_s - patience))
                 if not done:
-                    self.lost(actor, f"no answer for {self.unresponsive_s:g} s")
-                    return
+                    raise EngineGone(f"no answer for {self.unresponsive_s:g} s (rollout.unresponsive_s)")
                 beat.result()
-            except EngineGone as e:
-                self.lost(actor, str(e))
-                return
             finally:
                 beat.cancel()
             self.router.suspect(actor.name, False)

@@ -2,7 +2,8 @@
 
     place(prompt, n) -> a member     the prompt's home, if it has one that is not overloaded, else the least loaded, which becomes it
 
-Sticky: a prompt that comes again (evaluated, or issued again after a fault) finds its prefix in the cache where it was sampled last.
+Sticky: a prompt that comes again (evaluated, or issued again after an environment's fault) finds its prefix in the cache where it was
+sampled last. One that a member died or hung under, or failed on, goes to another while there is one.
 Overloaded: more than one group above `BALANCE` times the mean load (after Mirrokni et al., Consistent Hashing with Bounded Loads,
 2016). A prompt seen for the first time goes by load alone, so stickiness costs no balance where it could gain nothing.
 
@@ -22,7 +23,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from ..errors import PipelineError
+from ..errors import EngineGone, PipelineError
 
 BALANCE = 1.25
 HOMES = 1 << 16
@@ -48,6 +49,8 @@ class Router(Generic[M]):
     def __init__(self) -> None:
         self.seats: dict[str, Seat[M]] = {}
         self._homes: OrderedDict[bytes, str] = OrderedDict()
+        self._failed_on: OrderedDict[bytes, set[str]] = OrderedDict()
+        """Prompt -> members that it failed on since it was last answered. By name: what takes a dead member's name has its place, and its GPU."""
         self._hopeless: BaseException | None = None
         self._changed = asyncio.Event()
 
@@ -88,22 +91,38 @@ class Router(Generic[M]):
     async def place(self, prompt: str, n: int = 1) -> AsyncIterator[M]:
         """A member for a group of n trajectories, counted as its load meanwhile; waits while there is none.
 
-        Raises PipelineError when there is none and none will come.
+        Raises PipelineError when there is none and none will come. A body that raises EngineGone was the member's failure (see `blame`).
         """
-        seat = await self._wait(prompt, n)
+        key = _key(prompt)
+        seat = await self._wait(key, n)
         seat.load += n
         try:
             yield seat.member
+            if seat.name not in self._failed_on.get(key, ()):
+                self._failed_on.pop(key, None)
+        except EngineGone:
+            self.blame(prompt, seat.name)
+            raise
         finally:
             seat.load -= n
             self._notify()
 
-    async def _wait(self, prompt: str, n: int) -> Seat[M]:
+    def blame(self, prompt: str, name: str) -> None:
+        """The member failed on this prompt: another gets it next time, while there is one."""
+        key = _key(prompt)
+        self._homes.pop(key, None)
+        self._failed_on.setdefault(key, set()).add(name)
+        self._failed_on.move_to_end(key)
+        if len(self._failed_on) > HOMES:
+            self._failed_on.popitem(last=False)
+
+    async def _wait(self, key: bytes, n: int) -> Seat[M]:
         loop = asyncio.get_running_loop()
         while True:
             able = [s for s in self.seats.values() if not s.suspect and not s.draining]
+            able = [s for s in able if s.name not in self._failed_on.get(key, ())] or able
             if ready := [s for s in able if s.full_until <= loop.time()]:
-                return self._choose(ready, prompt, n)
+                return self._choose(ready, key, n)
             if not self.seats and self._hopeless:
                 raise PipelineError(f"No rollout actor is left, and a new one did not start: {self._hopeless}") from self._hopeless
             try:
@@ -112,8 +131,7 @@ class Router(Generic[M]):
             except TimeoutError:
                 continue  # a full one wants to be asked again
 
-    def _choose(self, ready: list[Seat[M]], prompt: str, n: int) -> Seat[M]:
-        key = hashlib.blake2b(prompt.encode(), digest_size=8).digest()
+    def _choose(self, ready: list[Seat[M]], key: bytes, n: int) -> Seat[M]:
         mean = sum(s.load for s in ready) / len(ready)
         home = self.seats.get(self._homes.get(key, ""))
         if home not in ready or home.load > BALANCE * mean + n:
@@ -128,3 +146,7 @@ class Router(Generic[M]):
         """Wake everyone who waits for a member or for one's last group."""
         self._changed.set()
         self._changed = asyncio.Event()
+
+
+def _key(prompt: str) -> bytes:
+    return hashlib.blake2b(prompt.encode("utf-8", "surrogatepass"), digest_size=8).digest()

@@ -1,4 +1,8 @@
-"""LearnerGroup: one Ray actor per rank, every call goes to all ranks at once. Implements `Learner` for the pipeline."""
+"""LearnerGroup: one Ray actor per rank, every call goes to all ranks at once. Implements `Learner` for the pipeline.
+
+Every call has a deadline. A rank that dies, loses what its call needs or does not answer in time is LearnerDied: all ranks start again from
+the last checkpoint.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +16,11 @@ from ray.util.placement_group import remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from ..config import Config
-from ..errors import InfraError
+from ..deadlines import Deadline, within
+from ..errors import DeadlineMissed, InfraError
 from ..machine import gpu_count
 from ..types import StepReport, TrainBatch
+from .ray_faults import death
 from .ray_session import place, worker_env
 
 DEATH_NOTICE_S = 20
@@ -68,21 +74,25 @@ class LearnerGroup:
     async def start(cls, cfg: Config) -> LearnerGroup:
         n = cfg.actor.world_size
         gpus = min(1, gpu_count())
-        placement = await place([{"CPU": 1, "GPU": gpus} if gpus else {"CPU": 1}] * n, "PACK", f"{n} learner ranks")
+        placement = await place([{"CPU": 1, "GPU": gpus} if gpus else {"CPU": 1}] * n, "PACK", f"{n} learner ranks", cfg)
         actor = ray.remote(concurrency_groups={"io": 1})(LearnerRank).options(
             num_cpus=1, num_gpus=gpus, runtime_env={"env_vars": worker_env(cfg)}, scheduling_strategy=PlacementGroupSchedulingStrategy(placement)
         )
-        ranks = [actor.remote(rank, n) for rank in range(n)]
-        addr, port = await ranks[0].address.remote()
-        self = cls(cfg, ranks, placement)
-        await self._all([r.start.remote(cfg, addr, port) for r in ranks])
+        self = cls(cfg, [], placement)
+        try:
+            self.ranks = [actor.remote(rank, n) for rank in range(n)]
+            [(addr, port)] = await self._all([self.ranks[0].address.remote()], "address", "timeouts.start_s")
+            await self._all([r.start.remote(cfg, addr, port) for r in self.ranks], "start", "timeouts.start_s")
+        except BaseException:
+            await self.stop()  # else its resources stay reserved, and the next try finds the cluster full
+            raise
         return self
 
     async def step(self, batch: TrainBatch) -> StepReport:
         start = time.monotonic()
         light = TrainBatch(batch.step, [type(i)(i.meta, None) for i in batch.items], batch.rank_of)
         payloads = [item.payload for item in batch.items]
-        metrics = (await self._all([r.step.remote(light, *payloads) for r in self.ranks]))[0]
+        metrics = (await self._all([r.step.remote(light, *payloads) for r in self.ranks], "step", "timeouts.learner_s"))[0]
         self.version += 1
         return StepReport(self.version, metrics, time.monotonic() - start, batch.num_tokens)
 
@@ -96,7 +106,7 @@ class LearnerGroup:
         await self._call("save", directory)
 
     async def written(self) -> None:
-        await self._all([r.written.remote() for r in self.ranks])
+        await self._all([r.written.remote() for r in self.ranks], "written", "timeouts.learner_s")
 
     async def load(self, directory: Path) -> int:
         self.version = (await self._call("load", directory))[0]
@@ -114,26 +124,34 @@ class LearnerGroup:
         self.cfg, self.version = cfg, 0
 
     async def stop(self) -> None:
-        for r in self.ranks:
-            ray.kill(r)
-        remove_placement_group(self._placement)
+        try:
+            for r in self.ranks:
+                ray.kill(r)
+        finally:
+            remove_placement_group(self._placement)
 
     async def _call(self, method: str, *args: Any) -> list[Any]:
-        return await self._all([r.call.remote(method, *args) for r in self.ranks])
+        return await self._all([r.call.remote(method, *args) for r in self.ranks], method, "timeouts.learner_s")
 
-    async def _all(self, refs: list) -> list[Any]:
-        """Raises LearnerDied when a rank's process is gone; the others are stuck in a collective then, so nothing can be saved."""
+    async def _all(self, refs: list, what: str, setting: str) -> list[Any]:
+        """Raises LearnerDied when a rank's process is gone or hangs; the others are stuck in a collective then, so nothing can be saved."""
         calls = [asyncio.ensure_future(_result(ref)) for ref in refs]
-        done, pending = await asyncio.wait(calls, return_when=asyncio.FIRST_EXCEPTION)
-        if pending:  # a rank that loses its peer fails in the collective before Ray has noticed the peer's death
-            late, pending = await asyncio.wait(pending, timeout=DEATH_NOTICE_S)
-            done |= late
-            for call in pending:
+        try:
+            waiting = asyncio.wait(calls, return_when=asyncio.FIRST_EXCEPTION)
+            done, pending = await within(Deadline.of(self.cfg, setting), waiting, f"'{what}' of the learner ranks")
+            if pending:  # a rank that loses its peer fails in the collective before Ray has noticed the peer's death
+                late, pending = await asyncio.wait(pending, timeout=DEATH_NOTICE_S)
+                done |= late
+        except DeadlineMissed as e:
+            silent = [rank for rank, call in enumerate(calls) if not call.done()]
+            raise LearnerDied(f"{e} No answer from rank {', '.join(map(str, silent))}. All ranks restart from the last checkpoint.") from e
+        finally:
+            for call in calls:
                 call.cancel()
-        errors = [call.exception() for call in done if call.exception()]
-        died = next((e for e in errors if isinstance(e, ray.exceptions.RayActorError)), None)
-        if died:
-            raise LearnerDied(f"A learner rank died: {died}. All ranks restart from the last checkpoint.") from died
+        errors = [call.exception() for call in calls if call in done and call.exception()]
+        for error in errors:
+            if happened := death(error):
+                raise LearnerDied(f"A learner rank is lost: {happened}. All ranks restart from the last checkpoint.") from error
         if errors:
             raise errors[0]
         return [call.result() for call in calls]

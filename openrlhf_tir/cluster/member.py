@@ -1,11 +1,16 @@
-"""Member: one rollout actor as the controller holds it: its process, its reserved resources, the groups that it runs."""
+"""Member: one rollout actor as the controller holds it: its process, its reserved resources, the groups that it runs.
+
+Every call to the actor has a deadline, and ends at once when the actor is given up, whatever Ray still knows of its process. A call that
+finds the actor dead, its engine broken or no answer in time reports it (`on_death`), so that it is replaced, and raises EngineGone.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,30 +19,39 @@ from ray.util.placement_group import PlacementGroup, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from ..config import Config
-from ..errors import EngineError, EngineGone
+from ..deadlines import Deadline, within
+from ..errors import DeadlineMissed, EngineError, EngineGone, InfraError
 from ..machine import gpu_count
-from ..types import Completion, GroupKey
-from ..weights.verify import Canary
+from ..types import Canary, Completion, GroupKey
+from .ray_faults import death
 from .ray_session import place, worker_env
 
 log = logging.getLogger(__name__)
-STOP_TIMEOUT_S = 20
+STOP = Deadline(20.0, "member.STOP")
+"""An actor that is asked to stop aborts its requests and closes its sessions: seconds. Then it is killed."""
 
 
 @dataclass(eq=False)
 class Member:
-    """What is in `RolloutPool.members` was proved to hold the current weights. `on_death(member, why)` is told once it is no more."""
+    """What is in `RolloutPool.members` was proved to hold the current weights. `on_death(member, why)` is told once it is no more.
+
+    Belongs to one event loop.
+    """
 
     index: int
     actor: Any
-    placement: PlacementGroup
+    placement: PlacementGroup | None
     on_death: Callable[[Member, str], None]
+    cfg: Config
     url: str = ""
     running: set[GroupKey] = field(default_factory=set)
     load: dict[str, float] = field(default_factory=dict)
     """Sequences running and waiting, preemptions; as of the last group that ended on it."""
     env_servers: set[str] = field(default_factory=set)
     """Where it may hold sessions, processes behind a front port included; as of the last heartbeat."""
+    failed_prompts: set[str] = field(default_factory=set)
+    """Prompts that its engine failed on since it last answered one, though it says that it is well."""
+    given_up: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
     def name(self) -> str:
@@ -48,64 +62,114 @@ class Member:
         """Begins the ids of its environment sessions."""
         return self.actor._actor_id.hex()
 
-    async def call(self, ref: Any) -> Any:
-        """Await a result. Raises EngineGone when the process or its engine is no more, and has it replaced."""
+    async def call(self, ref: Awaitable[Any], setting: str | Deadline, what: str) -> Any:
+        """Await a result, at most for the seconds that the configuration's field `setting` holds.
+
+        Raises EngineGone when the process or its engine is no more or does not answer in time, and has it replaced.
+        """
+        deadline = setting if isinstance(setting, Deadline) else Deadline.of(self.cfg, setting)
         try:
-            return await ref
-        except (ray.exceptions.RayActorError, EngineError) as e:
-            lost = f"{self.name} died with {len(self.running)} groups: {e}"
-            self.on_death(self, str(e))
-            raise EngineGone(lost) from e
+            return await within(deadline, self._answer(ref), f"{what} of {self.name}")
+        except EngineGone:
+            raise
+        except (DeadlineMissed, EngineError) as e:
+            why, error = str(e), e
+        except ray.exceptions.RayError as e:
+            what_happened = death(e)
+            if what_happened is None:
+                raise
+            why, error = what_happened, e
+        lost = f"{self.name} is lost with {len(self.running)} groups: {why}"
+        self.on_death(self, why)
+        raise EngineGone(lost) from error
+
+    async def _answer(self, ref: Awaitable[Any]) -> Any:
+        """What the actor answers. Raises EngineGone as soon as it is given up: a stopped process would keep its caller for ever."""
+        answer, given_up = asyncio.ensure_future(_result(ref)), asyncio.ensure_future(self.given_up.wait())
+        try:
+            await asyncio.wait({answer, given_up}, return_when=asyncio.FIRST_COMPLETED)
+            if not answer.done():
+                raise EngineGone(f"{self.name} was given up.")
+            return answer.result()
+        finally:
+            answer.cancel()
+            given_up.cancel()
+
+    async def run_group(self, ref: Awaitable[Any]) -> Any:
+        """The metadata of a group that was started. The actor ends the group itself at its deadline: this waits a little longer."""
+        deadline = Deadline.of(self.cfg, "rollout.group_deadline_s") + Deadline.of(self.cfg, "rollout.unresponsive_s")
+        return await self.call(ref, deadline, "A group")
 
     async def update_weights(self, path, version: int, digest: str, canary: Canary | None = None) -> list[Completion]:
-        return await self.call(self.actor.update_weights.remote(path, version, digest, canary))
+        return await self.call(self.actor.update_weights.remote(path, version, digest, canary), "timeouts.push_s", f"The push of version {version}")
 
     async def proved(self, version: int) -> None:
-        await self.call(self.actor.proved.remote(version))
+        await self.call(self.actor.proved.remote(version), "rollout.unresponsive_s", f"The verdict on version {version}")
 
     async def canary(self, prompts: list[list[int]], max_tokens: int, seed: int) -> list:
-        return await self.call(self.actor.canary.remote(prompts, max_tokens, seed))
+        return await self.call(self.actor.canary.remote(prompts, max_tokens, seed), "timeouts.push_s", "The canary")
 
     async def discard(self, why: str) -> None:
         """Its weights are unknown: the process is ended with all that it sampled, and another started."""
         self.on_death(self, why)
 
     async def heartbeat(self) -> None:
-        """Raises EngineGone."""
-        self.env_servers |= set(await self.call(self.actor.heartbeat.remote()))
+        """Raises EngineGone when the process, or the engine in it, does not answer."""
+        self.env_servers |= set(await self.call(self.actor.heartbeat.remote(), "rollout.unresponsive_s", "The heartbeat"))
 
     async def set_env_urls(self, urls: Mapping[str, list[str]]) -> None:
-        await self.call(self.actor.set_env_urls.remote(urls))
+        await self.call(self.actor.set_env_urls.remote(urls), "rollout.unresponsive_s", "The swap of environments")
+
+    async def busy_intervals(self) -> list[tuple[float, float]]:
+        """See RolloutPool."""
+        return await self.call(self.actor.busy_intervals.remote(), "rollout.unresponsive_s", "The report of busy times")
 
     async def stop(self) -> None:
-        """In good order, or killed when it does not answer within STOP_TIMEOUT_S."""
-        await asyncio.wait([asyncio.ensure_future(self.actor.stop.remote())], timeout=STOP_TIMEOUT_S)
+        """In good order, or killed when it does not answer in time."""
+        with suppress(InfraError, ray.exceptions.RayError):
+            await within(STOP, _result(self.actor.stop.remote()), f"The end of {self.name}")
         self.kill()
 
     def kill(self) -> None:
-        ray.kill(self.actor)
-        remove_placement_group(self.placement)
+        """End the process and give its resources back. Calls under way raise EngineGone."""
+        self.given_up.set()
+        try:
+            ray.kill(self.actor)
+        finally:
+            if self.placement is not None:
+                remove_placement_group(self.placement)
+
+
+async def _result(ref: Awaitable[Any]) -> Any:
+    return await ref
 
 
 async def spawn(actor_class: type, index: int, cfg: Config, model: str, env_urls: Mapping[str, list[str]], on_death: Callable[[Member, str], None]) -> Member:
-    """Reserve, start, load the model. Raises ConfigError when there is no room, EngineGone when it died, what its `start` raised."""
+    """Reserve, start, load the model. Raises ClusterFull when there is no room, EngineGone when it died or was not up in time, what its `start` raised.
+
+    Whatever happens, cancellation included: an actor that does not come up keeps no resources.
+    """
     tp, gpu = cfg.vllm.tensor_parallel_size, gpu_count() > 0
-    placement = await place([{"CPU": 1} | ({"GPU": 1} if gpu else {})] * tp, "STRICT_PACK", f"rollout engine {index}")
-    actor = (
-        ray.remote(actor_class)
-        .options(
-            num_cpus=1,
-            # With one GPU the engine runs here; with more, vLLM's own workers take the bundles.
-            num_gpus=1 if gpu and tp == 1 else 0,
-            max_concurrency=10_000,
-            runtime_env={"env_vars": worker_env(cfg)},
-            scheduling_strategy=PlacementGroupSchedulingStrategy(placement, placement_group_capture_child_tasks=True),
-        )
-        .remote(index)
-    )
-    member = Member(index, actor, placement, on_death)
+    placement = await place([{"CPU": 1} | ({"GPU": 1} if gpu else {})] * tp, "STRICT_PACK", f"rollout engine {index}", cfg)
     try:
-        member.url = await member.call(actor.start.remote(cfg, model, env_urls, os.environ.get(cfg.env.token_env)))
+        actor = (
+            ray.remote(actor_class)
+            .options(
+                num_cpus=1,
+                # With one GPU the engine runs here; with more, vLLM's own workers take the bundles.
+                num_gpus=1 if gpu and tp == 1 else 0,
+                max_concurrency=10_000,
+                runtime_env={"env_vars": worker_env(cfg)},
+                scheduling_strategy=PlacementGroupSchedulingStrategy(placement, placement_group_capture_child_tasks=True),
+            )
+            .remote(index)
+        )
+    except BaseException:
+        remove_placement_group(placement)
+        raise
+    member = Member(index, actor, placement, on_death, cfg)
+    try:
+        member.url = await member.call(actor.start.remote(cfg, model, env_urls, os.environ.get(cfg.env.token_env)), "timeouts.start_s", "The start")
     except BaseException:
         member.kill()
         raise

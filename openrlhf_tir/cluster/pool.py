@@ -1,8 +1,8 @@
 """RolloutPool: the rollout actors as one `Rollout`. Routes groups, keeps as many actors as are wanted, swaps environments' URLs.
 
     run_group -> router -> actor         waits while none is up; an actor that refuses (QueueFull) is passed over for a while
-    an actor dies                        its groups raise EngineGone, which the pipeline issues again; its environment sessions are
-                                         closed; another one is started, gets the last push and a canary (`on_join`), and joins
+    an actor dies, hangs, is silent      its groups raise EngineGone, which the pipeline issues again, to another one; its environment
+                                         sessions are closed; a new one is started, gets the last push and a canary (`on_join`), and joins
 
 Both the number of actors and the URLs can change during a run (`control.py`).
 """
@@ -19,13 +19,19 @@ import ray
 
 from ..actors.fleet import Fleet
 from ..config import Config
+from ..deadlines import Deadline, within
 from ..envs.orphans import close_orphans
-from ..errors import EngineError, EngineGone, QueueFull
+from ..errors import EngineError, EngineGone, PayloadLost, QueueFull, WeightsUnverified
 from ..types import Group, GroupKey, GroupMeta, Task
 from .member import Member, spawn
+from .ray_faults import death
 from .rollout_actor import RolloutActor
 
 log = logging.getLogger(__name__)
+BLAMES_THE_ACTOR = {EngineError.reason, WeightsUnverified.reason, "aborted", "deadline"}
+"""Why a group failed -> it goes to another actor next time. The rest (environment, verifier, a refused request) would fail there as well."""
+MAX_FAILED_PROMPTS = 3
+"""An engine that says that it is well and fails so many prompts in a row, all different, is replaced: one prompt may be at fault, three are not."""
 
 
 class RolloutPool:
@@ -63,17 +69,29 @@ class RolloutPool:
         member.running.add(key)
         ref, payload = member.actor.run_group.options(num_returns=2).remote(key, task, mode)
         try:
-            meta = await member.call(ref)
+            meta = await member.run_group(ref)
             member.load = meta.load
         except asyncio.CancelledError:
             ray.cancel(ref)  # nobody wants the group any more: the engine is free for others
             raise
         finally:
             member.running.discard(key)
-        if meta.failed == EngineError.reason:  # the process lives, its engine does not
-            self.fleet.lost(member, "its engine is broken")
-            raise EngineGone(f"The engine of {member.name} is broken.")
+        if meta.failed in BLAMES_THE_ACTOR:
+            self.fleet.router.blame(task.prompt, member.name)
+        if meta.failed == EngineError.reason:
+            await self._engine_failed(member, task.prompt)
+        elif meta.failed is None:
+            member.failed_prompts.clear()
         return meta, payload
+
+    async def _engine_failed(self, member: Member, prompt: str) -> None:
+        """A group failed by its engine: is the engine gone (EngineGone), or was it this group only? The engine is asked."""
+        await member.heartbeat()
+        member.failed_prompts.add(prompt)
+        if len(member.failed_prompts) >= MAX_FAILED_PROMPTS:
+            why = f"its engine says that it is well, but failed {MAX_FAILED_PROMPTS} different prompts in a row"
+            self.fleet.lost(member, why)
+            raise EngineGone(f"{member.name} is lost: {why}.")
 
     def resize(self, actors: int) -> None:
         """From now on so many are wanted: new ones are started, those too many finish their groups and leave."""
@@ -105,7 +123,13 @@ class RolloutPool:
         task.add_done_callback(self._closing.discard)
 
     async def fetch(self, payloads: Sequence[Any]) -> list[Group]:
-        return list(await asyncio.gather(*payloads))
+        """Raises PayloadLost when the node that held one is gone."""
+        try:
+            return await within(Deadline.of(self.cfg, "rollout.unresponsive_s"), _all(payloads), f"The transfer of {len(payloads)} groups")
+        except ray.exceptions.RayError as e:
+            if (what := death(e)) is None:
+                raise
+            raise PayloadLost(f"A sampled group cannot be fetched: {what}. It is issued again from the last checkpoint.") from e
 
     async def store(self, group: Group) -> Any:
         return ray.put(group)
@@ -121,10 +145,14 @@ class RolloutPool:
     async def busy_intervals(self) -> dict[str, list[tuple[float, float]]]:
         """Per actor: when at least one of its requests was decoding, since the last call; epoch seconds."""
         members = list(self.members)
-        found = await asyncio.gather(*(m.call(m.actor.busy_intervals.remote()) for m in members), return_exceptions=True)
+        found = await asyncio.gather(*(m.busy_intervals() for m in members), return_exceptions=True)
         return {m.name: spans for m, spans in zip(members, found, strict=True) if not isinstance(spans, BaseException)}
 
     async def stop(self) -> None:
         """Ends the actors; one that does not answer is killed."""
         await self.fleet.stop()
         await asyncio.gather(*self._closing, return_exceptions=True)
+
+
+async def _all(payloads: Sequence[Any]) -> list[Group]:
+    return list(await asyncio.gather(*payloads))

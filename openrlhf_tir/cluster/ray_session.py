@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,11 +10,11 @@ import ray
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 
 from ..config import Config
-from ..errors import ConfigError
+from ..deadlines import Deadline, within
+from ..errors import ClusterFull, DeadlineMissed
 from ..machine import gpu_count
 
 LOCAL_OBJECT_STORE = 512 << 20
-PLACEMENT_TIMEOUT_S = 60
 START_ATTEMPTS = 3
 START_TIMED_OUT = "timed out during startup"
 
@@ -57,19 +56,28 @@ def _start_local(cfg: Config) -> None:
             ray.shutdown()
 
 
-async def place(bundles: list[dict[str, float]], strategy: str, what: str) -> PlacementGroup:
-    """Reserve resources. Raises ConfigError when the cluster does not have them free within PLACEMENT_TIMEOUT_S."""
+async def place(bundles: list[dict[str, float]], strategy: str, what: str, cfg: Config) -> PlacementGroup:
+    """Reserve resources. Raises ClusterFull when the cluster does not have them free within timeouts.placement_s; then, and when the caller
+    is cancelled, nothing stays reserved.
+    """
     group = placement_group(bundles, strategy=strategy)
     try:
-        await asyncio.wait_for(group.ready(), PLACEMENT_TIMEOUT_S)
-    except TimeoutError:
+        await within(Deadline.of(cfg, "timeouts.placement_s"), _ready(group), f"The reservation for {what}")
+    except DeadlineMissed:
         remove_placement_group(group)
-        free = {k: v for k, v in ray.available_resources().items() if k in ("CPU", "GPU")}
-        raise ConfigError(
-            f"The Ray cluster has no room for {what}: {bundles} ({strategy}) is wanted, {free} is free. "
+        free, total = ({k: v for k, v in r.items() if k in ("CPU", "GPU")} for r in (ray.available_resources(), ray.cluster_resources()))
+        raise ClusterFull(
+            f"The Ray cluster has no room for {what}: {bundles} ({strategy}) is wanted, {free} of {total} is free. "
             "Start Ray with more (ray start --num-cpus), or ask for fewer engines or ranks (vllm.num_engines, actor.num_gpus_per_node)."
         ) from None
+    except BaseException:
+        remove_placement_group(group)
+        raise
     return group
+
+
+async def _ready(group: PlacementGroup) -> None:
+    await group.ready()
 
 
 def worker_env(cfg: Config) -> dict[str, str]:

@@ -12,8 +12,8 @@ from pathlib import Path
 import ray
 
 from ..config import Config
-from ..types import Completion, Group, GroupKey, GroupMeta, Task
-from ..weights.verify import Canary
+from ..ports import RolloutEngine
+from ..types import Canary, Completion, Group, GroupKey, GroupMeta, Task
 
 ENDPOINTS = "endpoints"
 
@@ -26,7 +26,7 @@ def publish_endpoint(run_dir: Path, name: str, url: str) -> Path:
     return (directory / f".{name}").rename(directory / name)
 
 
-def _engine_class(cfg: Config) -> type:
+def _engine_class(cfg: Config) -> type[RolloutEngine]:
     if cfg.rollout.engine == "torch":
         from ..engines.torch_engine import TorchEngine
 
@@ -89,7 +89,8 @@ class RolloutActor:
         self.envs.set_urls(urls)
 
     async def heartbeat(self) -> list[str]:
-        """A sign of life: where it may hold environment sessions."""
+        """A sign of life, of the engine too: where it may hold environment sessions. Raises EngineError when the engine does not work."""
+        await self.engine.alive()
         return self.envs.servers
 
     async def update_weights(self, path: Path, version: int, digest: str, canary: Canary | None = None) -> list[Completion]:

@@ -14,6 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from ..config import Config
+from ..deadlines import Deadline
 from ..logs.progress import bar
 from ..toy.cold_start import Batch, Schedule, check_gates, cold_start
 from ..toy.model import save_model
@@ -63,7 +64,13 @@ async def make_base(session: Session, base: ToyBase, inputs: Inputs) -> tuple[Fi
     """
     cfg = base.config(base.init)
     publisher = WeightPublisher(
-        session.learner, session.pool.members, push_directory(cfg.run_dir, 0), inputs.canary, tolerance=cfg.canary_tolerance, seed=base.seed
+        session.learner,
+        session.pool.members,
+        push_directory(cfg.run_dir, 0),
+        inputs.canary,
+        tolerance=cfg.canary_tolerance,
+        seed=base.seed,
+        deadline=Deadline.of(cfg, "timeouts.push_s"),
     )
     measured: list[tuple[Figures, Figures]] = []
     schedule = Schedule()

@@ -13,6 +13,8 @@ from rich.console import Console
 
 from ..config import Config
 from ..config.settings import to_toml
+from ..deadlines import Deadline
+from ..errors import PayloadLost
 from ..logs import metrics as metrics_log
 from ..logs import trace as traces
 from ..logs.progress import Progress, bar
@@ -116,7 +118,16 @@ async def _pipeline(session: Session, cfg: Config, inputs: Inputs, checkpoints: 
     directory = push_directory(cfg.run_dir, model_bytes(cfg.actor.model_name_or_path), one_node=len(ray.nodes()) == 1)
     tolerance, resume = cfg.canary_tolerance, cfg.train.resume
     for left in reversed(range(cfg.train.max_learner_restarts + 1)):
-        publisher = WeightPublisher(session.learner, session.pool.members, directory, inputs.canary, tolerance=tolerance, seed=cfg.train.seed)
+        publisher = WeightPublisher(
+            session.learner,
+            session.pool.members,
+            directory,
+            inputs.canary,
+            tolerance=tolerance,
+            seed=cfg.train.seed,
+            deadline=Deadline.of(cfg, "timeouts.push_s"),
+            ceiling=cfg.vllm.canary_ceiling,
+        )
         session.pool.on_join = publisher.join
         if tolerance is None:
             tolerance = await publisher.calibrate()
@@ -124,10 +135,11 @@ async def _pipeline(session: Session, cfg: Config, inputs: Inputs, checkpoints: 
         try:
             return await _attempt(session, cfg, inputs, checkpoints, metrics, publisher, resume)
         except BaseExceptionGroup as group:
-            if not left or group.split(LearnerDied)[1] is not None:
+            if not left or group.split((LearnerDied, PayloadLost))[1] is not None:
                 raise
             restart = f"restart {cfg.train.max_learner_restarts - left + 1} of {cfg.train.max_learner_restarts}"
-            session.console.print(f"[yellow]A learner rank died. All ranks start again from the last checkpoint, {restart}.", soft_wrap=True)
+            lost = "A learner rank is lost" if group.subgroup(LearnerDied) else "Sampled groups are lost"
+            session.console.print(f"[yellow]{lost}. All ranks start again from the last checkpoint, {restart}.", soft_wrap=True)
         finally:
             await publisher.close()
         await session.replace_learner(cfg)

@@ -167,6 +167,24 @@ class Vllm(Section):
         description="largest |log-prob difference| of engine and learner accepted after a push; default: 1e-4 in fp32, "
         "else 4 times what they differ by on the weights that both loaded from disk",
     )
+    canary_ceiling: float = Field(
+        0.5,
+        gt=0,
+        description="nats; a calibrated tolerance never exceeds it, and engine and learner that differ by more at the start are not of the same model",
+    )
+
+
+class Timeouts(Section):
+    """Deadlines of what crosses a process. One that is missed is a fault: an engine is replaced and its groups are issued again, learner ranks
+    start again from the last checkpoint. Small calls to an actor have rollout.unresponsive_s."""
+
+    placement_s: float = Field(60.0, gt=0, description="the cluster must have resources free for an actor or the learner ranks; missed: tried again")
+    start_s: float = Field(1800.0, gt=0, description="an actor or a learner rank is up, its model loaded")
+    push_s: float = Field(600.0, gt=0, description="an engine has loaded a weight push and sampled the canary")
+    progress_s: float = Field(
+        600.0, gt=0, description="an engine that has requests, is not paused and samples no token for so long is replaced; longer than the longest prefill"
+    )
+    learner_s: float = Field(3600.0, gt=0, description="one call of the learner is over: a step, the scores of a canary, writing weights or a checkpoint")
 
 
 class Env(Section):
@@ -376,6 +394,7 @@ class Config(Section):
     ds: Ds = Field(default_factory=Ds)
     rollout: Rollout = Field(default_factory=Rollout)
     vllm: Vllm = Field(default_factory=Vllm)
+    timeouts: Timeouts = Field(default_factory=Timeouts)
     env: Env = Field(default_factory=Env)
     reward: Reward = Field(default_factory=Reward)
     filter: Filter = Field(default_factory=Filter)

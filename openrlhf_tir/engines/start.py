@@ -24,6 +24,8 @@ class LatestStats:
         self.running, self.waiting, self.kv_usage = 0, 0, 0.0
         self.prefix_tokens = self.prefix_hits = self.preemptions = 0
         """Since the engine started: prompt tokens looked up in the prefix cache, and found; requests that lost their KV to others."""
+        self.tokens_done = 0
+        """Since the engine started: tokens sampled or prefilled, for whoever asked."""
 
     def __call__(self, vllm_config: Any, engine_index: int = 0) -> LatestStats:
         return self
@@ -35,6 +37,7 @@ class LatestStats:
             self.prefix_hits += s.prefix_cache_stats.hits
         if iteration_stats:
             self.preemptions += iteration_stats.num_preempted_reqs
+            self.tokens_done += iteration_stats.num_generation_tokens + iteration_stats.num_prompt_tokens
 
     def log_engine_initialized(self) -> None:
         """Nothing to say."""

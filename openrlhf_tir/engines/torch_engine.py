@@ -17,12 +17,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..config import Config
+from ..deadlines import Deadline
 from ..errors import EngineError, WeightsUnverified
-from ..types import Completion, EngineBounds, Sampling
+from ..types import Canary, Completion, EngineBounds, Sampling
 from ..weights.digest import digest_file
-from ..weights.verify import Canary
 from .busy import BusyMeter
 from .codec import HfCodec, IncrementalDecoder
+from .progress import Progress
 from .proof import Proof
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 class TorchEngine:
     """Same methods and meanings as VllmEngine."""
 
-    def __init__(self, model: Any, codec: HfCodec, *, version: int = 0) -> None:
+    def __init__(self, model: Any, codec: HfCodec, *, version: int = 0, cfg: Config | None = None) -> None:
         self.model, self.codec, self.version = model.float().eval(), codec, version
         eos = model.generation_config.eos_token_id
         self._eos = frozenset([eos] if isinstance(eos, int) else eos or ()) | {codec.tokenizer.eos_token_id}
@@ -43,16 +44,19 @@ class TorchEngine:
         self.proof = Proof()
         """Never waits: a push is over only when its canary was answered, and nothing is decoded meanwhile."""
         self.broken: str | None = None
-        """Never: what fails here fails the test."""
+        """Why this engine cannot be used any more; None while it can."""
         self.bounds = EngineBounds(model.config.vocab_size, model.config.max_position_embeddings)
         self._unfinished, self._tokens = 0, 0
+        self._steps = 0
+        """Forward passes, counted as they are made."""
+        self._progress = Progress(Deadline.of(cfg or Config(), "timeouts.progress_s"))
 
     @classmethod
     async def start(cls, model: str, cfg: Config, *, version: int = 0, index: int = 0) -> TorchEngine:
-        """`cfg` and `index` are not needed: sampling does not depend on which engine does it."""
+        """`index` is not needed: sampling does not depend on which engine does it."""
         from transformers import AutoModelForCausalLM, AutoTokenizer
 
-        return cls(AutoModelForCausalLM.from_pretrained(model), HfCodec(AutoTokenizer.from_pretrained(model)), version=version)
+        return cls(AutoModelForCausalLM.from_pretrained(model), HfCodec(AutoTokenizer.from_pretrained(model)), version=version, cfg=cfg)
 
     async def generate(self, token_ids: Sequence[int], sampling: Sampling, *, request_id: str) -> Completion:
         """See Engine."""
@@ -106,7 +110,18 @@ class TorchEngine:
         """Nothing is held back here: this engine is for tests, which ask the publisher."""
 
     async def discard(self, why: str) -> None:
+        self.broken = why
         raise WeightsUnverified(why)
+
+    async def alive(self) -> None:
+        """See RolloutEngine. The model runs in this process: what could hang is its thread."""
+        if not self.broken:
+            try:
+                self._progress.check(self._steps, busy=self._one_at_a_time.locked() and self._running.is_set())
+            except EngineError as e:
+                self.broken = str(e)
+        if self.broken:
+            raise EngineError(f"This engine is broken: {self.broken}. Start a new one.")
 
     async def canary(self, prompt_ids: list[list[int]], max_tokens: int, seed: int) -> list[Completion]:
         if not self._running.is_set():
@@ -162,6 +177,7 @@ class TorchEngine:
         while True:
             with torch.inference_mode():
                 out = self.model(input_ids=ids, past_key_values=cache, use_cache=True)
+            self._steps += 1
             logits_V, cache = out.logits[0, -1].float(), out.past_key_values
             token = _draw(logits_V, sampling, generator)
             yield token, float(torch.log_softmax(logits_V, -1)[token])

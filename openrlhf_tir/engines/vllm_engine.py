@@ -20,12 +20,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..config import Config
+from ..deadlines import Deadline, within
 from ..errors import ConfigError, EngineError, RequestRefused, WeightsUnverified
 from ..machine import gpu_count
-from ..types import Completion, EngineBounds, Sampling
+from ..types import Canary, Completion, EngineBounds, Sampling
 from ..weights.digest import digest_file
-from ..weights.verify import Canary
 from .in_flight import InFlight
+from .progress import Progress
 from .proof import Proof
 from .start import LatestStats, engine_args, prepare_environment
 
@@ -39,8 +40,10 @@ CANARY_PRIORITY = -1
 class VllmEngine:
     """Engine on one vLLM AsyncLLM; belongs to the event loop that started it."""
 
-    def __init__(self, llm: AsyncLLM, model: str, backend: str, latest: LatestStats, version: int) -> None:
+    def __init__(self, llm: AsyncLLM, model: str, backend: str, latest: LatestStats, version: int, cfg: Config) -> None:
         """Use `start`."""
+        self._silence, self._push = Deadline.of(cfg, "rollout.unresponsive_s"), Deadline.of(cfg, "timeouts.push_s")
+        self._progress = Progress(Deadline.of(cfg, "timeouts.progress_s"))
         self._llm, self._model, self._backend, self._latest = llm, model, backend, latest
         self.requests = InFlight(version)
         self.proof = Proof()
@@ -67,7 +70,7 @@ class VllmEngine:
             llm = AsyncLLM.from_engine_args(engine_args(model, cfg, gpu=gpu, index=index), stat_loggers=[latest])
         except (RuntimeError, ValueError, OSError) as e:
             raise EngineError(f"vLLM did not start on {model}: {e}. The engine's own log above says more.") from e
-        engine = cls(llm, model, cfg.vllm.sync_backend, latest, version)
+        engine = cls(llm, model, cfg.vllm.sync_backend, latest, version, cfg)
         if cfg.vllm.sync_backend == "file":
             await engine.init_transfer({})
         return engine
@@ -244,6 +247,18 @@ class VllmEngine:
         await self._abort()
         self._llm.shutdown()
 
+    async def alive(self) -> None:
+        """A sign of life of vLLM's engine process, not of this one only. Raises EngineError, after which the engine is broken, when it is dead,
+        does not answer, or has requests and makes no progress with them."""
+        self.check()
+        try:
+            await within(self._silence, self._llm.is_paused(), "An answer of vLLM's engine process")
+            idle = self._paused or self._updating or not self._llm.get_num_unfinished_requests()
+            self._progress.check(self._latest.tokens_done, busy=not idle)
+        except Exception as e:  # vLLM's errors and ours: an engine that cannot be asked cannot be used
+            self.broken = str(e) or type(e).__name__
+        self.check()
+
     def check(self) -> None:
         """Raises EngineError when this engine cannot be used any more."""
         if self.broken:
@@ -254,9 +269,11 @@ class VllmEngine:
         """A push that fails half-way leaves layers without weights. Give every caller its answer (an EngineError): paused, the
         engine would keep them for ever."""
         try:
-            yield
+            async with asyncio.timeout(self._push.seconds):
+                yield
         except BaseException as e:
-            self.broken = f"weight push failed in '{step}' after version {self.version}: {e or type(e).__name__}"
+            what = f"not over within {self._push}" if isinstance(e, TimeoutError) else str(e) or type(e).__name__
+            self.broken = f"weight push failed in '{step}' after version {self.version}: {what}"
             await self._abort()
             if isinstance(e, asyncio.CancelledError):
                 raise

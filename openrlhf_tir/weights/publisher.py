@@ -3,7 +3,7 @@
     learner.publish(file) -> digest
         every engine, at once: update_weights(file, version, digest, canary)   transport proved by the digest
                                -> what the new weights sampled first
-    learner.score(canary tokens) -> max_abs_diff                               load proved by the log-probs
+    learner.score(canary tokens) -> by how much they differ                    load proved by the log-probs
         every engine: proved(version)      what it sampled since is let go
         or:           discard(why)         what it sampled since is lost; its owner starts another, which must `join`
 
@@ -21,23 +21,30 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 
-from ..errors import ConfigError, EngineGone, InfraError, WeightsUnverified
+from ..deadlines import Deadline, within
+from ..errors import ConfigError, DeadlineMissed, EngineGone, InfraError, WeightsUnverified
 from ..ports import Learner
-from ..types import Completion, PublishReport
-from .verify import Canary, max_abs_diff
+from ..types import Canary, Completion, PublishReport
+from .verify import Disagreement, Tolerance, disagreement
 
 SHARED_MEMORY = Path("/dev/shm")
-CALIBRATION_FACTOR = 4.0
-MIN_CALIBRATED = 1e-3
-"""Nats; a tolerance calibrated on a few hundred tokens must leave room for rarer ones."""
+CEILING = 0.5
+"""Nats; the default of vllm.canary_ceiling."""
+PUSH = Deadline(600.0, "timeouts.push_s")
+LIKELY_CAUSES = (
+    "Likely causes: engine and learner loaded different models or tokenizers; a quantised engine (vllm.dtype, the model's quantization_config); other rope "
+    "settings or a sliding window on one side; a tied lm_head that kept its old copy; fp16 that overflows (use ds.param_dtype = 'bf16')."
+)
+T = TypeVar("T")
 
 
 class PushTarget(Protocol):
-    """What a push needs of an engine. Each call raises EngineGone when its process died, which takes the engine out of the push."""
+    """What a push needs of an engine. Each call raises EngineGone when its process died, which takes the engine out of the push. One that
+    hangs is discarded at the push's deadline: it costs its own work, not the push."""
 
     async def update_weights(self, path: Path, version: int, digest: str, canary: Canary | None = None) -> list[Completion]:
         """The canary's completions. Raises WeightsUnverified when the file is not the announced one or did not load."""
@@ -71,26 +78,47 @@ class WeightPublisher:
         directory: Path,
         canary_prompts: list[list[int]],
         *,
-        tolerance: float | None,
+        tolerance: Tolerance | float | None,
         canary_tokens: int = 16,
         seed: int = 0,
+        deadline: Deadline = PUSH,
+        ceiling: float = CEILING,
     ) -> None:
+        """`tolerance`: a number holds for every token; None: `calibrate` comes first. `ceiling`: of a calibrated one, in nats. `deadline`: for an
+        engine's part of a push."""
         if not canary_prompts:
             raise ConfigError("A weight push without a canary prompt proves nothing. Give at least one tokenised prompt.")
         self.learner, self.engines, self.directory = learner, engines, directory
-        self.canary_prompts, self.canary_tokens, self.tolerance, self.seed = canary_prompts, canary_tokens, tolerance, seed
+        self.canary_prompts, self.canary_tokens, self.seed = canary_prompts, canary_tokens, seed
+        self.tolerance = Tolerance.exact(tolerance) if isinstance(tolerance, float) else tolerance
+        self.deadline, self.ceiling = deadline, ceiling
         self._digest: str | None = None
         self._file: Path | None = None
         self._version = 0
         self._changing = asyncio.Lock()
 
-    async def calibrate(self) -> float:
+    async def calibrate(self) -> Tolerance:
         """Set the tolerance from engines that loaded the learner's weights from disk themselves: what is left is numerics.
 
-        Call before the first push, when the tolerance is None (bf16). Returns the tolerance.
+        Call before the first push, when the tolerance is None (bf16). An engine that differs by more than the ceiling is discarded. Raises
+        ConfigError when all do: then the two sides do not have the same model. WeightsUnverified when no engine answers.
         """
-        diffs = await self._differences(await asyncio.gather(*(e.canary(*self._canary()) for e in self.engines)))
-        self.tolerance = max(CALIBRATION_FACTOR * max(diffs), MIN_CALIBRATED)
+        engines = list(self.engines)
+        calls = [self._in_time(e.canary(*self._canary()), f"The canary of {_name(e)}") for e in engines]
+        results = await asyncio.gather(*calls, return_exceptions=True)
+        sampled, refused = _sort(results)
+        found = dict(zip(sampled, await self._differences(list(sampled.values())), strict=True))
+        wrong = {i: f"{_name(engines[i])} and the learner differ by {d}" for i, d in found.items() if not max(d.median, d.high) <= self.ceiling}
+        if wrong and len(wrong) == len(found):
+            raise ConfigError(
+                f"{next(iter(wrong.values()))} on the weights that both loaded from disk; more than vllm.canary_ceiling = {self.ceiling:g} is no "
+                f"numerics. {LIKELY_CAUSES}"
+            )
+        for i, why in (refused | wrong).items():
+            await self._tell(engines[i], engines[i].discard(f"Before the first push: {why}. {LIKELY_CAUSES}"))
+        if not found:
+            raise WeightsUnverified(f"No engine answered the canary ({'; '.join(refused.values()) or 'all died'}). See the actors' logs.")
+        self.tolerance = Tolerance.calibrated([d for i, d in found.items() if i not in wrong], self.ceiling)
         return self.tolerance
 
     async def publish(self, version: int) -> PublishReport:
@@ -149,42 +177,62 @@ class WeightPublisher:
         One scoring call for all. Engines that died meanwhile are in neither; whoever replaces them is proved by `join`.
         """
         version = self._version
-        calls = [e.update_weights(self._file, version, self._digest, self._canary()) for e in engines]
-        results = await asyncio.gather(*calls, return_exceptions=True)
-        sampled, refused = {}, {}
-        for i, result in enumerate(results):
-            if isinstance(result, EngineGone):
-                continue
-            if isinstance(result, BaseException):
-                if not isinstance(result, InfraError):
-                    raise result
-                refused[i] = str(result)
-            else:
-                sampled[i] = result
+        push = (self._file, version, self._digest, self._canary())
+        pushes = [self._in_time(e.update_weights(*push), f"The push of version {version} to {_name(e)}") for e in engines]
+        sampled, refused = _sort(await asyncio.gather(*pushes, return_exceptions=True))
         diffs = dict(zip(sampled, await self._differences(list(sampled.values())), strict=True))
+        differ = [i for i, d in diffs.items() if not self.tolerance.accepts(d)]
         for i, diff in diffs.items():
             if any((c.versions != version).any() for c in sampled[i]):
-                refused[i] = f"{diff:.3g} nats, tokens of another version"
-            elif not diff <= self.tolerance:
+                refused[i] = f"{diff}, tokens of another version"
+            elif i in differ:
                 refused[i] = (
-                    f"{diff:.3g} nats: the file arrived (digest {self._digest[:12]}) but is not what the engine samples from; accepted is "
-                    f"vllm.canary_tolerance = {self.tolerance:g}. Raise it only for lower precision"
-                )
+                    f"{diff}: the file arrived (digest {self._digest[:12]}) but is not what the engine samples from; accepted is {self.tolerance} "
+                    "(vllm.canary_tolerance). Raise it only for lower precision"
+                ) + (f". No engine agrees. {LIKELY_CAUSES}" if len(differ) == len(diffs) else "")
         proved = [i for i in diffs if i not in refused]
-        verdicts = [engines[i].proved(version) for i in proved] + [engines[i].discard(f"Version {version}: {why}.") for i, why in refused.items()]
-        await asyncio.gather(*map(_unless_gone, verdicts))
-        return max((diffs[i] for i in proved), default=0.0), refused
+        verdicts = [self._tell(engines[i], engines[i].proved(version)) for i in proved]
+        verdicts += [self._tell(engines[i], engines[i].discard(f"Version {version}: {why}.")) for i, why in refused.items()]
+        await asyncio.gather(*verdicts)
+        return max((diffs[i].most for i in proved), default=0.0), refused
 
-    async def _differences(self, sampled: list[list[Completion]]) -> list[float]:
-        """Canary completions of each engine -> its largest difference in nats."""
+    async def _in_time(self, call: Awaitable[T], what: str) -> T:
+        """Raises DeadlineMissed, an InfraError: the engine is refused like one that holds other weights."""
+        return await within(self.deadline, call, what)
+
+    async def _tell(self, engine: PushTarget, verdict: Awaitable[None]) -> None:
+        """A verdict that does not get through leaves the engine's completions waiting for it: then the engine is discarded."""
+        with suppress(EngineGone):
+            try:
+                await self._in_time(verdict, f"The verdict on version {self._version} to {_name(engine)}")
+            except DeadlineMissed as e:
+                with suppress(DeadlineMissed):
+                    await self._in_time(engine.discard(str(e)), f"The end of {_name(engine)}")
+
+    async def _differences(self, sampled: list[list[Completion]]) -> list[Disagreement]:
+        """Canary completions of each engine -> by how much it differs from the learner."""
         sequences = [[*prompt, *c.token_ids.tolist()] for cs in sampled for prompt, c in zip(self.canary_prompts, cs, strict=True)]
         if not sequences:
             return []
         scores = iter(await self.learner.score(sequences))
         # Scores are of every token but the sequence's first: the response starts at index len(prompt) - 1.
-        return [max_abs_diff(cs, [np.asarray(next(scores))[len(prompt) - 1 :] for prompt in self.canary_prompts]) for cs in sampled]
+        return [disagreement(cs, [np.asarray(next(scores))[len(prompt) - 1 :] for prompt in self.canary_prompts]) for cs in sampled]
 
 
-async def _unless_gone(call: Awaitable[None]) -> None:
-    with suppress(EngineGone):
-        await call
+def _sort(results: Sequence[list[Completion] | BaseException]) -> tuple[dict[int, list[Completion]], dict[int, str]]:
+    """What each engine sampled, and why it could not; those that are gone are in neither. Raises what is a bug."""
+    sampled, refused = {}, {}
+    for i, result in enumerate(results):
+        if isinstance(result, EngineGone):
+            continue
+        if isinstance(result, InfraError):
+            refused[i] = str(result).rstrip(".")
+        elif isinstance(result, BaseException):
+            raise result
+        else:
+            sampled[i] = result
+    return sampled, refused
+
+
+def _name(engine: PushTarget) -> str:
+    return getattr(engine, "name", "an engine")

@@ -14,9 +14,8 @@ import pytest_asyncio
 
 from openrlhf_tir.engines.sessions import Sessions
 from openrlhf_tir.errors import EngineError, WeightsUnverified
-from openrlhf_tir.types import Sampling
+from openrlhf_tir.types import Canary, Sampling
 from openrlhf_tir.weights.publisher import WeightPublisher
-from openrlhf_tir.weights.verify import Canary
 
 from .conftest import tiny_config
 from .tiny_model import EOS, WORD, HfLearner, make_tokenizer

@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack
 import pytest
 
 from openrlhf_tir.actors.router import BALANCE, Router
-from openrlhf_tir.errors import PipelineError
+from openrlhf_tir.errors import EngineGone, PipelineError
 
 PROMPTS = [f"p{i}" for i in range(60)]
 
@@ -124,3 +124,50 @@ async def test_waiting_groups_hear_that_nobody_will_come():
     r.give_up(RuntimeError("no GPU"))
     with pytest.raises(PipelineError, match=r"No rollout actor is left.*no GPU"):
         await waiting
+
+
+async def failed(r: Router[str], prompt: str) -> str:
+    """Its member dies or hangs under the prompt; which one that was."""
+    with pytest.raises(EngineGone):
+        async with r.place(prompt) as member:
+            raise EngineGone("no answer")
+    return member
+
+
+async def test_a_prompt_does_not_go_back_to_the_member_that_it_failed_on_while_there_is_another():
+    r = router("a", "b", "c")
+    first = await failed(r, "p")
+    second = await failed(r, "p")
+    third = await failed(r, "p")
+    assert {first, second, third} == {"a", "b", "c"}
+    assert await home(r, "p") in "abc"  # all failed: any of them is better than none
+
+
+async def test_it_rather_waits_for_another_member_that_is_full_for_now():
+    r = router("a", "b")
+    bad = await failed(r, "p")
+    good = {"a": "b", "b": "a"}[bad]
+    r.full(good, 0.05)
+    assert await home(r, "p") == good
+
+
+async def test_a_member_that_takes_the_name_of_one_that_failed_is_not_trusted_with_that_prompt_either():
+    r = router("a", "b")
+    bad = await failed(r, "p")
+    r.leave(bad)
+    r.join(bad, bad)
+    assert await home(r, "p") != bad
+
+
+async def test_a_prompt_that_was_answered_is_free_to_go_anywhere_again():
+    r = router("a", "b")
+    bad = await failed(r, "p")
+    good = await home(r, "p")
+    r.leave(good)
+    r.join(good, good)
+    async with r.place("other", 100), r.place("p") as member:  # "other" is at the one, "p" at its home, whichever
+        assert member in (bad, good)
+    r.suspect(good, True)
+    assert await home(r, "p") == bad
+    r.suspect(good, False)
+    assert await home(r, "p") == bad, "its home is where it was answered last"

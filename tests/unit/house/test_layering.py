@@ -11,7 +11,7 @@ REPO = Path(__file__).resolve().parents[3]
 
 LAYERS = [
     {"types", "protocol", "errors", "http_guard", "machine", "config"},
-    {"ports"},
+    {"ports", "background", "deadlines"},
     {"algorithms", "rewards", "filters"},
     {"engines", "envs", "data", "replay", "weights", "learner", "logs"},
     {"episodes"},
@@ -34,10 +34,12 @@ OWNERS = {
 
 TORCH_FREE = {
     "actors",
+    "background",
     "cli",
     "commands",
     "config",
     "data",
+    "deadlines",
     "envs",
     "episodes",
     "errors",

@@ -1,10 +1,12 @@
-"""A dead learner rank is told from a broken one, whichever of its peers complains first. Ray's errors, no Ray."""
+"""A dead or silent learner rank is told from a broken one, whichever of its peers complains first. Ray's errors, no Ray."""
 
 from __future__ import annotations
 
 import asyncio
 
 import pytest
+
+from openrlhf_tir.config import Config
 
 pytestmark = pytest.mark.slow  # importing ray
 
@@ -27,7 +29,7 @@ def answers(*calls):
         return result
 
     async def run():
-        return await LearnerGroup(None, [], None)._all([call(*c) for c in calls])
+        return await LearnerGroup(Config(timeouts={"learner_s": 1}), [], None)._all([call(*c) for c in calls], "step", "timeouts.learner_s")
 
     return asyncio.run(run())
 
@@ -59,3 +61,40 @@ def test_the_others_are_not_waited_for_when_they_hang_in_a_collective():
 def test_an_error_of_a_living_rank_is_raised_as_it_is():
     with pytest.raises(ValueError, match="a bug"):
         answers((0, ValueError("a bug")), (1e6, None))
+
+
+def test_a_rank_that_hangs_is_given_up_and_named():
+    from openrlhf_tir.cluster.learner_group import LearnerDied
+
+    with pytest.raises(LearnerDied, match=r"'step' of the learner ranks was not over within timeouts\.learner_s = 1 s\. No answer from rank 1\."):
+        answers((0, "rank 0"), (1e6, None), (0, "rank 2"))
+
+
+def lost(kind: str, wrapped: bool = False):
+    import ray
+
+    error = {
+        "killed for memory": ray.exceptions.OutOfMemoryError("Task was killed due to the node running low on memory."),
+        "lost object": ray.exceptions.ObjectLostError("ab" * 28, None, ""),
+        "owner died": ray.exceptions.OwnerDiedError("ab" * 28, None, ""),
+        "node died": ray.exceptions.NodeDiedError("node"),
+        "crashed": ray.exceptions.WorkerCrashedError(),
+        "unreachable": ray.exceptions.ActorUnavailableError("rpc", None),
+    }[kind]
+    return ray.exceptions.RayTaskError("step", "Traceback", error) if wrapped else error
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+@pytest.mark.parametrize("kind", ["killed for memory", "lost object", "owner died", "node died", "crashed", "unreachable"])
+def test_what_ray_kills_or_loses_is_a_death(kind, wrapped):
+    from openrlhf_tir.cluster.learner_group import LearnerDied
+
+    with pytest.raises(LearnerDied, match="All ranks restart from the last checkpoint"):
+        answers((0, lost(kind, wrapped)), (0, "rank 1"))
+
+
+def test_an_error_that_the_code_itself_raised_under_ray_is_no_death():
+    import ray
+
+    with pytest.raises(ray.exceptions.RayTaskError):
+        answers((0, ray.exceptions.RayTaskError("step", "Traceback", ValueError("a bug"))), (0, "rank 1"))

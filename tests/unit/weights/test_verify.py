@@ -8,11 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from openrlhf_tir.deadlines import Deadline
 from openrlhf_tir.errors import ConfigError, EngineGone, WeightsUnverified
 from openrlhf_tir.types import Completion
 from openrlhf_tir.weights.digest import digest_file, tensors_digest
 from openrlhf_tir.weights.publisher import WeightPublisher, push_directory
-from openrlhf_tir.weights.verify import max_abs_diff
+from openrlhf_tir.weights.verify import Disagreement, Tolerance, disagreement
 
 
 def completion(logprobs, version=1, token_ids=None) -> Completion:
@@ -66,26 +67,45 @@ def test_a_damaged_file_is_named(tmp_path, damage):
 # --- canary
 
 
-def test_the_canary_is_the_worst_token_of_all_completions():
-    assert max_abs_diff([completion([-1.0, -2.0]), completion([-0.5])], [np.array([-1.0, -2.25]), np.array([-0.5])]) == 0.25
+def test_the_canary_compares_all_tokens_of_all_completions():
+    found = disagreement([completion([-1.0, -2.0]), completion([-0.5])], [np.array([-1.0, -2.25]), np.array([-0.625])])
+    assert found == Disagreement(median=0.125, high=0.25, most=0.25)
 
 
-def test_a_log_prob_that_is_not_finite_fails_the_canary():
-    assert max_abs_diff([completion([float("nan")])], [np.array([-1.0])]) == float("inf")
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
+def test_one_log_prob_that_is_not_finite_fails_the_canary_whatever_is_accepted(bad):
+    found = disagreement([completion([-1.0] * 63 + [bad])], [np.full(64, -1.0)])
+    assert found.most == float("inf")
+    assert not Tolerance.calibrated([Disagreement(0.1, 0.4, 2.0)], ceiling=0.5).accepts(found)
+
+
+def test_one_rare_token_in_sixty_four_does_not_decide_in_low_precision_but_does_in_fp32():
+    found = disagreement([completion([-1.0] * 63 + [-9.0])], [np.array([-1.01] * 63 + [-8.0])])
+    assert found.most == 1.0 and found.high == pytest.approx(0.01)
+    assert Tolerance.calibrated([Disagreement(0.01, 0.02, 0.1)], ceiling=0.5).accepts(found)
+    assert not Tolerance.exact(0.1).accepts(found)
+
+
+def test_a_calibrated_tolerance_is_four_times_the_numerics_and_never_beyond_the_ceiling():
+    assert Tolerance.calibrated([Disagreement(0.01, 0.05, 0.3), Disagreement(0.02, 0.04, 0.9)], ceiling=0.5) == Tolerance(0.08, 0.2, 5.0)
+    assert Tolerance.calibrated([Disagreement(0.2, 0.4, 0.9)], ceiling=0.5) == Tolerance(0.5, 0.5, 5.0)
+    assert Tolerance.calibrated([Disagreement(0.0, 0.0, 0.0)], ceiling=0.5) == Tolerance(1e-3, 1e-3, 5.0)
 
 
 @pytest.mark.parametrize("scores", [[np.zeros(2)], []])
 def test_scores_that_do_not_align_are_a_bug(scores):
     with pytest.raises(ValueError, match="cannot be compared"):
-        max_abs_diff([completion([-1.0])], scores)
+        disagreement([completion([-1.0])], scores)
 
 
 def test_a_canary_without_tokens_proves_nothing():
     with pytest.raises(ValueError, match="cannot be compared"):
-        max_abs_diff([], [])
+        disagreement([], [])
 
 
 # --- publisher
+
+SOON = Deadline(0.05, "timeouts.push_s")
 
 
 class FakeLearner:
@@ -107,8 +127,8 @@ class FakeLearner:
 
 
 class FakeEngine:
-    def __init__(self, fails: str = "", lags: int = 0) -> None:
-        self.fails, self.lags, self.version, self.files = fails, lags, 0, []
+    def __init__(self, fails: str = "", lags: float = 0, name: str = "rollout-0") -> None:
+        self.fails, self.lags, self.version, self.name = fails, lags, 0, name
         self.verdicts: list[int | str] = []
 
     async def update_weights(self, path: Path, version: int, digest: str, canary):
@@ -169,7 +189,7 @@ async def test_an_engine_that_samples_from_older_weights_is_discarded_with_its_d
     report = await publish(publisher(engines, tmp_path), 1)
     assert report.refused == 1
     assert engines[0].verdicts == [1]
-    assert engines[1].verdicts[0].startswith("Version 1: 1 nats: the file arrived")
+    assert engines[1].verdicts[0].startswith("Version 1: 1 nats (median 1, 95 % quantile 1): the file arrived")
 
 
 async def test_an_engine_whose_canary_is_of_another_version_is_discarded_though_the_numbers_agree(tmp_path):
@@ -246,8 +266,111 @@ async def test_nobody_joins_while_the_learner_is_ahead_of_the_last_push(tmp_path
     assert newcomer.version == 2
 
 
-async def test_a_low_precision_tolerance_is_four_times_what_freshly_loaded_engines_differ_by(tmp_path):
-    p = publisher([FakeEngine()], tmp_path)
+# --- calibration
+
+
+def uncalibrated(engines, tmp_path) -> WeightPublisher:
+    p = publisher(engines, tmp_path)
     p.tolerance = None
-    p.engines[0].lags = 0.01
-    assert await p.calibrate() == pytest.approx(0.04)
+    return p
+
+
+async def test_a_low_precision_tolerance_is_four_times_what_freshly_loaded_engines_differ_by(tmp_path):
+    tolerance = await uncalibrated([FakeEngine(lags=0.01), FakeEngine()], tmp_path).calibrate()
+    assert tolerance.high == tolerance.median == pytest.approx(0.04)
+    assert f"{tolerance:.2g}" == "0.04"
+
+
+async def test_it_is_kept_by_the_publisher_of_restarted_ranks(tmp_path):
+    tolerance = await uncalibrated([FakeEngine(lags=0.01)], tmp_path).calibrate()
+    p = WeightPublisher(FakeLearner(), [FakeEngine(lags=0.03)], tmp_path / "push", [[5]], tolerance=tolerance, canary_tokens=3)
+    assert (await publish(p, 1)).refused == 0
+
+
+@pytest.mark.parametrize("lags", [2.0, 0.6, float("nan"), float("inf")])
+async def test_engines_that_differ_beyond_the_ceiling_at_the_start_have_another_model_and_the_causes_are_said(tmp_path, lags):
+    engines = [FakeEngine(lags=lags, name="rollout-0"), FakeEngine(lags=lags, name="rollout-1")]
+    with pytest.raises(ConfigError, match=r"rollout-0 and the learner differ by .* vllm\.canary_ceiling = 0\.5 .*tokenizers; a quantised engine .*rope"):
+        await uncalibrated(engines, tmp_path).calibrate()
+
+
+async def test_one_engine_that_differs_at_the_start_is_replaced_and_calibrates_nothing(tmp_path):
+    engines = [FakeEngine(lags=0.01), FakeEngine(lags=float("nan"), name="rollout-1")]
+    tolerance = await uncalibrated(engines, tmp_path).calibrate()
+    assert tolerance.high == pytest.approx(0.04)
+    assert engines[0].verdicts == []
+    assert engines[1].verdicts[0].startswith("Before the first push: rollout-1 and the learner differ by log-probs that are not finite")
+
+
+async def test_calibration_goes_on_without_engines_that_died_or_hang(tmp_path):
+    class Gone(FakeEngine):
+        async def canary(self, prompt_ids, max_tokens, seed):
+            raise EngineGone("died")
+
+    class Hung(FakeEngine):
+        async def canary(self, prompt_ids, max_tokens, seed):
+            await asyncio.get_running_loop().create_future()
+
+    hung = Hung(name="rollout-1")
+    p = uncalibrated([Gone(), hung, FakeEngine(lags=0.01)], tmp_path)
+    p.deadline = SOON
+    assert (await p.calibrate()).high == pytest.approx(0.04)
+    assert "The canary of rollout-1 was not over within timeouts.push_s" in hung.verdicts[0]
+    p = uncalibrated([hung], tmp_path)
+    p.deadline = SOON
+    with pytest.raises(WeightsUnverified, match="No engine answered the canary"):
+        await p.calibrate()
+
+
+# --- engines that hang
+
+
+async def never(*args, **kwargs):
+    await asyncio.get_running_loop().create_future()
+
+
+async def test_one_hung_engine_of_three_does_not_keep_the_push_from_the_others(tmp_path):
+    hung = FakeEngine(name="rollout-1")
+    hung.update_weights = never
+    engines = [FakeEngine(), hung, FakeEngine()]
+    p = publisher(engines, tmp_path)
+    p.deadline = SOON
+    assert (await publish(p, 1)).refused == 1
+    assert [e.version for e in engines] == [1, 0, 1] and engines[0].verdicts == engines[2].verdicts == [1]
+    assert "The push of version 1 to rollout-1 was not over within timeouts.push_s" in hung.verdicts[0]
+
+
+async def test_an_engine_that_cannot_be_told_its_verdict_is_discarded(tmp_path):
+    hung, well = FakeEngine(name="rollout-1"), FakeEngine()
+    hung.proved = never
+    p = publisher([hung, well], tmp_path)
+    p.deadline = SOON
+    await publish(p, 1)
+    assert well.verdicts == [1]
+    assert "The verdict on version 1 to rollout-1 was not over" in hung.verdicts[0]
+
+
+async def test_an_engine_that_hangs_in_its_own_end_does_not_keep_the_run(tmp_path):
+    hung = FakeEngine(fails="other digest")
+    hung.discard = never
+    p = publisher([hung, FakeEngine()], tmp_path)
+    p.deadline = SOON
+    assert (await publish(p, 1)).refused == 1
+
+
+async def test_a_newcomer_that_hangs_is_refused_and_others_may_join(tmp_path):
+    p = publisher([], tmp_path)
+    p.deadline = SOON
+    await publish(p, 1)
+    hung, newcomer = FakeEngine(name="rollout-3"), FakeEngine()
+    hung.update_weights = never
+    with pytest.raises(WeightsUnverified, match="rollout-3 was not over within"):
+        await p.join(hung)
+    await p.join(newcomer)
+    assert newcomer.version == 1
+
+
+async def test_a_push_that_no_engine_agrees_with_says_what_may_be_wrong(tmp_path):
+    engines = [FakeEngine(lags=1), FakeEngine(lags=1)]
+    assert (await publish(publisher(engines, tmp_path), 1)).refused == 2
+    assert "No engine agrees. Likely causes:" in engines[0].verdicts[0]

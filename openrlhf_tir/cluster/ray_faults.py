@@ -1,0 +1,40 @@
+"""Ray faults: which of Ray's errors mean that a process, or what it held, is gone. The only place that tells them apart.
+
+A death is answered by a replacement: an engine by another actor, learner ranks by all of them anew, a lost group by its prompt issued
+again. Every other error is of the code that raised it, and is raised as it is.
+"""
+
+from __future__ import annotations
+
+from ray import exceptions as ray
+
+DEATHS: tuple[tuple[type[Exception], str], ...] = (
+    (ray.OutOfMemoryError, "Ray's memory monitor killed it because its node ran out of memory"),
+    (ray.OwnerDiedError, "the process that owned one of its objects died"),
+    (ray.ObjectLostError, "an object that it needs was lost, with the node or process that held it"),
+    (ray.NodeDiedError, "its node died"),
+    (ray.LocalRayletDiedError, "the Ray daemon of its node died"),
+    (ray.WorkerCrashedError, "its process crashed"),
+    (ray.ActorPlacementGroupRemoved, "its reserved resources were taken away"),
+    (ray.TaskPlacementGroupRemoved, "its reserved resources were taken away"),
+    (ray.ActorUnschedulableError, "no node can hold it any more"),
+    (ray.ActorUnavailableError, "its node cannot be reached"),
+    (ray.RayActorError, "its process died"),
+    (ray.RpcError, "its node cannot be reached"),
+)
+"""Error -> what happened, the narrower class first. A call whose outcome is unknown (ActorUnavailableError) counts as a death too: its
+process is ended before another takes its place, so nothing is done twice."""
+
+
+def death(error: BaseException) -> str | None:
+    """What happened to the process behind a failed call, with Ray's own words; None when the error is of the code that ran there.
+
+    An argument that was lost on its way fails inside the callee: Ray then hands the error out wrapped, as the cause of a RayTaskError.
+    """
+    if isinstance(error, ray.RayTaskError) and isinstance(error.cause, ray.RayError):
+        error = error.cause
+    for kind, meaning in DEATHS:
+        if isinstance(error, kind):
+            said = str(error).strip().splitlines()
+            return f"{meaning} ({type(error).__name__}: {said[0] if said else 'no more is known'})"
+    return None

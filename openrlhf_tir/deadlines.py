@@ -1,0 +1,62 @@
+"""Deadlines: no wait on another process without one. A deadline that is missed is a fault, and names its setting.
+
+    await within(Deadline.of(cfg, "timeouts.push_s"), engine.update_weights(...), "The push of version 7 to rollout-2")
+    -> DeadlineMissed: The push of version 7 to rollout-2 was not over within timeouts.push_s = 600 s.
+
+tests/unit/house/test_deadlines.py reads the source and finds calls to other processes that do not go through here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from operator import attrgetter
+from typing import Any, NamedTuple, TypeVar
+
+from .errors import DeadlineMissed
+
+T = TypeVar("T")
+SLICES = 8
+"""A deadline is waited for in so many parts: a process that was itself stopped for hours (SIGSTOP, a suspended host) finds one part over
+when it goes on, not the whole, and does not take its own absence for the other's."""
+
+
+class Deadline(NamedTuple):
+    seconds: float
+    setting: str
+    """What to raise when the wait was too short: a field of the configuration, or a constant of a module."""
+
+    @classmethod
+    def of(cls, cfg: Any, setting: str) -> Deadline:
+        """The configuration's field of that dotted name, which holds seconds."""
+        return cls(attrgetter(setting)(cfg), setting)
+
+    def __add__(self, more: Deadline) -> Deadline:  # type: ignore[override]
+        return Deadline(self.seconds + more.seconds, f"{self.setting} + {more.setting}")
+
+    def __str__(self) -> str:
+        return f"{self.setting} = {self.seconds:g} s"
+
+
+async def within(deadline: Deadline, call: Awaitable[T], what: str) -> T:
+    """The result of `call`, which is cancelled and not waited for any more when the deadline passes: then DeadlineMissed is raised.
+
+    `what` begins the message: "The push of version 7 to rollout-2".
+    """
+    task = asyncio.ensure_future(call)
+    try:
+        for _ in range(SLICES):
+            done, _ = await asyncio.wait({task}, timeout=deadline.seconds / SLICES)
+            if done:
+                return task.result()
+        raise DeadlineMissed(f"{what} was not over within {deadline}.")
+    finally:
+        if not task.done():
+            task.cancel()
+            task.add_done_callback(_retrieved)
+
+
+def _retrieved(task: asyncio.Future) -> None:
+    """What a call that was given up raises later is nobody's any more."""
+    if not task.cancelled():
+        task.exception()

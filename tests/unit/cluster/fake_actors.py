@@ -1,0 +1,130 @@
+"""Rollout actors without processes: what stands behind a Ray handle is a coroutine, which may hang, fail or die. For virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from openrlhf_tir.cluster.member import Member
+from openrlhf_tir.cluster.pool import RolloutPool
+from openrlhf_tir.config import Config
+from openrlhf_tir.types import Completion, GroupMeta
+
+from ...pipeline.fakes import group_of
+
+
+class Remote:
+    """A method of a handle: `.remote()` starts it and returns what can be awaited."""
+
+    def __init__(self, call: Callable[..., Coroutine]) -> None:
+        self.call = call
+
+    def remote(self, *args: Any) -> asyncio.Task:
+        return asyncio.ensure_future(self.call(*args))
+
+    def options(self, num_returns: int) -> Remote:
+        assert num_returns == 2
+        return TwoResults(self.call)
+
+
+class TwoResults(Remote):
+    def remote(self, *args: Any) -> tuple[asyncio.Task, asyncio.Task]:
+        both = super().remote(*args)
+        return asyncio.ensure_future(_part(both, 0)), asyncio.ensure_future(_part(both, 1))
+
+
+async def _part(both: asyncio.Task, i: int) -> Any:
+    try:
+        return (await asyncio.shield(both))[i]
+    except Exception:
+        if i:  # the payload of a group that failed: nobody asks for it
+            return None
+        raise
+
+
+class FakeActor:
+    """A handle. `hangs`: methods that never answer. `raises`: methods that raise. `fails_groups`: prompt -> why its group fails."""
+
+    _actor_id = SimpleNamespace(hex=lambda: "ab")
+
+    def __init__(self, index: int) -> None:
+        self.index, self.version, self.killed = index, 0, False
+        self.hangs: set[str] = set()
+        self.raises: dict[str, Exception] = {}
+        self.fails_groups: Callable[[str], str | None] = lambda prompt: None
+        self.groups: list[str] = []
+
+    def __getattr__(self, name: str) -> Remote:
+        return Remote(lambda *args: self._answer(name, *args))
+
+    async def _answer(self, name: str, *args: Any) -> Any:
+        await asyncio.sleep(0.5)
+        if name in self.hangs:
+            await asyncio.get_running_loop().create_future()
+        if name in self.raises:
+            raise self.raises[name]
+        return await getattr(self, f"do_{name}")(*args)
+
+    async def do_start(self, *args: Any) -> str:
+        return f"http://fake-{self.index}"
+
+    async def do_stop(self) -> None: ...
+
+    async def do_heartbeat(self) -> list[str]:
+        return []
+
+    async def do_set_env_urls(self, urls: Any) -> None: ...
+
+    async def do_proved(self, version: int) -> None: ...
+
+    async def do_update_weights(self, path: Any, version: int, digest: str, canary: Any) -> list[Completion]:
+        self.version = version
+        n = canary.max_tokens
+        return [Completion(np.arange(n, dtype=np.int32), np.zeros(n, np.float32), np.full(n, version, np.int32), "", "length") for _ in canary.prompt_ids]
+
+    async def do_run_group(self, key: Any, task: Any, mode: Any) -> tuple[GroupMeta, Any]:
+        self.groups.append(task.prompt)
+        await asyncio.sleep(5)
+        if "run_group_after" in self.hangs:
+            await asyncio.get_running_loop().create_future()
+        meta, group = group_of(key, self.version, failed=self.fails_groups(task.prompt))
+        meta.actor = f"rollout-{self.index}"
+        return meta, group
+
+
+class FakeCluster:
+    """A pool on fake actors; `actors` holds all that ever started, `prepare` sees each before it starts."""
+
+    def __init__(self, cfg: Config, monkeypatch: Any) -> None:
+        from openrlhf_tir.cluster import pool as pool_module
+
+        self.actors: list[FakeActor] = []
+        self.prepare: Callable[[FakeActor], None] = lambda actor: None
+        monkeypatch.setattr(pool_module, "spawn", self.spawn)
+        monkeypatch.setattr("ray.kill", self.kill)
+        monkeypatch.setattr("ray.cancel", lambda ref: ref.cancel())
+        self.pool = RolloutPool(cfg, "", {})
+        self.pool.fleet.on_lost = lambda member: None
+
+    async def spawn(self, actor_class: type, index: int, cfg: Config, model: str, env_urls: Any, on_death: Callable) -> Member:
+        actor = FakeActor(index)
+        self.actors.append(actor)
+        self.prepare(actor)
+        member = Member(index, actor, None, on_death, cfg)
+        try:
+            member.url = await member.call(actor.start.remote(), "timeouts.start_s", "The start")
+        except BaseException:
+            member.kill()
+            raise
+        return member
+
+    def kill(self, actor: FakeActor) -> None:
+        actor.killed = True
+
+    @property
+    def names(self) -> list[str]:
+        return sorted(m.name for m in self.pool.members)

@@ -1,0 +1,262 @@
+"""A pool of rollout actors of which some hang, die or fail: their work is given up and done elsewhere. Fake actors, virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+
+import pytest
+
+from openrlhf_tir.config import Config
+from openrlhf_tir.errors import EngineError, EngineGone, PayloadLost
+from openrlhf_tir.pipeline.checkpoint import Checkpoints
+from openrlhf_tir.pipeline.loop import Pipeline
+from openrlhf_tir.pipeline.observer import Observer
+from openrlhf_tir.replay.ledger import Ledger, audit
+from openrlhf_tir.simulation.virtual_loop import run
+from openrlhf_tir.types import GroupKey, Task
+from openrlhf_tir.weights.publisher import WeightPublisher
+
+from ...pipeline.fakes import FakeLearner, FakePrompts, MemoryMetrics, Silent
+
+pytestmark = pytest.mark.slow  # importing ray
+
+
+def config(run_dir, engines: int = 3, **sections) -> Config:
+    tree = {
+        "run_dir": run_dir,
+        "actor": {"num_gpus_per_node": 1},
+        "vllm": {"num_engines": engines},
+        "rollout": {"batch_size": 4, "n_samples_per_prompt": 2, "group_deadline_s": 500, "heartbeat_s": 10, "unresponsive_s": 100},
+        "timeouts": {"push_s": 50, "start_s": 200},
+        "pipeline": {"mode": "pipeline", "max_staleness": 2, "depth": 12, "stall_timeout_s": 5000},
+        "train": {"max_steps": 12, "max_reissues": 3},
+        "ckpt": {"save_steps": -1},
+    }
+    for section, fields in sections.items():
+        tree[section] = tree.get(section, {}) | fields
+    return Config.model_validate(tree)
+
+
+@pytest.fixture
+def cluster(tmp_path, monkeypatch):
+    from .fake_actors import FakeCluster
+
+    return lambda **sections: FakeCluster(config(tmp_path, **sections), monkeypatch)
+
+
+class PushedLearner(FakeLearner):
+    """Gives weights, and agrees with every canary."""
+
+    async def publish(self, path):
+        path.write_bytes(b"weights")
+        return f"digest of {self.version}"
+
+    async def score(self, sequences):
+        return [[0.0] * (len(s) - 1) for s in sequences]
+
+
+async def train(c, cfg: Config) -> tuple[PushedLearner, Pipeline]:
+    """The real loop, publisher, fleet and router on the cluster's fake actors."""
+    learner = PushedLearner()
+    publisher = WeightPublisher(learner, c.pool.members, cfg.run_dir / "push", [[1, 2]], tolerance=1e-4, canary_tokens=2)
+    publisher.deadline = publisher.deadline._replace(seconds=cfg.timeouts.push_s)
+    c.pool.on_join = publisher.join
+    pipeline = Pipeline(
+        cfg,
+        prompts=FakePrompts(1000),
+        rollout=c.pool,
+        learner=learner,
+        publisher=publisher,
+        ledger=Ledger(cfg.run_dir / "ledger.jsonl"),
+        checkpoints=Checkpoints(cfg.run_dir / "ckpt", 2),
+        observer=Observer(MemoryMetrics(), Silent(), Silent()),
+    )
+    await c.pool.fleet.start()
+    try:
+        await pipeline.run()
+    finally:
+        await c.pool.stop()
+    return learner, pipeline
+
+
+EVERYTHING = {"heartbeat", "run_group", "run_group_after", "update_weights", "proved", "busy_intervals", "set_env_urls", "stop"}
+HANGS = {
+    "its whole process": EVERYTHING,
+    "its groups only": {"run_group", "run_group_after"},
+    "a push": {"update_weights"},
+    "a verdict": {"proved"},
+    "its engine, which the heartbeat asks": {"heartbeat", "run_group_after"},
+}
+
+
+@pytest.mark.parametrize("what", HANGS)
+def test_one_hung_of_three_costs_its_own_work_and_the_run_goes_on(cluster, tmp_path, what):
+    c = cluster()
+
+    async def scenario():
+        async def hang() -> None:
+            await asyncio.sleep(12)
+            c.actors[1].hangs |= HANGS[what]
+
+        hanging = asyncio.create_task(hang())
+        learner, _ = await train(c, config(tmp_path))
+        await hanging
+        return learner
+
+    learner = run(scenario())
+    assert learner.version == 12
+    assert c.actors[1].killed
+    report = audit(tmp_path / "ledger.jsonl")
+    trained = Counter(key[:2] for _, key, _ in learner.trained)
+    assert report.errors == [] and len(trained) == 12 * 4 and set(trained.values()) == {1}
+    if what != "a push" and what != "a verdict":
+        reissued = {p for p in c.actors[1].groups if any(p in a.groups for a in c.actors if a is not c.actors[1])}
+        assert reissued, "nothing of the hung actor was issued again elsewhere"
+
+
+def test_a_prompt_that_hung_goes_to_another_actor_though_its_home_was_started_again(cluster, tmp_path):
+    c = cluster(engines=2)
+
+    async def scenario():
+        await c.pool.fleet.start()
+        first = asyncio.create_task(c.pool.run_group(GroupKey(0, 0), Task("p", "0")))
+        await asyncio.sleep(1)
+        home = next(a for a in c.actors if a.groups)
+        home.hangs |= EVERYTHING
+        with pytest.raises(EngineGone, match="was given up"):
+            await first
+        await asyncio.sleep(200)
+        assert c.names == ["rollout-0", "rollout-1"] and home.killed
+        meta, _ = await c.pool.run_group(GroupKey(0, 0, 1), Task("p", "0"))
+        assert meta.actor != f"rollout-{home.index}"
+        await c.pool.stop()
+
+    run(scenario())
+
+
+def test_an_actor_that_never_comes_up_is_given_up_and_tried_again(cluster, tmp_path):
+    c = cluster(engines=2)
+
+    async def scenario():
+        await c.pool.fleet.start()
+        c.prepare = lambda actor: actor.hangs.update({"start"} if len(c.actors) == 3 else ())
+        c.pool.fleet.lost(c.pool.members[0], "killed by a test")
+        await asyncio.sleep(150)
+        assert c.names == ["rollout-1"] and not c.actors[2].killed
+        await asyncio.sleep(100)
+        assert c.actors[2].killed and c.names == ["rollout-0", "rollout-1"]
+        await c.pool.stop()
+
+    run(scenario())
+
+
+def ray_error(kind: str) -> Exception:
+    import ray
+
+    return {
+        "killed for memory": ray.exceptions.OutOfMemoryError("Task was killed due to the node running low on memory."),
+        "lost object": ray.exceptions.ObjectLostError("ab" * 28, None, ""),
+        "unreachable": ray.exceptions.ActorUnavailableError("rpc", None),
+        "died": ray.exceptions.ActorDiedError(),
+    }[kind]
+
+
+@pytest.mark.parametrize("kind", ["killed for memory", "lost object", "unreachable", "died"])
+def test_what_ray_kills_or_loses_is_replaced_like_a_killed_actor(cluster, kind):
+    c = cluster(engines=2)
+
+    async def scenario():
+        await c.pool.fleet.start()
+        c.actors[0].raises["run_group"] = ray_error(kind)
+        keys = [GroupKey(0, i) for i in range(2)]
+        results = await asyncio.gather(*(c.pool.run_group(k, Task(f"p{k.prompt}", "0")) for k in keys), return_exceptions=True)
+        assert Counter(type(r) for r in results) == {EngineGone: 1, tuple: 1}
+        await asyncio.sleep(10)
+        assert c.actors[0].killed and c.names == ["rollout-0", "rollout-1"] and len(c.actors) == 3
+        await c.pool.stop()
+
+    run(scenario())
+
+
+def test_a_bug_under_ray_is_raised_as_it_is_and_costs_no_actor(cluster):
+    c = cluster(engines=1)
+
+    async def scenario():
+        await c.pool.fleet.start()
+        c.actors[0].raises["run_group"] = KeyError("a bug")
+        with pytest.raises(KeyError):
+            await c.pool.run_group(GroupKey(0, 0), Task("p", "0"))
+        assert c.names == ["rollout-0"] and not c.actors[0].killed
+        await c.pool.stop()
+
+    run(scenario())
+
+
+def test_a_prompt_that_the_engine_refuses_costs_no_engine_however_often_it_comes(cluster):
+    c = cluster(engines=2)
+
+    async def scenario():
+        await c.pool.fleet.start()
+        for actor in c.actors:
+            actor.fails_groups = lambda prompt: "request_refused" if prompt == "too long" else None
+        for attempt in range(6):
+            meta, _ = await c.pool.run_group(GroupKey(0, 0, attempt), Task("too long", "0"))
+            assert meta.failed == "request_refused"
+        assert len(c.actors) == 2 and c.names == ["rollout-0", "rollout-1"]
+        await c.pool.stop()
+
+    run(scenario())
+
+
+def test_a_group_that_its_engine_failed_goes_to_another_and_the_engine_is_asked_whether_it_is_well(cluster):
+    c = cluster(engines=2)
+
+    async def scenario():
+        await c.pool.fleet.start()
+        c.actors[0].fails_groups = lambda prompt: "engine_error"
+        tried = []
+        for attempt in range(2):
+            meta, _ = await c.pool.run_group(GroupKey(0, 0, attempt), Task("p", "0"))
+            tried.append(meta.actor)
+        assert sorted(tried) == ["rollout-0", "rollout-1"] or tried == ["rollout-1", "rollout-1"]
+        assert len(c.actors) == 2, "the engine is well: one failed group is no death"
+        c.actors[0].raises["heartbeat"] = EngineError("This engine is broken.")
+        c.actors[1].hangs.add("run_group")
+        with pytest.raises(EngineGone, match="This engine is broken"):
+            async with asyncio.timeout(50):
+                await asyncio.gather(*(c.pool.run_group(GroupKey(1, i), Task(f"q{i}", "0")) for i in range(2)))
+        assert c.actors[0].killed
+        await c.pool.stop()
+
+    run(scenario())
+
+
+def test_an_engine_that_says_it_is_well_and_fails_three_prompts_in_a_row_is_replaced(cluster):
+    c = cluster(engines=1)
+
+    async def scenario():
+        await c.pool.fleet.start()
+        c.actors[0].fails_groups = lambda prompt: "engine_error"
+        for attempt in range(5):  # one prompt, again and again: the prompt may be at fault
+            await c.pool.run_group(GroupKey(0, 0, attempt), Task("p", "0"))
+        await c.pool.run_group(GroupKey(0, 1), Task("q", "0"))
+        with pytest.raises(EngineGone, match="failed 3 different prompts in a row"):
+            await c.pool.run_group(GroupKey(0, 2), Task("r", "0"))
+        assert c.actors[0].killed
+        await c.pool.stop()
+
+    run(scenario())
+
+
+def test_a_payload_that_is_lost_with_its_node_is_named(cluster):
+    c = cluster(engines=1)
+
+    async def scenario():
+        async def payload():
+            raise ray_error("lost object")
+
+        with pytest.raises(PayloadLost, match="an object that it needs was lost"):
+            await c.pool.fetch([payload()])
+
+    run(scenario())

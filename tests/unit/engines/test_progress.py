@@ -1,0 +1,119 @@
+"""An engine that answers, has requests, and does nothing. The clock is a list."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from openrlhf_tir.config import Config
+from openrlhf_tir.deadlines import Deadline
+from openrlhf_tir.engines.progress import Progress
+from openrlhf_tir.engines.start import LatestStats
+from openrlhf_tir.engines.vllm_engine import VllmEngine
+from openrlhf_tir.errors import EngineError
+from openrlhf_tir.simulation.virtual_loop import run
+
+from .test_engine_port import Llm
+
+
+class Watched:
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.progress = Progress(Deadline(60, "timeouts.progress_s"), lambda: self.now)
+
+    def look(self, after_s: float, done: int, *, busy: bool = True) -> None:
+        self.now += after_s
+        self.progress.check(done, busy=busy)
+
+
+def test_an_engine_with_requests_that_does_nothing_for_too_long_is_found():
+    w = Watched()
+    for done in (10, 20, 20, 20, 20, 20, 20):
+        w.look(10, done)
+    with pytest.raises(EngineError, match=r"for 60 s, longer than timeouts\.progress_s = 60 s"):
+        w.look(10, 20)
+
+
+def test_an_idle_or_paused_engine_and_one_that_works_slowly_are_not():
+    w = Watched()
+    for _ in range(100):
+        w.look(10, 20, busy=False)
+    for done in range(20, 30):
+        for _ in range(5):
+            w.look(10, done)
+
+
+def test_a_process_that_was_stopped_for_an_hour_is_not_taken_for_stuck():
+    w = Watched()
+    w.look(10, 20)
+    w.look(10, 20)
+    w.look(3600, 20)
+    w.look(10, 21)
+
+
+class SilentCore(Llm):
+    """AsyncLLM whose engine process answers, or does not, or is dead."""
+
+    def __init__(self) -> None:
+        self.silent, self.dead, self.unfinished = False, False, 0
+
+    async def is_paused(self) -> bool:
+        if self.dead:
+            raise RuntimeError("EngineCore encountered an issue.")
+        if self.silent:
+            await asyncio.get_running_loop().create_future()
+        return False
+
+    def get_num_unfinished_requests(self) -> int:
+        return self.unfinished
+
+
+def engine(llm: SilentCore) -> VllmEngine:
+    return VllmEngine(llm, "model", "file", LatestStats(), 0, Config(rollout={"unresponsive_s": 30}))
+
+
+def test_the_heartbeat_asks_vllms_own_process_and_not_the_actors_only():
+    async def scenario():
+        llm = SilentCore()
+        e = engine(llm)
+        await e.alive()
+        llm.silent = True
+        with pytest.raises(EngineError, match=r"vLLM's engine process was not over within rollout\.unresponsive_s = 30 s"):
+            await e.alive()
+        assert "unresponsive" in e.broken
+
+    run(scenario())
+
+
+def test_a_dead_engine_process_breaks_the_engine_for_good():
+    async def scenario():
+        llm = SilentCore()
+        e = engine(llm)
+        llm.dead = True
+        for _ in range(2):
+            with pytest.raises(EngineError, match="EngineCore encountered an issue"):
+                await e.alive()
+            llm.dead = False
+
+    run(scenario())
+
+
+def test_a_core_that_answers_and_samples_nothing_is_found_by_its_progress():
+    async def scenario():
+        llm = SilentCore()
+        e, now = engine(llm), [0.0]
+        e._progress = Progress(Deadline(60, "timeouts.progress_s"), lambda: now[0])
+        llm.unfinished = 3
+        for _ in range(6):
+            now[0] += 10
+            await e.alive()
+        e._latest.tokens_done += 1
+        for _ in range(6):
+            now[0] += 10
+            await e.alive()
+        now[0] += 10
+        with pytest.raises(EngineError, match="has requests and has not done a token's work for 60 s"):
+            await e.alive()
+
+    run(scenario())

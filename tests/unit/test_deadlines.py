@@ -1,0 +1,74 @@
+"""Deadlines of calls to other processes. Virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from openrlhf_tir.config import Config
+from openrlhf_tir.deadlines import Deadline, within
+from openrlhf_tir.errors import DeadlineMissed
+from openrlhf_tir.simulation.virtual_loop import run
+
+TEN = Deadline(10.0, "timeouts.push_s")
+
+
+async def later(seconds: float, result):
+    await asyncio.sleep(seconds)
+    if isinstance(result, Exception):
+        raise result
+    return result
+
+
+def test_what_is_over_in_time_gives_its_result_or_its_own_error():
+    async def scenario():
+        assert await within(TEN, later(9.9, "weights"), "The push") == "weights"
+        with pytest.raises(KeyError, match="a bug"):
+            await within(TEN, later(9.9, KeyError("a bug")), "The push")
+
+    run(scenario())
+
+
+def test_a_call_that_hangs_is_given_up_at_the_deadline_and_its_setting_is_named():
+    async def scenario():
+        loop, hung = asyncio.get_running_loop(), asyncio.get_running_loop().create_future()
+        begun = loop.time()
+        with pytest.raises(DeadlineMissed, match=r"^The push to rollout-1 was not over within timeouts\.push_s = 10 s\.$"):
+            await within(TEN, hung, "The push to rollout-1")
+        assert loop.time() - begun == pytest.approx(10)
+        assert hung.cancelled()
+
+    run(scenario())
+
+
+def test_a_caller_that_is_cancelled_takes_its_call_along():
+    async def scenario():
+        hung = asyncio.get_running_loop().create_future()
+        waiting = asyncio.create_task(within(TEN, hung, "The push"))
+        await asyncio.sleep(1)
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        assert waiting.cancelled() and hung.cancelled()
+
+    run(scenario())
+
+
+def test_a_process_that_was_stopped_itself_does_not_take_its_own_absence_for_the_others():
+    async def scenario():
+        loop = asyncio.get_running_loop()
+        answer = loop.create_future()
+        waiting = asyncio.create_task(within(TEN, answer, "The push"))
+        await asyncio.sleep(1)
+        loop._now += 3600  # stopped for an hour; the answer is read a moment after the timers that are due
+        loop.call_later(0.5, answer.set_result, "weights")
+        assert await waiting == "weights"
+
+    run(scenario())
+
+
+def test_deadlines_come_from_the_configuration_by_name():
+    cfg = Config(timeouts={"push_s": 7})
+    assert Deadline.of(cfg, "timeouts.push_s") == Deadline(7.0, "timeouts.push_s")
+    both = Deadline.of(cfg, "timeouts.push_s") + Deadline.of(cfg, "rollout.unresponsive_s")
+    assert str(both) == "timeouts.push_s + rollout.unresponsive_s = 307 s"
