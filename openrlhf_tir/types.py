@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -29,6 +30,27 @@ class GroupKey(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.epoch}/{self.prompt}/{self.attempt}"
+
+
+class GroupState(StrEnum):
+    """Where an issued group is. In a terminal state its attempt is over: its slot is free and the ledger has a line that says how it ended."""
+
+    ROLLING = "rolling"
+    """A rollout actor has it."""
+    BUFFERED = "buffered"
+    """Accepted; it waits in replay."""
+    TRAINING = "training"
+    """In the batch in hand, until the learner's step on it has ended."""
+    TRAINED = "trained"
+    FILTERED = "filtered"
+    FAILED = "failed"
+    """For good: it was issued again as often as train.max_reissues allows."""
+    REQUEUED = "requeued"
+    """Not this attempt, but the prompt goes on: it is queued again (after a fault, as surplus, or interrupted)."""
+
+
+TERMINAL = frozenset({GroupState.TRAINED, GroupState.FILTERED, GroupState.FAILED, GroupState.REQUEUED})
+"""The states in which a group ends; the ledger's events are these words."""
 
 
 @dataclass(frozen=True, slots=True)

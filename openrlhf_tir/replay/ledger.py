@@ -23,9 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..errors import ConservationError
-from ..types import GroupKey
-
-TERMINAL = frozenset({"trained", "filtered", "failed", "requeued"})
+from ..types import TERMINAL, GroupKey
 
 
 class Ledger:

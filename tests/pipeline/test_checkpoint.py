@@ -49,7 +49,7 @@ def test_a_checkpoint_that_was_not_acknowledged_does_not_count(tmp_path):
     assert (tmp_path / "ckpt" / "latest").read_text() == "step_000002"
     second = pipeline(tmp_path, prompts=FakePrompts(20), **flags)
     run(second.run(resume=True))
-    report = audit(second.ledger.path)
+    report = audit(second.state.ledger.path)
     assert report.errors == [] and sorted(report.trained) == [(0, i) for i in range(20)]
     assert report.committed_trained == report.trained
 
@@ -82,7 +82,7 @@ def test_the_best_by_evaluation_is_kept_besides_the_last_two(tmp_path):
     assert kept(tmp_path) == ["step_000003", "step_000004", "step_000006"]
     assert json.loads((tmp_path / "ckpt" / "best.json").read_text()) == {"checkpoint": "step_000003", "score": 0.9}
     assert p.learner.version == 6
-    run(p.checkpoints.export_best(p.learner, tmp_path / "model_best"))
+    run(p.saver.checkpoints.export_best(p.learner, tmp_path / "model_best"))
     assert (tmp_path / "model_best" / "version").read_text() == "3"
 
 
