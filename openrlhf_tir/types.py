@@ -9,6 +9,7 @@ output cannot be expressed. `version` is the number of learner updates behind th
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -253,12 +254,22 @@ class TrainBatch:
 
 @dataclass(slots=True)
 class StepReport:
-    """What a learner step returns. `version` is the version after the step."""
+    """What a learner step returns. `version` is the version after the step: that before it when the gradient was not `finite`."""
 
     version: int
     metrics: dict[str, float]
     seconds: float
     trained_tokens: int
+
+    @property
+    def finite(self) -> bool:
+        """False: nothing was trained, weights, optimiser and version are those before the step. A learner that tells no norm is believed."""
+        return math.isfinite(self.metrics.get("grad_norm", 0.0))
+
+    @property
+    def must_change_weights(self) -> bool:
+        """Whether equal weights after this step would be an error: its gradient and its learning rate were not zero, as far as is known."""
+        return self.metrics.get("lr", 0.0) > 0 and 0 < self.metrics.get("grad_norm", 0.0) < math.inf
 
 
 @dataclass(frozen=True, slots=True)

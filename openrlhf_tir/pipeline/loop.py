@@ -16,30 +16,32 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any
 
 from ..config import Config
-from ..errors import InfraError, StallError
+from ..errors import InfraError, Stopped
 from ..learner.balance import assign_ranks
 from ..ports import Learner, Prompts, Publisher, Rollout
 from ..replay.ledger import Ledger
-from ..types import BatchItem, GroupMeta, GroupState, Task, TrainBatch
+from ..types import BatchItem, Task, TrainBatch
 from .checkpoint import Checkpoints
 from .diagnosis import describe
 from .evaluation import Evaluator
+from .health import Health
 from .observer import Observer
 from .resume import Saver
 from .source import Flight
 from .state import RunState
+from .stop import StopRequest, wind_down
 from .surplus import abandon, drop_surplus
 from .watchdog import Watchdog
 
-BACKOFF_S = 1.0
-"""Pause before a failed group is issued again, doubled each time: with train.max_reissues = 5 an outage of half a minute costs no prompt."""
+BACKOFF_S, MAX_BACKOFF_S = 1.0, 60.0
+"""Pause before a failed group is issued again, doubled each time up to the second: with train.max_reissues = 5 an outage of half a minute costs no
+prompt, and with 15 nobody sleeps for hours."""
 
 
 class Pipeline:
-    """One training run. `run` returns when max_steps are done or the prompts are through."""
+    """One training run. `run` returns when max_steps are done or the prompts are through, and raises Stopped when `stop` was asked."""
 
     def __init__(
         self,
@@ -53,28 +55,51 @@ class Pipeline:
         checkpoints: Checkpoints,
         observer: Observer,
         measure: Callable[[], Awaitable[dict[str, float]]] | None = None,
+        stop: StopRequest | None = None,
     ) -> None:
         self.cfg, self.rollout, self.learner, self.publisher, self.observer = cfg, rollout, learner, publisher, observer
         self.tasks = asyncio.TaskGroup()
         """All that runs; what fails there ends the run."""
         self.rolls: dict[int, asyncio.Task] = {}
+        self.stop = stop or StopRequest(cfg.train.stop_grace_s)
         self.state = state = RunState(cfg, prompts, ledger, observer.group)
         self.saver = Saver(state, learner, rollout, checkpoints, observer, self.tasks)
-        self.evaluator = Evaluator(cfg, measure, observer, best=checkpoints.best()[1])
-        self.failed_in_a_row = 0
+        self.evaluator = Evaluator(cfg, measure, observer)
+        self.health = Health(cfg)
         self.watchdog = Watchdog(cfg.stall_timeout_s, lambda: describe(state, observer, rollout), self.saver.rescue, cfg.run_dir)
         observer.on_phase = self.watchdog.beat
 
     async def run(self, resume: bool = False) -> None:
+        said = None
         async with self.tasks:
-            background = [self.tasks.create_task(self.watchdog.run(), name="watchdog")]
-            if resume:
-                await self.saver.restore()
+            watchdog = self.tasks.create_task(self.watchdog.run(), name="watchdog")
+            training = self.tasks.create_task(self.train(resume), name="train")
+            if await self.stop.or_done(training):
+                self.state.budget.pause()
+                said = await wind_down(training, self.state, self.saver, self.stop)
+            watchdog.cancel()
+            for roll in self.rolls.values():
+                roll.cancel()
+        if said is not None:
+            raise Stopped(f"The run was stopped: {self.stop.asked}. {said}")
+
+    async def train(self, resume: bool) -> None:
+        if resume:
+            await self.saver.restore()
+        self.saver.ready = True
+        await self.push()
+        producing = self.tasks.create_task(self.produce(), name="produce")
+        try:
+            while self.version < self.state.max_steps and (items := await self.next_batch()):
+                await self.step(items)
+        finally:
+            producing.cancel()
+        for dispatch in abandon(self.state):
+            self.rolls.pop(dispatch).cancel()
+        if self.state.pushed < self.version:  # the prompts ran out between two pushes
             await self.push()
-            background.append(self.tasks.create_task(self.produce(), name="produce"))
-            await self.train()
-            for task in background:
-                task.cancel()
+        await self.saver.finish()
+        self.state.ledger.finished()
 
     async def produce(self) -> None:
         """Until the run is over: a prompt may come back, as surplus, after the last one was issued."""
@@ -84,6 +109,7 @@ class Pipeline:
             self.rolls[flight.dispatch] = self.tasks.create_task(self.roll(flight, task), name=f"roll {flight.key}")
 
     async def roll(self, flight: Flight, task: Task) -> None:
+        """A flight until it moves on. Infrastructure that fails costs this attempt; health ends a run in which it always does."""
         try:
             meta, payload = await self.rollout.run_group(flight.key, task)
             failed = meta.failed
@@ -91,69 +117,61 @@ class Pipeline:
             meta, payload, failed = None, None, e.reason
         if failed is None:
             self.watchdog.beat()
+            self.state.measured(flight, meta, asyncio.get_running_loop().time(), self.rollout.engine_stats())
         else:  # what is down needs time to come back; the slot is held meanwhile
-            await asyncio.sleep(BACKOFF_S * 2**flight.reissues)
+            await asyncio.sleep(min(MAX_BACKOFF_S, BACKOFF_S * 2**flight.reissues))
         del self.rolls[flight.dispatch]
-        self.settle(flight, meta, payload, failed)
-
-    def settle(self, flight: Flight, meta: GroupMeta | None, payload: Any, failed: str | None) -> None:
-        """A rolled group moves on. Raises StallError when too many in a row failed for good."""
-        state = self.state
-        if failed is None:
-            seconds = asyncio.get_running_loop().time() - flight.started_at
-            state.depth.finished(meta.verdict.keep, seconds, len(state.rolling) - 1, self.rollout.engine_stats())
-        end = state.settle(flight, meta, payload, failed)
-        self.failed_in_a_row = self.failed_in_a_row + 1 if end == GroupState.FAILED else 0 if failed is None else self.failed_in_a_row
-        if self.failed_in_a_row > state.B:
-            raise StallError(
-                f"{self.failed_in_a_row} groups in a row failed for good, the last by {failed!r} after {flight.reissues + 1} tries. "
-                "The environment, an engine or the verifier is down: see its log, then go on with --resume."
-            )
-
-    async def train(self) -> None:
-        state = self.state
-        while state.version < state.max_steps and (items := await self.next_batch()):
-            batch = TrainBatch(state.version, items, assign_ranks([i.meta for i in items], self.cfg.actor.world_size))
-            start = asyncio.get_running_loop().time()
-            async with self.publisher.changing():
-                with self.observer.phase("step", state.version):
-                    report = await self.learner.step(batch)
-                state.trained(report.version)
-                self.observer.selection.trained(item.meta for item in items)
-                if self.push_due:
-                    await self.push()
-            state.depth.stepped(asyncio.get_running_loop().time() - start)
-            state.check()
-            self.observer.step(report, state.budget, self.rollout.engine_stats() | state.depth.facts())
-            best = await self.evaluator.evaluate(state.version) if self.due(self.cfg.eval.steps) else None
-            if best is not None or self.due(self.cfg.ckpt.save_steps):
-                await self.saver.save(best)
-        for dispatch in abandon(state):
-            self.rolls.pop(dispatch).cancel()
-        if state.pushed < state.version:  # the prompts ran out between two pushes
-            async with self.publisher.changing():
-                await self.push()
-        await self.saver.finish()
+        end = self.state.settle(flight, meta, payload, failed)
+        self.health.settled(end, meta, payload, failed, tries=flight.reissues + 1)
+        if self.health.unproductive:
+            raise await self.health.why_unproductive(self.rollout)
 
     async def next_batch(self) -> list[BatchItem]:
         """The B oldest dispatched groups, once the gate is open; fewer when the prompts are through; none at the end."""
-        state = self.state
-        with self.observer.phase("wait for replay", state.version):
-            await state.signal.until(state.batch_ready)
-        with self.observer.phase("wait for gate", state.version):
-            await state.signal.until(state.gate_open)
-        drop_surplus(state)
-        return state.take()
+        with self.observer.phase("wait for replay", self.version):
+            await self.state.signal.until(self.state.batch_ready)
+        with self.observer.phase("wait for gate", self.version):
+            await self.state.signal.until(self.state.gate_open)
+        drop_surplus(self.state)
+        return self.state.take()
+
+    async def step(self, items: list[BatchItem]) -> None:
+        """The batch in hand -> a new version, in the engines too where a push is due; then what is due after a step."""
+        state, start = self.state, asyncio.get_running_loop().time()
+        batch = TrainBatch(self.version, items, assign_ranks([i.meta for i in items], self.cfg.actor.world_size))
+        async with self.publisher.changing():
+            state.begin_step()
+            with self.observer.phase("step", self.version):
+                report = await self.learner.step(batch)
+            if not report.finite:
+                state.not_trained("nonfinite_gradient")
+                self.health.not_finite(report, items)
+                return
+            state.trained(report)
+        self.health.trained()
+        self.observer.selection.trained(item.meta for item in items)
+        if self.push_due:
+            await self.push()
+        state.depth.stepped(asyncio.get_running_loop().time() - start)
+        state.check()
+        self.observer.step(report, state.budget, self.rollout.engine_stats() | state.depth.facts())
+        score = await self.evaluator.evaluate(self.version) if self.due(self.cfg.eval.steps) else None
+        best = score is not None and score > self.saver.best
+        if best or self.due(self.cfg.ckpt.save_steps):
+            await self.saver.save(score if best else None)
 
     async def push(self) -> None:
-        """Engines get the learner's weights, verified, before anything of the next version can be trained."""
+        """Engines get the learner's weights, verified, before anything of the next version can be trained.
+
+        A drain holds no lock: an engine that joins meanwhile may be the one that the last groups wait for.
+        """
         state = self.state
         if self.cfg.pipeline.drain:
             state.budget.pause()
-            with self.observer.phase("drain", state.version):
+            with self.observer.phase("drain", self.version):
                 await state.signal.until(lambda: not state.rolling)
-        with self.observer.phase("push", state.version):
-            self.observer.pushed(await self.publisher.publish(state.version))
+        with self.observer.phase("push", self.version):
+            self.observer.pushed(await self.publisher.publish(self.version, must_differ=state.moved))
         state.push_done()
 
     @property
@@ -164,10 +182,9 @@ class Pipeline:
     @property
     def push_due(self) -> bool:
         """Every pipeline.push_every steps; an evaluation and the end need the last weights, whatever the count."""
-        state = self.state
-        last = state.version == state.max_steps
-        return last or state.version - state.pushed >= self.cfg.pipeline.push_every or self.due(self.cfg.eval.steps)
+        last = self.version == self.state.max_steps
+        return last or self.version - self.state.pushed >= self.cfg.pipeline.push_every or self.due(self.cfg.eval.steps)
 
     def due(self, every: int) -> bool:
         """Whether something that happens every so many steps happens now."""
-        return every > 0 and self.state.version % every == 0
+        return every > 0 and self.version % every == 0

@@ -11,7 +11,7 @@ checkpoint may cut between any two. `check` compares all four.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -20,7 +20,7 @@ from ..errors import PipelineError
 from ..ports import Prompts
 from ..replay.buffer import ReplayBuffer
 from ..replay.ledger import Ledger
-from ..types import BatchItem, GroupKey, GroupMeta, GroupState, Task
+from ..types import BatchItem, GroupKey, GroupMeta, GroupState, StepReport, Task
 from .budget import Budget, gate_open
 from .depth import depth_for
 from .signal import Signal
@@ -54,6 +54,10 @@ class RunState:
         self.rolling: dict[int, Flight] = {}
         self.in_hand: list[tuple[Flight, BatchItem]] = []
         """The batch that was taken from replay, until the learner's step on it has ended."""
+        self.stepping = False
+        """The learner is in the middle of a step: its weights are of no version, so there is nothing to save."""
+        self.moved = False
+        """An update since the last push must have changed the weights."""
         self.version, self.pushed = 0, 0
         """Updates behind the learner's weights, and behind those of the engines."""
         self.requeued: Counter[str] = Counter()
@@ -68,6 +72,10 @@ class RunState:
         self.flights[flight.dispatch] = self.rolling[flight.dispatch] = flight
         self.budget.enter()
         return flight, task
+
+    def measured(self, flight: Flight, meta: GroupMeta, now: float, engines: Mapping[str, float]) -> None:
+        """A group was judged: what the depth controller learns from it. Before `settle`."""
+        self.depth.finished(meta.verdict.keep, now - flight.started_at, len(self.rolling) - 1, engines)
 
     def settle(self, flight: Flight, meta: GroupMeta | None, payload: Any, failed: str | None) -> GroupState:
         """A rolled group's one transition: buffered, filtered, requeued, or failed for good. `failed` names the fault, if there was one."""
@@ -103,19 +111,35 @@ class RunState:
                 )
         return [item for _, item in taken]
 
-    def trained(self, version: int) -> None:
-        """The step on the batch in hand has ended; the learner's weights are `version` now, the engines' not yet."""
-        for flight, _ in self.in_hand:
-            del self.flights[flight.dispatch]
+    def begin_step(self) -> None:
+        """The learner trains the batch in hand; it belongs to no checkpoint from here on."""
+        self.stepping = True
+
+    def trained(self, report: StepReport) -> None:
+        """The step on the batch in hand has ended; the learner's weights are a new version now, the engines' not yet."""
+        for flight in self._batch_ended(GroupState.TRAINED):
             self.ledger.ended(GroupState.TRAINED, flight.key, step=self.version)
-        trained, self.in_hand, self.version = len(self.in_hand), [], version
-        self.budget.unpushed = version - self.pushed
-        self.budget.move(GroupState.TRAINING, GroupState.TRAINED, trained)
+        self.version = report.version
+        self.moved = self.moved or report.must_change_weights
+        self.budget.unpushed = self.version - self.pushed
         self._tell_the_end_is_near()
+
+    def not_trained(self, reason: str) -> None:
+        """The step on the batch in hand changed nothing: its groups fail for good, the version stays. (Issued again they would do the same.)"""
+        for flight in self._batch_ended(GroupState.FAILED):
+            self.ledger.ended(GroupState.FAILED, flight.key, reason=reason)
+            self.on_end(GroupState.FAILED, None, reason)
+
+    def _batch_ended(self, end: GroupState) -> list[Flight]:
+        flights, self.in_hand, self.stepping = [flight for flight, _ in self.in_hand], [], False
+        for flight in flights:
+            del self.flights[flight.dispatch]
+        self.budget.move(GroupState.TRAINING, end, len(flights))
+        return flights
 
     def push_done(self) -> None:
         """The engines have the learner's weights."""
-        self.pushed = self.version
+        self.pushed, self.moved = self.version, False
         self.budget.unpushed = 0
         self.budget.resume()
 
@@ -174,9 +198,13 @@ class RunState:
         return self.version, self.ledger.ends
 
     def cut(self) -> Cut:
-        """The state as a checkpoint keeps it. What is buffered stays buffered; what rolls will be issued again."""
-        items = self.replay.items()
-        waiting = {dispatch for dispatch, _ in items}
+        """The state as a checkpoint keeps it. What is buffered or in hand will be buffered; what rolls will be issued again.
+
+        Raises PipelineError in the middle of a step, ConservationError when a group is missing.
+        """
+        if self.stepping:
+            raise PipelineError(f"The learner is in the middle of the step on version {self.version}, of which there is nothing to save. A bug in the loop.")
+        self.check()
         facts = {
             "version": self.version,
             "max_staleness": self.S,
@@ -184,9 +212,9 @@ class RunState:
             "world_size": self.world_size,
             "ledger_lines": self.ledger.lines,
             "source": self.source.state(),
-            "rolling": [asdict(f) for d, f in self.flights.items() if d not in waiting],
+            "rolling": [asdict(f) for f in self.rolling.values()],
         }
-        return Cut(self.version, facts, [(self.flights[dispatch], item) for dispatch, item in items])
+        return Cut(self.version, facts, self.in_hand + [(self.flights[dispatch], item) for dispatch, item in self.replay.items()])
 
     def restore(self, facts: dict[str, Any], version: int, accepted: list[tuple[Flight, BatchItem]]) -> None:
         """The inverse of `cut`, in a new state. Events after the cut never happened; what rolled is queued again as a new attempt."""

@@ -40,7 +40,7 @@ def a_life(run_dir: Path, seed: int, resume: bool, killed_after: float | None, f
     except TimeoutError:
         return learner, False
     except ExceptionGroup as e:
-        if e.split(StallError)[1] or p.failed_in_a_row <= p.state.B:
+        if e.split(StallError)[1] or p.health.failed_in_a_row <= p.state.B:
             raise
         return learner, False
     return learner, True
