@@ -16,12 +16,16 @@
     |  |- QueueFull           a rollout actor has no room; says when to try again
     |  |- RequestRefused      the engine is well and has no answer to this request (too long, beyond the vocabulary)
     |  |- TokenDrift          a trajectory's tokens do not say what its text says
+    |  |- EvaluationFailed    too many samples of an evaluation were lost; says how many
     |  |- VerifierError       the answer checker died or missed its deadline
     |  |- WeightsUnverified   a weight push could not be proved to have landed
     |- PipelineError
        |- ConservationError   a slot or a prompt was lost or counted twice
        |- StallError          nothing progressed for stall_timeout_s; names the blocked edge
        |- BackgroundDied      a task that must run beside the loop failed again and again; names it
+    |- Unproductive           no group of several batches could be trained; says why and shows one
+    |- Diverged               the gradient or the weights are not finite
+    |- Stopped                a signal or the time limit ended the run in good order; names the checkpoint to resume from
 
 Bad *answers* of the model are data, not errors: see `protocol.Outcome`.
 """
@@ -100,6 +104,19 @@ class TokenDrift(InfraError):
     reason = "token_drift"
 
 
+class EvaluationFailed(InfraError):
+    """`failed` of `samples` are missing: the figures would be of other problems."""
+
+    reason = "evaluation_failed"
+
+    def __init__(self, message: str, failed: int, samples: int) -> None:
+        super().__init__(message, failed, samples)
+        self.failed, self.samples = failed, samples
+
+    def __str__(self) -> str:
+        return self.args[0]
+
+
 class VerifierError(InfraError):
     reason = "verifier_error"
 
@@ -122,6 +139,18 @@ class StallError(PipelineError):
 
 class BackgroundDied(PipelineError):
     """A background task could not be kept running."""
+
+
+class Unproductive(TirError):
+    """Everything that was rolled is dropped or fails. Starting again cannot mend it."""
+
+
+class Diverged(TirError):
+    """Training is broken numerically. Starting again cannot mend it."""
+
+
+class Stopped(TirError):
+    """The run ended because it was asked to, and can be resumed. Not a failure, and nothing to restart by oneself."""
 
 
 def unknown(kind: str, value: str, known, remedy: str) -> ConfigError:

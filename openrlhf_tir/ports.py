@@ -127,10 +127,12 @@ class Rollout(Protocol):
 
 class Publisher(Protocol):
     def changing(self) -> AbstractAsyncContextManager[None]:
-        """Held from the learner's step to the end of its push, so that no engine joins in between."""
+        """Held while the learner steps, and for nothing else: meanwhile nobody may ask it for weights or scores. Waits for an engine that joins."""
 
-    async def publish(self, version: int) -> PublishReport:
-        """All engines have the learner's weights and it was proved. Raises WeightsUnverified otherwise."""
+    async def publish(self, version: int, *, must_differ: bool = False) -> PublishReport:
+        """All engines have the learner's weights and it was proved. `must_differ`: an update since the last push must have changed something.
+
+        Raises WeightsUnverified when it was not proved, or when the weights are those of the last push though they `must_differ`."""
 
 
 class Prompts(Protocol):
@@ -149,7 +151,7 @@ class Learner(Protocol):
     """Number of updates behind the current weights."""
 
     async def step(self, batch: TrainBatch) -> StepReport:
-        """One optimiser update on the whole batch. Raises InfraError when a rank died."""
+        """One optimiser update on the whole batch, or none when its gradient is not finite: then the version stays. Raises InfraError when a rank died."""
 
     async def publish(self, path: Path) -> str:
         """Write the full weights, HF names, as safetensors to `path`; return their digest."""

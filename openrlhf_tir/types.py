@@ -9,8 +9,10 @@ output cannot be expressed. `version` is the number of learner updates behind th
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -29,6 +31,27 @@ class GroupKey(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.epoch}/{self.prompt}/{self.attempt}"
+
+
+class GroupState(StrEnum):
+    """Where an issued group is. In a terminal state its attempt is over: its slot is free and the ledger has a line that says how it ended."""
+
+    ROLLING = "rolling"
+    """A rollout actor has it."""
+    BUFFERED = "buffered"
+    """Accepted; it waits in replay."""
+    TRAINING = "training"
+    """In the batch in hand, until the learner's step on it has ended."""
+    TRAINED = "trained"
+    FILTERED = "filtered"
+    FAILED = "failed"
+    """For good: it was issued again as often as train.max_reissues allows."""
+    REQUEUED = "requeued"
+    """Not this attempt, but the prompt goes on: it is queued again (after a fault, as surplus, or interrupted)."""
+
+
+TERMINAL = frozenset({GroupState.TRAINED, GroupState.FILTERED, GroupState.FAILED, GroupState.REQUEUED})
+"""The states in which a group ends; the ledger's events are these words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,12 +274,22 @@ class TrainBatch:
 
 @dataclass(slots=True)
 class StepReport:
-    """What a learner step returns. `version` is the version after the step."""
+    """What a learner step returns. `version` is the version after the step: that before it when the gradient was not `finite`."""
 
     version: int
     metrics: dict[str, float]
     seconds: float
     trained_tokens: int
+
+    @property
+    def finite(self) -> bool:
+        """False: nothing was trained, weights, optimiser and version are those before the step. A learner that tells no norm is believed."""
+        return math.isfinite(self.metrics.get("grad_norm", 0.0))
+
+    @property
+    def must_change_weights(self) -> bool:
+        """Whether equal weights after this step would be an error: its gradient and its learning rate were not zero, as far as is known."""
+        return self.metrics.get("lr", 0.0) > 0 and 0 < self.metrics.get("grad_norm", 0.0) < math.inf
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,7 +59,7 @@ class EmulatedPublisher:
     async def changing(self) -> AsyncIterator[None]:
         yield
 
-    async def publish(self, version: int) -> PublishReport:
+    async def publish(self, version: int, *, must_differ: bool = False) -> PublishReport:
         start = time.monotonic()
         totals: Counter[str] = Counter()
         for stats in await asyncio.gather(*(a.push.remote(version) for a in self.actors)):

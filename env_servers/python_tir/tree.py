@@ -37,5 +37,3 @@ def descendants(pid: int) -> Iterator[int]:
             found = _children(parent, int(tid))
             todo += found
             yield from found
-
-

@@ -7,6 +7,7 @@ the last checkpoint.
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from pathlib import Path
 from typing import Any
@@ -93,7 +94,8 @@ class LearnerGroup:
         light = TrainBatch(batch.step, [type(i)(i.meta, None) for i in batch.items], batch.rank_of)
         payloads = [item.payload for item in batch.items]
         metrics = (await self._all([r.step.remote(light, *payloads) for r in self.ranks], "step", "timeouts.learner_s"))[0]
-        self.version += 1
+        if math.isfinite(metrics["grad_norm"]):
+            self.version += 1
         return StepReport(self.version, metrics, time.monotonic() - start, batch.num_tokens)
 
     async def publish(self, path: Path) -> str:

@@ -288,6 +288,16 @@ class Train(Section):
     )
     env_mask: bool = Field(True, description="False trains on tool output as well (the seed work's 'world model' phase)")
     max_reissues: int = Field(5, ge=0, description="how often a group is issued again after its actor or environment failed")
+    max_unused_batches: int = Field(
+        8, ge=0, description="so many batches of groups in a row (at least 256 groups) all dropped or failed: say why, show one, and stop; 0: never"
+    )
+    max_nonfinite_steps: int = Field(3, ge=1, description="so many steps in a row whose gradient is not finite end the run; one alone is left out, and said")
+    stop_grace_s: float = Field(
+        25.0, gt=0, description="after SIGTERM or Ctrl-C: how long the running step and a checkpoint may take (Slurm and Kubernetes kill after 30 s)"
+    )
+    save_before_s: float | None = Field(
+        None, gt=0, description="time limit of the job, in seconds from its start: stop in good order train.stop_grace_s before it; unset: none"
+    )
 
 
 class Pipeline(Section):
@@ -369,6 +379,8 @@ class Eval(Section):
     n_samples_per_prompt: int = Field(4, ge=1)
     temperature: float = Field(1.0, ge=0, description="sampling temperature; 0 is greedy")
     max_samples: int = Field(256, ge=1)
+    max_tries: int = Field(2, ge=1, description="how often an evaluation is tried before it is reported as failed; training goes on in any case")
+    timeout_s: float = Field(3600.0, gt=0, description="an evaluation that takes longer is given up")
 
 
 class Ckpt(Section):

@@ -1,6 +1,6 @@
 """Refusals: how long a server that had no room is left alone. Its word counts within bounds; refusals in a row make the pause grow.
 
-    pause = max(what the server said, FIRST_S * 2 ** (refusals in a row - 1)), the second at most MOST_S
+pause = max(what the server said, FIRST_S * 2 ** (refusals in a row - 1)), the second at most MOST_S
 """
 
 from __future__ import annotations

@@ -22,9 +22,9 @@ LINGER_S = 1.0
 """How long a connection that is turned away stays, so that it reads why: closed under a request on its way, it would be reset."""
 _TOO_SLOW = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 _FULL = b'{"detail":"The server has no room for another connection. Try again."}'
-_TURNED_AWAY = (
-    b"HTTP/1.1 429 Too Many Requests\r\nconnection: close\r\nretry-after: 1\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%s"
-    % (len(_FULL), _FULL)
+_TURNED_AWAY = b"HTTP/1.1 429 Too Many Requests\r\nconnection: close\r\nretry-after: 1\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%s" % (
+    len(_FULL),
+    _FULL,
 )
 
 

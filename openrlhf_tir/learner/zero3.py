@@ -9,6 +9,7 @@ on every rank. Raises of the constructor are ConfigErrors or what torch, deepspe
 from __future__ import annotations
 
 import gc
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -64,7 +65,9 @@ class Zero3Rank:
 
     def step(self, batch: TrainBatch, groups: Sequence[Group]) -> dict[str, float]:
         """One optimiser update on the whole batch. groups[b] is the payload of batch.items[b]. Returns the metrics of the global batch,
-        the same on every rank: loss, grad_norm (before clipping), lr, and those of algorithms/losses/diagnostics.py."""
+        the same on every rank: loss, grad_norm (before clipping), lr, and those of algorithms/losses/diagnostics.py.
+
+        A gradient that is not finite changes nothing: DeepSpeed leaves weights and optimiser as they are, and the version stays."""
         samples = local_samples(batch, groups, self.rank, self.cfg, self.estimator)
         rows = to_rows(samples, self._sum(local_moments(samples)), self._version, self.cfg, self.estimator)
         counts = self._counts([row.fields["trained"].sum() for row in rows])
@@ -73,7 +76,8 @@ class Zero3Rank:
         dist.all_reduce(objective.tally.sums)
         dist.all_reduce(objective.tally.gated)
         dist.all_reduce(objective.tally.maxima, dist.ReduceOp.MAX)
-        self._version += 1
+        if math.isfinite(metrics["grad_norm"]):
+            self._version += 1
         return metrics | objective.tally.metrics()
 
     def sft_step(self, rows: Sequence[tuple[np.ndarray, np.ndarray]], lr: float) -> dict[str, float]:

@@ -1,6 +1,6 @@
 """Budget: who may start, who may step. In-flight accounting in groups and staleness arithmetic in policy versions.
 
-    acquired = rolling + buffered + training + trained + filtered + failed + requeued + surplus          (conservation)
+    acquired = rolling + buffered + training + trained + filtered + failed + requeued                    (conservation, types.GroupState)
 
 *Admission*: buffered + training + possible(rolling) <= (S+1)*B, where possible(n) says how many of n rolling groups may be accepted:
 all of them, or fewer with `depth = auto` (depth.py). A group dispatched at version u has the deadline u + S: the last version at which
@@ -27,10 +27,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 
 from ..errors import ConservationError
+from ..types import GroupState
 from .depth import Depth, FixedDepth
 from .signal import Signal
-
-TERMINAL = ("trained", "filtered", "failed", "requeued", "surplus")
 
 
 def gate_open(
@@ -71,7 +70,7 @@ class Budget:
         self.limit = (max_staleness + 1) * batch_groups
         self.depth = depth or FixedDepth(self.limit)
         self.signal = signal or Signal()
-        self.states: Counter[str] = Counter()
+        self.states: Counter[GroupState] = Counter()
         self.acquired = 0
         self.still_needed: int | None = None
         """Groups that the steps left can use at most; None: no end in sight."""
@@ -81,28 +80,28 @@ class Budget:
 
     @property
     def rolling(self) -> int:
-        return self.states["rolling"]
+        return self.states[GroupState.ROLLING]
 
     @property
     def pending(self) -> int:
-        return self.states["rolling"] + self.states["buffered"]
+        return self.states[GroupState.ROLLING] + self.states[GroupState.BUFFERED]
 
     def admits(self) -> bool:
         """Whether one more group may start now."""
-        rolling, accepted = self.rolling, self.states["buffered"] + self.states["training"]
+        rolling, accepted = self.rolling, self.states[GroupState.BUFFERED] + self.states[GroupState.TRAINING]
         if self._paused or accepted + self.depth.possible(rolling + 1) > self.limit - self.unpushed * self.batch_groups:
             return False
         if self.still_needed is not None and accepted + self.depth.likely(rolling) >= self.still_needed:
             return False
-        return self.depth.wants(rolling, self.states["buffered"])
+        return self.depth.wants(rolling, self.states[GroupState.BUFFERED])
 
-    def enter(self, state: str = "rolling") -> None:
+    def enter(self, state: GroupState = GroupState.ROLLING) -> None:
         """A group takes a slot: a new one rolls; one restored from a checkpoint may be buffered already."""
         self.acquired += 1
         self.states[state] += 1
         self.signal.notify()
 
-    def move(self, source: str, target: str, n: int = 1) -> None:
+    def move(self, source: GroupState, target: GroupState, n: int = 1) -> None:
         """n groups change state. Raises ConservationError when they were not in `source`."""
         if self.states[source] < n:
             raise ConservationError(f"{n} groups should move {source} -> {target}, but only {self.states[source]} are {source}: a group was counted twice.")
@@ -128,4 +127,5 @@ class Budget:
         if total != self.acquired:
             wrong.append(f"{self.acquired} started, states add up to {total}")
         if wrong:
-            raise ConservationError(f"Slots do not add up ({'; '.join(wrong)}). Books: {dict(self.states)}. Resume from the last checkpoint and report this.")
+            books = {state.value: n for state, n in self.states.items()}
+            raise ConservationError(f"Slots do not add up ({'; '.join(wrong)}). Books: {books}. Resume from the last checkpoint and report this.")

@@ -47,6 +47,10 @@ class Checkpoints:
             await writing
             raise
 
+    def discard(self, step: int) -> None:
+        """What `take` began comes to nothing: its files are removed, which may give a full disk its room back."""
+        shutil.rmtree(self._temporary(step), ignore_errors=True)
+
     def _temporary(self, step: int) -> Path:
         return self.directory / f".step_{step:06d}.tmp"
 

@@ -13,11 +13,12 @@ import io
 import sys
 import traceback
 from collections import Counter
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from .loop import Pipeline
-    from .source import Flight
+from ..ports import Rollout
+from ..types import GroupState
+from .observer import Observer
+from .source import Flight
+from .state import RunState
 
 OUTSIDE = {
     "step": "the learner ranks, for the step",
@@ -28,40 +29,40 @@ OUTSIDE = {
 """What the trainer waits for in the phases that the controller only looks at from outside."""
 
 
-def describe(p: Pipeline) -> str:
+def describe(state: RunState, observer: Observer, rollout: Rollout) -> str:
     """One sentence per edge, the blocked one first."""
     now = asyncio.get_running_loop().time()
-    waiting = set(p.replay.dispatches())
-    rolling = sorted((f for d, f in p.flights.items() if d not in waiting), key=lambda f: f.place)
-    parts = [f"the trainer waits for {_edge(p, rolling, waiting)} since {now - p.observer.since:.0f} s, at version {p.version}"]
+    rolling = sorted(state.rolling.values(), key=lambda f: f.place)
+    parts = [f"the trainer waits for {_edge(state, observer.now, rolling)} since {now - observer.since:.0f} s, at version {state.version}"]
     if rolling:
-        spread = Counter(f"{p.rollout.where(f.key)}, env {f.env}" for f in rolling)
+        spread = Counter(f"{rollout.where(f.key)}, env {f.env}" for f in rolling)
         parts.append(f"{len(rolling)} groups are rolling: " + "; ".join(f"{n} {where}" for where, n in spread.most_common()))
         longest = min(rolling, key=lambda f: f.started_at)
-        parts.append(f"the longest is {longest.key} since {now - longest.started_at:.0f} s ({p.rollout.where(longest.key)}, env {longest.env})")
+        parts.append(f"the longest is {longest.key} since {now - longest.started_at:.0f} s ({rollout.where(longest.key)}, env {longest.env})")
     else:
         parts.append("no group is rolling")
-    parts.append(_admission(p))
+    parts.append(_admission(state))
     return "; ".join(parts)
 
 
-def _edge(p: Pipeline, rolling: list[Flight], waiting: set[int]) -> str:
-    if p.observer.now == "wait for gate":
-        due = min((f.version for f in rolling), default=p.version) + p.S
-        first = [str(f.key) for f in rolling if f.version + p.S == due]
+def _edge(state: RunState, phase: str, rolling: list[Flight]) -> str:
+    if phase == "wait for gate":
+        due = min((f.version for f in rolling), default=state.version) + state.S
+        first = [str(f.key) for f in rolling if f.version + state.S == due]
         return f"the staleness gate: {len(first)} rolling groups must be trained by version {due}, first {', '.join(first[:3])}"
-    if p.observer.now == "drain":
+    if phase == "drain":
         return f"the engines to drain before a push: {len(rolling)} groups still roll"
-    if p.observer.now == "wait for replay":
-        return f"replay: {len(waiting)}/{p.B} groups are there"
-    return OUTSIDE.get(p.observer.now, f"'{p.observer.now}'")
+    if phase == "wait for replay":
+        return f"replay: {len(state.replay)}/{state.B} groups are there"
+    return OUTSIDE.get(phase, f"'{phase}'")
 
 
-def _admission(p: Pipeline) -> str:
-    held = p.budget.pending + p.budget.states["training"]
-    if not p.source.ready:
+def _admission(state: RunState) -> str:
+    budget = state.budget
+    held = budget.pending + budget.states[GroupState.TRAINING]
+    if not state.source.ready:
         return "no prompt is left to issue"
-    return f"new groups may start ({held} hold a slot)" if p.budget.admits() else f"no new group may start: {held} hold a slot, of {p.budget.limit} at most"
+    return f"new groups may start ({held} hold a slot)" if budget.admits() else f"no new group may start: {held} hold a slot, of {budget.limit} at most"
 
 
 def stacks() -> str:

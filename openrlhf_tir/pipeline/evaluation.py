@@ -1,26 +1,76 @@
-"""Evaluation between two steps: the engines' weights -> metrics, and whether they are the best so far, so that their checkpoint is kept."""
+"""Evaluation between two steps: the engines' weights -> metrics. It never ends a run: it is repeated, or reported as failed.
+
+Engines, environments and verifiers fail now and then; training survives that, so looking at the model must too. A failed evaluation has no
+figures, is no candidate for the best checkpoint, and the step's own checkpoint is taken as if there had been none.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
-from ..errors import ConfigError
+from ..config import Config
+from ..errors import ConfigError, EvaluationFailed
+from .observer import Observer
 
-if TYPE_CHECKING:
-    from .loop import Pipeline
+log = logging.getLogger(__name__)
+PAUSE_S = 5.0
+"""Before the second try, doubled each time: what took an engine or a server down needs a moment."""
+T = TypeVar("T")
 
 
-async def evaluate(p: Pipeline) -> float | None:
-    """Logs the figures; returns that of ckpt.best_metric_key if it is higher than all before. Raises ConfigError when there is no such figure."""
-    with p.observer.phase("evaluate", p.version):
-        figures = await p.measure()
-    p.observer.metrics.log(p.version, figures)
-    key = p.cfg.ckpt.best_metric_key
-    if key == "none":
-        return None
-    if key not in figures:
-        raise ConfigError(f"ckpt.best_metric_key = {key!r} is no evaluation metric. Known: {', '.join(sorted(figures))}; 'none' keeps the last ones only.")
-    if figures[key] <= p.best:
-        return None
-    p.best = figures[key]
-    return p.best
+async def attempt(measure: Callable[[], Awaitable[T]], what: str, *, tries: int, timeout_s: float) -> T | EvaluationFailed:
+    """What `measure` gives, or why none of the `tries` gave it. Raises ConfigError only: that is the user's to mend."""
+    for left in reversed(range(tries)):
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await measure()
+        except ConfigError:
+            raise
+        except Exception as e:  # whatever an evaluation meets, a run of days goes on
+            error = _inner(e)
+        said = f"no answer within eval.timeout_s = {timeout_s:g} s" if isinstance(error, TimeoutError) else f"{type(error).__name__}: {error}"
+        log.warning("The evaluation of %s failed (%s)%s", what, said, f"; {left} more tries." if left else ". Training goes on without it.", exc_info=error)
+        if left:
+            await asyncio.sleep(PAUSE_S * 2 ** (tries - 1 - left))
+    if isinstance(error, EvaluationFailed):
+        return error
+    return EvaluationFailed(f"The evaluation of {what} failed {tries} times, the last: {said}.", failed=0, samples=0)
+
+
+def _inner(error: BaseException) -> BaseException:
+    """The first error of a task group's."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    if isinstance(error, ConfigError):
+        raise error
+    return error
+
+
+class Evaluator:
+    """`measure` gives the figures of the engines' weights."""
+
+    def __init__(self, cfg: Config, measure: Callable[[], Awaitable[dict[str, float]]] | None, observer: Observer) -> None:
+        self.key, self.tries, self.timeout_s = cfg.ckpt.best_metric_key, cfg.eval.max_tries, cfg.eval.timeout_s
+        self.measure, self.observer = measure, observer
+
+    async def evaluate(self, version: int) -> float | None:
+        """Logs the figures, or how many samples are missing; returns that of ckpt.best_metric_key, if there is one.
+
+        Raises ConfigError when no evaluation has such a figure.
+        """
+        with self.observer.phase("evaluate", version):
+            figures = await attempt(self.measure, f"version {version}", tries=self.tries, timeout_s=self.timeout_s)
+        if isinstance(figures, EvaluationFailed):
+            self.observer.metrics.log(version, {"eval/failed": 1.0, "eval/failed_samples": float(figures.failed)})
+            return None
+        self.observer.metrics.log(version, figures)
+        if self.key == "none":
+            return None
+        if self.key not in figures:
+            raise ConfigError(
+                f"ckpt.best_metric_key = {self.key!r} is no evaluation metric. Known: {', '.join(sorted(figures))}; 'none' keeps the last ones only."
+            )
+        return figures[self.key]

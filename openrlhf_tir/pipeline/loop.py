@@ -16,33 +16,32 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any
 
 from ..config import Config
-from ..errors import InfraError, PipelineError, StallError
+from ..errors import InfraError, Stopped
 from ..learner.balance import assign_ranks
 from ..ports import Learner, Prompts, Publisher, Rollout
-from ..replay.buffer import ReplayBuffer
 from ..replay.ledger import Ledger
-from ..types import BatchItem, GroupMeta, Task, TrainBatch
-from .budget import Budget, gate_open
+from ..types import BatchItem, Task, TrainBatch
 from .checkpoint import Checkpoints
-from .depth import depth_for
 from .diagnosis import describe
-from .evaluation import evaluate
+from .evaluation import Evaluator
+from .health import Health
 from .observer import Observer
-from .resume import rescue, restore, save
-from .signal import Signal
-from .source import Flight, Source
+from .resume import Saver
+from .source import Flight
+from .state import RunState
+from .stop import StopRequest, wind_down
 from .surplus import abandon, drop_surplus
 from .watchdog import Watchdog
 
-BACKOFF_S = 1.0
-"""Pause before a failed group is issued again, doubled each time: with train.max_reissues = 5 an outage of half a minute costs no prompt."""
+BACKOFF_S, MAX_BACKOFF_S = 1.0, 60.0
+"""Pause before a failed group is issued again, doubled each time up to the second: with train.max_reissues = 5 an outage of half a minute costs no
+prompt, and with 15 nobody sleeps for hours."""
 
 
 class Pipeline:
-    """One training run. `run` returns when max_steps are done or the prompts are through."""
+    """One training run. `run` returns when max_steps are done or the prompts are through, and raises Stopped when `stop` was asked."""
 
     def __init__(
         self,
@@ -56,52 +55,61 @@ class Pipeline:
         checkpoints: Checkpoints,
         observer: Observer,
         measure: Callable[[], Awaitable[dict[str, float]]] | None = None,
+        stop: StopRequest | None = None,
     ) -> None:
-        self.cfg, self.rollout, self.learner, self.publisher = cfg, rollout, learner, publisher
-        self.ledger, self.checkpoints, self.observer, self.measure = ledger, checkpoints, observer, measure
-        self.B, self.S = cfg.rollout.batch_size, cfg.pipeline.S
-        self.signal = Signal()
-        self.depth = depth_for(cfg)
-        self.budget = Budget(batch_groups=self.B, max_staleness=self.S, depth=self.depth, signal=self.signal)
-        self.source = Source(prompts, ledger)
-        self.replay = ReplayBuffer()
-        self.flights: dict[int, Flight] = {}
-        self.rolls: dict[int, asyncio.Task] = {}
-        self.version, self.pushed = 0, 0
-        """Updates behind the learner's weights, and behind those of the engines."""
+        self.cfg, self.rollout, self.learner, self.publisher, self.observer = cfg, rollout, learner, publisher, observer
         self.tasks = asyncio.TaskGroup()
         """All that runs; what fails there ends the run."""
-        self.saved: tuple[int, int] | None = None
-        self.committing: asyncio.Task | None = None
-        """The checkpoint that is being written, or was last: its cut, and its task."""
-        _, self.best = checkpoints.best()
-        """Of all evaluations."""
-        self.failed_in_a_row = 0
-        self.watchdog = Watchdog(cfg.stall_timeout_s, lambda: describe(self), lambda: rescue(self), cfg.run_dir)
+        self.rolls: dict[int, asyncio.Task] = {}
+        self.stop = stop or StopRequest(cfg.train.stop_grace_s)
+        self.state = state = RunState(cfg, prompts, ledger, observer.group)
+        self.saver = Saver(state, learner, rollout, checkpoints, observer, self.tasks)
+        self.evaluator = Evaluator(cfg, measure, observer)
+        self.health = Health(cfg)
+        self.watchdog = Watchdog(cfg.stall_timeout_s, lambda: describe(state, observer, rollout), self.saver.rescue, cfg.run_dir)
         observer.on_phase = self.watchdog.beat
 
     async def run(self, resume: bool = False) -> None:
+        said = None
         async with self.tasks:
-            background = [self.tasks.create_task(self.watchdog.run(), name="watchdog")]
-            if resume:
-                await restore(self)
-            self.stepped()
+            watchdog = self.tasks.create_task(self.watchdog.run(), name="watchdog")
+            training = self.tasks.create_task(self.train(resume), name="train")
+            if await self.stop.or_done(training):
+                self.state.budget.pause()
+                said = await wind_down(training, self.state, self.saver, self.stop)
+            watchdog.cancel()
+            for roll in self.rolls.values():
+                roll.cancel()
+        if said is not None:
+            raise Stopped(f"The run was stopped: {self.stop.asked}. {said}")
+
+    async def train(self, resume: bool) -> None:
+        if resume:
+            await self.saver.restore()
+        self.saver.ready = True
+        await self.push()
+        producing = self.tasks.create_task(self.produce(), name="produce")
+        try:
+            while self.version < self.state.max_steps and (items := await self.next_batch()):
+                await self.step(items)
+        finally:
+            producing.cancel()
+        for dispatch in abandon(self.state):
+            self.rolls.pop(dispatch).cancel()
+        if self.state.pushed < self.version:  # the prompts ran out between two pushes
             await self.push()
-            background.append(self.tasks.create_task(self.produce(), name="produce"))
-            await self.train()
-            for task in background:
-                task.cancel()
+        await self.saver.finish()
+        self.state.ledger.finished()
 
     async def produce(self) -> None:
         """Until the run is over: a prompt may come back, as surplus, after the last one was issued."""
         while True:
-            await self.signal.until(lambda: self.budget.admits() and self.source.ready)
-            flight, task = self.source.issue(self.pushed, asyncio.get_running_loop().time())
-            self.flights[flight.dispatch] = flight
-            self.budget.enter()
+            await self.state.signal.until(self.state.may_issue)
+            flight, task = self.state.issue(asyncio.get_running_loop().time())
             self.rolls[flight.dispatch] = self.tasks.create_task(self.roll(flight, task), name=f"roll {flight.key}")
 
     async def roll(self, flight: Flight, task: Task) -> None:
+        """A flight until it moves on. Infrastructure that fails costs this attempt; health ends a run in which it always does."""
         try:
             meta, payload = await self.rollout.run_group(flight.key, task)
             failed = meta.failed
@@ -109,127 +117,73 @@ class Pipeline:
             meta, payload, failed = None, None, e.reason
         if failed is None:
             self.watchdog.beat()
+            self.state.measured(flight, meta, asyncio.get_running_loop().time(), self.rollout.engine_stats())
         else:  # what is down needs time to come back; the slot is held meanwhile
-            await asyncio.sleep(BACKOFF_S * 2**flight.reissues)
-        self.settle(flight, meta, payload, failed)
-
-    def settle(self, flight: Flight, meta: GroupMeta | None, payload: Any, failed: str | None) -> None:
-        """A rolled group's one transition: buffered, filtered, issued again, or failed for good."""
+            await asyncio.sleep(min(MAX_BACKOFF_S, BACKOFF_S * 2**flight.reissues))
         del self.rolls[flight.dispatch]
-        if failed is None:
-            seconds = asyncio.get_running_loop().time() - flight.started_at
-            self.depth.finished(meta.verdict.keep, seconds, self.budget.rolling - 1, self.rollout.engine_stats())
-        if failed is None and meta.verdict.keep:
-            self.replay.add(flight.place, BatchItem(meta, payload))
-            end = "buffered"
-        else:
-            del self.flights[flight.dispatch]
-            if failed is None:
-                end, reason = "filtered", meta.verdict.reason
-                self.ledger.ended(end, flight.key, reason=reason)
-            elif flight.reissues < self.cfg.train.max_reissues:
-                end = "requeued"
-                self.source.requeue(flight, failed)
-            else:
-                end = "failed"
-                self.ledger.ended(end, flight.key, reason=failed)
-        self.observer.group(end, meta, failed)
-        self.budget.move("rolling", end)
-        self.failed_in_a_row = self.failed_in_a_row + 1 if end == "failed" else 0 if failed is None else self.failed_in_a_row
-        if self.failed_in_a_row > self.B:
-            raise StallError(
-                f"{self.failed_in_a_row} groups in a row failed for good, the last by {failed!r} after {flight.reissues + 1} tries. "
-                "The environment, an engine or the verifier is down: see its log, then go on with --resume."
-            )
-
-    async def train(self) -> None:
-        while self.version < self.cfg.train.max_steps and (items := await self.next_batch()):
-            batch = TrainBatch(self.version, items, assign_ranks([i.meta for i in items], self.cfg.actor.world_size))
-            start = asyncio.get_running_loop().time()
-            async with self.publisher.changing():
-                with self.observer.phase("step", self.version):
-                    report = await self.learner.step(batch)
-                for item in items:
-                    self.ledger.ended("trained", item.meta.key, step=self.version)
-                self.observer.selection.trained(item.meta for item in items)
-                self.stepped()
-                if self.push_due:
-                    await self.push()
-            self.depth.stepped(asyncio.get_running_loop().time() - start)
-            self.budget.unpushed = self.version - self.pushed
-            self.budget.move("training", "trained", len(items))
-            self.check()
-            self.observer.step(report, self.budget, self.rollout.engine_stats() | self.depth.facts())
-            best = await evaluate(self) if self.due(self.cfg.eval.steps) else None
-            if best is not None or self.due(self.cfg.ckpt.save_steps):
-                await save(self, best)
-        abandon(self)
-        if self.pushed < self.version:  # the prompts ran out between two pushes
-            async with self.publisher.changing():
-                await self.push()
-        if self.saved != self.cut:
-            await save(self)
-        await self.committing
+        end = self.state.settle(flight, meta, payload, failed)
+        self.health.settled(end, meta, payload, failed, tries=flight.reissues + 1)
+        if self.health.unproductive:
+            raise await self.health.why_unproductive(self.rollout)
 
     async def next_batch(self) -> list[BatchItem]:
         """The B oldest dispatched groups, once the gate is open; fewer when the prompts are through; none at the end."""
         with self.observer.phase("wait for replay", self.version):
-            await self.signal.until(lambda: len(self.replay) >= self.B or self.exhausted)
+            await self.state.signal.until(self.state.batch_ready)
         with self.observer.phase("wait for gate", self.version):
-            await self.signal.until(self.gate)
-        drop_surplus(self)
-        taken = self.replay.take(min(self.B, len(self.replay)))
-        for dispatch, _ in taken:
-            del self.flights[dispatch]
-        self.budget.move("buffered", "training", len(taken))
-        for _, item in taken:
-            if self.version - item.meta.oldest_version > self.S:
-                raise PipelineError(
-                    f"Group {item.meta.key} has tokens of version {item.meta.oldest_version} at version {self.version}: beyond S = {self.S}. A bug in the gate."
-                )
-        return [item for _, item in taken]
+            await self.state.signal.until(self.state.gate_open)
+        drop_surplus(self.state)
+        return self.state.take()
 
-    def gate(self) -> bool:
-        buffered = [self.flights[d].version + self.S for d in self.replay.dispatches()]
-        rolling = [self.flights[d].version + self.S for d in self.rolls]
-        return gate_open(self.version, self.B, buffered, rolling, self.depth.possible)
+    async def step(self, items: list[BatchItem]) -> None:
+        """The batch in hand -> a new version, in the engines too where a push is due; then what is due after a step."""
+        state, start = self.state, asyncio.get_running_loop().time()
+        batch = TrainBatch(self.version, items, assign_ranks([i.meta for i in items], self.cfg.actor.world_size))
+        async with self.publisher.changing():
+            state.begin_step()
+            with self.observer.phase("step", self.version):
+                report = await self.learner.step(batch)
+            if not report.finite:
+                state.not_trained("nonfinite_gradient")
+                self.health.not_finite(report, items)
+                return
+            state.trained(report)
+        self.health.trained()
+        self.observer.selection.trained(item.meta for item in items)
+        if self.push_due:
+            await self.push()
+        state.depth.stepped(asyncio.get_running_loop().time() - start)
+        state.check()
+        self.observer.step(report, state.budget, self.rollout.engine_stats() | state.depth.facts())
+        score = await self.evaluator.evaluate(self.version) if self.due(self.cfg.eval.steps) else None
+        best = score is not None and score > self.saver.best
+        if best or self.due(self.cfg.ckpt.save_steps):
+            await self.saver.save(score if best else None)
 
     async def push(self) -> None:
-        """Engines get the learner's weights, verified, before anything of the next version can be trained."""
-        if self.cfg.pipeline.drain:
-            self.budget.pause()
-            with self.observer.phase("drain", self.version):
-                await self.signal.until(lambda: not self.budget.rolling)
-        with self.observer.phase("push", self.version):
-            self.observer.pushed(await self.publisher.publish(self.version))
-        self.pushed = self.version
-        self.budget.resume()
+        """Engines get the learner's weights, verified, before anything of the next version can be trained.
 
-    def stepped(self) -> None:
-        """The learner has new weights, the engines not yet."""
-        self.version = self.learner.version
-        self.budget.still_needed = (self.cfg.train.max_steps - self.version) * self.B
+        A drain holds no lock: an engine that joins meanwhile may be the one that the last groups wait for.
+        """
+        state = self.state
+        if self.cfg.pipeline.drain:
+            state.budget.pause()
+            with self.observer.phase("drain", self.version):
+                await state.signal.until(lambda: not state.rolling)
+        with self.observer.phase("push", self.version):
+            self.observer.pushed(await self.publisher.publish(self.version, must_differ=state.moved))
+        state.push_done()
+
+    @property
+    def version(self) -> int:
+        """Updates behind the learner's weights."""
+        return self.state.version
 
     @property
     def push_due(self) -> bool:
         """Every pipeline.push_every steps; an evaluation and the end need the last weights, whatever the count."""
-        last = self.version == self.cfg.train.max_steps
-        return last or self.version - self.pushed >= self.cfg.pipeline.push_every or self.due(self.cfg.eval.steps)
-
-    def check(self) -> None:
-        """The law of conservation, after every step. Raises ConservationError with what does not add up."""
-        self.budget.check(rolling=len(self.rolls), buffered=len(self.replay), training=0)
-        self.ledger.check_open(f.key for f in self.flights.values())
-
-    @property
-    def cut(self) -> tuple[int, int]:
-        """What a checkpoint taken now would hold: (updates, attempts that ended)."""
-        return self.version, self.ledger.ends
-
-    @property
-    def exhausted(self) -> bool:
-        """No prompt left to issue, and none rolling that could fail and come back."""
-        return not self.source.ready and not self.budget.rolling
+        last = self.version == self.state.max_steps
+        return last or self.version - self.state.pushed >= self.cfg.pipeline.push_every or self.due(self.cfg.eval.steps)
 
     def due(self, every: int) -> bool:
         """Whether something that happens every so many steps happens now."""

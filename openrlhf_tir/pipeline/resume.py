@@ -1,88 +1,125 @@
 """The one cut: what a checkpoint takes from a running pipeline, and how a resume puts it back.
 
-`save` reads the controller's state and sends the learner its call without awaiting in between, so slots, flights, replay, ledger line and
-weights belong together. What was buffered stays buffered; what was rolling is issued again as a new attempt; whatever happened after
+`save` reads the state and sends the learner its call without awaiting in between, so slots, flights, replay, ledger line and weights
+belong together. What was buffered or in hand stays buffered; what was rolling is issued again as a new attempt; whatever happened after
 the cut is rolled back in the ledger.
+
+A disk that refuses (full, gone) costs that checkpoint: it is said, the one before stays, training goes on until the next.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
-from dataclasses import asdict
-from typing import TYPE_CHECKING
 
-from ..types import BatchItem, GroupKey
-from .source import Flight
+from ..ports import Learner, Rollout
+from ..types import BatchItem
+from .checkpoint import Checkpoints
+from .disk import shortage
+from .observer import Observer
+from .state import Cut, RunState
 
-if TYPE_CHECKING:
-    from .loop import Pipeline
-
-
-async def save(p: Pipeline, score: float | None = None) -> None:
-    """Begin a checkpoint; the learner may step when this returns, `p.committing` ends when it is safe. `score`: the best evaluation so far.
-
-    Called when no step is under way. One checkpoint at a time: host memory holds at most one copy of the learner's state.
-    """
-    with p.observer.phase("checkpoint", p.version):
-        if p.committing:
-            await p.committing
-        items = p.replay.items()
-        waiting = {dispatch for dispatch, _ in items}
-        upto = p.ledger.lines
-        state = {
-            "version": p.version,
-            "max_staleness": p.S,
-            "batch_size": p.B,
-            "world_size": p.cfg.actor.world_size,
-            "ledger_lines": upto,
-            "source": p.source.state(),
-            "rolling": [asdict(f) for d, f in p.flights.items() if d not in waiting],
-        }
-        buffered = [(p.flights[dispatch], item) for dispatch, item in items]
-        p.saved = p.cut
-        await p.checkpoints.take(p.version, p.learner)
-    p.committing = p.tasks.create_task(_commit(p, state, buffered, score), name=f"commit {state['version']}")
+log = logging.getLogger(__name__)
 
 
-async def _commit(p: Pipeline, state: dict, buffered: list[tuple[Flight, BatchItem]], score: float | None) -> None:
-    """In the background: a failure ends the run, because its task group sees it."""
-    start = time.time()
-    groups = await p.rollout.fetch([item.payload for _, item in buffered])
-    await asyncio.to_thread(p.ledger.sync)  # what the checkpoint counts on must not be younger than it
-    rows = [(flight, item.meta, group) for (flight, item), group in zip(buffered, groups, strict=True)]
-    await p.checkpoints.commit(state["version"], state, rows, p.learner, score)
-    p.ledger.committed(state["version"], state["ledger_lines"])
-    await asyncio.to_thread(p.ledger.sync)
-    p.observer.spans("ckpt", [(start, time.time())], f"write {state['version']}")
+class Saver:
+    """One checkpoint at a time: host memory holds at most one copy of the learner's state. `tasks` sees what fails in the background."""
 
+    def __init__(self, state: RunState, learner: Learner, rollout: Rollout, checkpoints: Checkpoints, observer: Observer, tasks: asyncio.TaskGroup) -> None:
+        self.state, self.learner, self.rollout, self.checkpoints, self.observer, self.tasks = state, learner, rollout, checkpoints, observer, tasks
+        self.ready = False
+        """The state is that of the run: a new one, or restored. Before, a checkpoint would hold nothing."""
+        self.copying = False
+        """The learner's ranks copy their state."""
+        self.best = checkpoints.best()[1]
+        """Score of the best checkpoint."""
+        self.saved: tuple[int, int] | None = None
+        """`RunState.progress` at the last cut that is committed, or is being written."""
+        self.committing: asyncio.Task | None = None
+        """The checkpoint that is being written, or was last."""
 
-async def rescue(p: Pipeline) -> str:
-    """A checkpoint of a run that stalled, if the learner is idle; says what became of it."""
-    if p.observer.now in ("step", "checkpoint"):
-        return "The learner is in the middle of a step or a checkpoint; the checkpoint before counts."
-    await save(p)
-    await p.committing
-    return f"Version {p.version} was saved."
+    async def save(self, score: float | None = None) -> None:
+        """Begin a checkpoint; the learner may step when this returns, `committing` ends when it is safe. `score`: it is the best so far.
 
+        Called when no step is under way.
+        """
+        with self.observer.phase("checkpoint", self.state.version):
+            await self.settled()
+            cut, self.saved = self.state.cut(), self.state.progress
+            self.copying = True
+            try:
+                await self.checkpoints.take(cut.version, self.learner)
+            except OSError as e:
+                self._refused(cut, e)
+                return
+            finally:
+                self.copying = False
+                self.state.signal.notify()
+        self.committing = self.tasks.create_task(self._commit(cut, score), name=f"commit {cut.version}")
 
-async def restore(p: Pipeline) -> None:
-    """Back to the last checkpoint's cut, or to the beginning if none was committed."""
-    path = p.checkpoints.latest()
-    if path is None:
-        p.ledger.rolled_back(0, [])
-        p.observer.rewind(0)
-        return
-    state, buffered = p.checkpoints.read(path)
-    p.version = await p.learner.load(path / "learner")
-    p.source.restore(state["source"])
-    rolling = [Flight(**{**f, "key": GroupKey(*f["key"])}) for f in state["rolling"]]
-    p.ledger.rolled_back(state["ledger_lines"], [f.key for f in rolling] + [f.key for f, _, _ in buffered])
-    for flight in rolling:
-        p.source.requeue(flight, "resume", counts=False)
-    for flight, meta, group in buffered:
-        p.flights[flight.dispatch] = flight
-        p.replay.add(flight.place, BatchItem(meta, await p.rollout.store(group)))
-        p.budget.enter("buffered")
-        p.observer.selection.restored(meta)
-    p.observer.rewind(p.version)
+    async def settled(self) -> None:
+        """Nothing is being written."""
+        if self.committing:
+            await asyncio.wait({self.committing})
+
+    async def finish(self) -> None:
+        """The end of a run: everything up to now is in a checkpoint that is safe, or it was said why not."""
+        await self.settled()
+        if self.saved != self.state.progress:
+            await self.save()
+            await self.settled()
+
+    async def _commit(self, cut: Cut, score: float | None) -> None:
+        """In the background. What fails here ends the run, because its task group sees it; a disk that refuses does not."""
+        start, before = time.time(), self.best
+        ledger = self.state.ledger
+        if score is not None:
+            self.best = score
+        try:
+            groups = await self.rollout.fetch([item.payload for _, item in cut.accepted])
+            await asyncio.to_thread(ledger.sync)  # what the checkpoint counts on must not be younger than it
+            rows = [(flight, item.meta, group) for (flight, item), group in zip(cut.accepted, groups, strict=True)]
+            await self.checkpoints.commit(cut.version, cut.facts, rows, self.learner, score)
+        except OSError as e:
+            self.best = before
+            self._refused(cut, e)
+            return
+        ledger.committed(cut.version, cut.facts["ledger_lines"])
+        await asyncio.to_thread(ledger.sync)
+        self.observer.spans("ckpt", [(start, time.time())], f"write {cut.version}")
+
+    def _refused(self, cut: Cut, error: OSError) -> None:
+        self.saved = None
+        facts = shortage(self.checkpoints.directory)
+        self.checkpoints.discard(cut.version)
+        log.error("The checkpoint of version %d could not be written: %s. %s. %s Training goes on.", cut.version, error, facts, self.last_committed())
+
+    def last_committed(self) -> str:
+        """The checkpoint that a resume would begin with, for a person."""
+        path = self.checkpoints.latest()
+        return f"The last checkpoint is {path}; --resume goes on from it." if path else "There is no checkpoint: --resume would begin anew."
+
+    async def rescue(self) -> str:
+        """A checkpoint of a run that stalled, if the learner is idle; says what became of it."""
+        if self.state.stepping or self.copying or not self.ready:
+            return "The learner is in the middle of a step or a checkpoint; the checkpoint before counts."
+        await self.save()
+        await self.settled()
+        return f"Version {self.state.version} was saved." if self.saved else "No checkpoint could be written, see the log; the one before counts."
+
+    async def restore(self) -> None:
+        """Back to the last checkpoint's cut, or to the beginning if none was committed."""
+        path = self.checkpoints.latest()
+        if path is None:
+            self.state.ledger.rolled_back(0, [])
+            self.observer.rewind(0)
+            return
+        facts, rows = self.checkpoints.read(path)
+        version = await self.learner.load(path / "learner")
+        accepted = [(flight, BatchItem(meta, await self.rollout.store(group))) for flight, meta, group in rows]
+        self.state.restore(facts, version, accepted)
+        self.saved = self.state.progress
+        for _, item in accepted:
+            self.observer.selection.restored(item.meta)
+        self.observer.rewind(version)

@@ -5,36 +5,20 @@ What goes is the youngest dispatched of those due by the same version, never the
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from .budget import surplus_by_deadline
-
-if TYPE_CHECKING:
-    from .loop import Pipeline
+from .state import RunState
 
 
-def drop_surplus(p: Pipeline) -> None:
+def drop_surplus(state: RunState) -> None:
     """Called when the gate is open, before the batch is taken: what then remains can be trained within S."""
-    flights = [p.flights[dispatch] for dispatch in p.replay.dispatches()]
-    for deadline, n in surplus_by_deadline(p.version, p.B, (f.version + p.S for f in flights)).items():
-        _requeue(p, [f.dispatch for f in flights if f.version + p.S == deadline][-n:], "surplus")
+    flights = [state.flights[dispatch] for dispatch in state.replay.dispatches()]
+    for deadline, n in surplus_by_deadline(state.version, state.B, (f.version + state.S for f in flights)).items():
+        state.requeue([f.dispatch for f in flights if f.version + state.S == deadline][-n:], "surplus")
 
 
-def abandon(p: Pipeline) -> None:
-    """The last step is done: what over-admission left is not needed. Rolling groups are cancelled, all prompts go back."""
-    _requeue(p, p.replay.dispatches(), "end_of_run")
-    for dispatch in sorted(p.flights):
-        flight = p.flights.pop(dispatch)
-        p.rolls.pop(dispatch).cancel()
-        p.source.requeue(flight, "end_of_run", counts=False)
-        p.observer.group("requeued", None, "end_of_run")
-        p.budget.move("rolling", "requeued")
-
-
-def _requeue(p: Pipeline, dispatches: list[int], reason: str) -> None:
-    """Buffered groups give up their slots; their prompts keep their places in line."""
-    for dispatch in dispatches:
-        p.replay.remove(dispatch)
-        p.source.requeue(p.flights.pop(dispatch), reason, counts=False)
-        p.observer.group("requeued", None, reason)
-        p.budget.move("buffered", "surplus" if reason == "surplus" else "requeued")
+def abandon(state: RunState) -> list[int]:
+    """The last step is done: what over-admission left is not needed, all prompts go back. Returns the groups that rolled, to be cancelled."""
+    state.requeue(state.replay.dispatches(), "end_of_run")
+    rolling = sorted(state.rolling)
+    state.requeue(rolling, "end_of_run")
+    return rolling

@@ -6,6 +6,7 @@
            ---> requeued(reason)   this attempt is over, the prompt will be issued again as attempt + 1
                                    (failed once, stale, surplus, open at a crash)
     committed(step, upto)          a checkpoint of that step is safe on disk; it describes the events before line `upto`
+    finished                       the run came to its end: nothing may be open
     rolled_back(upto)              a resume from such a checkpoint: the events from line `upto` on never happened in the surviving
                                    lineage, and those before it are committed
 
@@ -23,9 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..errors import ConservationError
-from ..types import GroupKey
-
-TERMINAL = frozenset({"trained", "filtered", "failed", "requeued"})
+from ..types import TERMINAL, GroupKey
 
 
 class Ledger:
@@ -85,6 +84,11 @@ class Ledger:
     def committed(self, step: int, upto: int) -> None:
         self._append("committed", None, step=step, upto=upto)
 
+    def finished(self) -> None:
+        """The run came to its end. A resume that goes on takes this line back with all others after its cut."""
+        self._append("finished", None)
+        self.sync()
+
     def rolled_back(self, upto: int, open_keys: list[GroupKey]) -> None:
         """The surviving lineage is the first `upto` lines; `open_keys` were rolling at that cut and stay to be ended."""
         self._append("rolled_back", None, upto=upto)
@@ -131,6 +135,8 @@ class Audit:
     open: list[GroupKey] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
     rollbacks: int = 0
+    finished: bool = False
+    """The run came to its end, and no resume has gone on since."""
 
 
 def surviving(path: Path) -> tuple[list[dict], int]:
@@ -158,6 +164,9 @@ def audit(path: Path) -> Audit:
     requeued: set[tuple[int, int]] = set()
     provisional: list[tuple[int, tuple[int, int], str]] = []
     for row in rows:
+        out.finished = row["e"] == "finished"
+        if out.finished:
+            continue
         if "k" not in row:  # committed or rolled_back: what stands before `upto` is safe
             out.committed_trained += [p for line, p, event in provisional if line < row["upto"] and event == "trained"]
             provisional = [entry for entry in provisional if entry[0] >= row["upto"]]
@@ -183,4 +192,6 @@ def audit(path: Path) -> Audit:
     twice = [p for p, k in Counter(out.trained).items() if k > 1]
     out.errors += [f"prompt {p} of epoch {e} was trained more than once" for e, p in twice]
     out.open, out.waiting, out.provisional = sorted(open_keys), sorted(requeued), len(provisional)
+    if out.finished and out.open:
+        out.errors.append(f"the run is finished, but {len(out.open)} prompts were issued and never ended: {', '.join(map(str, out.open[:5]))}")
     return out

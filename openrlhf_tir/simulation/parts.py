@@ -71,7 +71,7 @@ class SimulatedPublisher:
     async def changing(self) -> AsyncIterator[None]:
         yield
 
-    async def publish(self, version: int) -> PublishReport:
+    async def publish(self, version: int, *, must_differ: bool = False) -> PublishReport:
         self.rollout.pause()
         await asyncio.sleep(self.seconds)
         self.rollout.resume(version)

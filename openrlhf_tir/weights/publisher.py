@@ -26,7 +26,7 @@ from typing import Protocol, TypeVar
 import numpy as np
 
 from ..deadlines import Deadline, within
-from ..errors import ConfigError, DeadlineMissed, EngineGone, InfraError, WeightsUnverified
+from ..errors import ConfigError, DeadlineMissed, Diverged, EngineGone, InfraError, WeightsUnverified
 from ..ports import Learner
 from ..types import Canary, Completion, PublishReport
 from .verify import Disagreement, Tolerance, disagreement
@@ -121,32 +121,38 @@ class WeightPublisher:
         self.tolerance = Tolerance.calibrated([d for i, d in found.items() if i not in wrong], self.ceiling)
         return self.tolerance
 
-    async def publish(self, version: int) -> PublishReport:
+    async def publish(self, version: int, *, must_differ: bool = False) -> PublishReport:
         """Push the learner's current weights as `version`. Nothing that an engine sampled by it is seen before it is proved there.
 
-        An engine that it is not proved on is discarded, and in the report. Raises WeightsUnverified when there is nothing new to push.
+        An engine that it is not proved on is discarded, and in the report. Raises WeightsUnverified when the weights are those of the last push,
+        if they `must_differ`. (They may be equal: a learning rate of 0 is a step like any other.)
         """
         start = time.monotonic()
-        await self._write(version)
-        worst, refused = await self._prove(list(self.engines))
+        async with self._changing:
+            await self._write(version, must_differ)
+            worst, refused = await self._prove(list(self.engines))
         return PublishReport(version, time.monotonic() - start, self._digest, worst, len(refused))
 
     @asynccontextmanager
     async def changing(self) -> AsyncIterator[None]:
-        """Held from the learner's step to the end of its push: meanwhile the learner cannot score what the last push samples."""
+        """Held while the learner steps: meanwhile it can neither give its weights nor score what they sample.
+
+        Never held over a drain. A drain waits for groups, the groups may wait for an engine, and that engine joins under this lock.
+        """
         async with self._changing:
             yield
 
     async def join(self, engine: PushTarget) -> None:
         """Bring one new engine to the last push and prove it, before anything is sent to it. Raises WeightsUnverified.
 
-        Between two pushes (pipeline.push_every > 1) the learner has moved on and cannot score the last one: the engine gets its current weights.
+        Between a step and the next push (a drain, or pipeline.push_every > 1) the learner has moved on and cannot score the last push: the engine gets
+        the learner's current weights, which are younger than the others' and will be pushed to those as the same version.
         """
         async with self._changing:
             if self._file is None:
                 return
             if self.learner.version > self._version:
-                await self._write(self.learner.version)
+                await self._write(self.learner.version, must_differ=False)
             _, refused = await self._prove([engine])
             if refused:
                 raise WeightsUnverified(f"Version {self._version} is not proved on a new engine: {refused[0]}.")
@@ -155,14 +161,19 @@ class WeightPublisher:
         """Remove the last file."""
         shutil.rmtree(self.directory, ignore_errors=True)
 
-    async def _write(self, version: int) -> None:
-        """The learner's weights -> a file, which is the last push from now on; the one before it is removed."""
+    async def _write(self, version: int, must_differ: bool) -> None:
+        """The learner's weights -> a file, which is the last push from now on; the one before it is removed. A newcomer may have had it written already."""
+        if version == self._version and self._file is not None:
+            return
         path = self.directory / f"v{version}.safetensors"
+        if self._file is None:  # a process that was killed could not remove its last file
+            shutil.rmtree(self.directory, ignore_errors=True)
         self.directory.mkdir(parents=True, exist_ok=True)
         digest = await self.learner.publish(path)
-        if digest == self._digest and version != self._version:
+        if must_differ and digest == self._digest:
             raise WeightsUnverified(
-                f"Version {version} has the weights of the push before it (digest {digest[:12]}): the learner did not step, or published too early."
+                f"Version {version} has the weights of the push before it (digest {digest[:12]}), although its learning rate and gradient are not zero: "
+                "the learner did not step, or published too early."
             )
         old, self._file, self._digest, self._version = self._file, path, digest, version
         if old not in (None, path):
@@ -214,7 +225,13 @@ class WeightPublisher:
         sequences = [[*prompt, *c.token_ids.tolist()] for cs in sampled for prompt, c in zip(self.canary_prompts, cs, strict=True)]
         if not sequences:
             return []
-        scores = iter(await self.learner.score(sequences))
+        scored = await self.learner.score(sequences)
+        if not all(np.isfinite(s).all() for s in scored):
+            raise Diverged(
+                f"The learner's own log-probs of the canary prompts are not finite with the weights of version {self._version}: the weights are broken. "
+                "actor.learning_rate is too high, or a reward is not finite; the last checkpoint holds weights from before."
+            )
+        scores = iter(scored)
         # Scores are of every token but the sequence's first: the response starts at index len(prompt) - 1.
         return [disagreement(cs, [np.asarray(next(scores))[len(prompt) - 1 :] for prompt in self.canary_prompts]) for cs in sampled]
 

@@ -228,7 +228,10 @@ BOMBS = [
     c_call("timer that outlives its cell", "libc.timer_create(1, None, ctypes.byref(timer))", "timer = ctypes.c_void_p()"),
     refused("choose the signal of a file's events", "import fcntl; fcntl.fcntl(1, 10, 9)"),
     c_call("choose it past the filter", "libc.syscall(72, 1, ctypes.c_long(1 << 32 | 10), 9)"),
-    refused("watch a shared file", "import ctypes, os\nlibc = ctypes.CDLL(None)\nif libc.inotify_add_watch(libc.inotify_init(), os.__file__.encode(), 32) < 0: raise OSError"),
+    refused(
+        "watch a shared file",
+        "import ctypes, os\nlibc = ctypes.CDLL(None)\nif libc.inotify_add_watch(libc.inotify_init(), os.__file__.encode(), 32) < 0: raise OSError",
+    ),
     ends(
         "full socket pairs by many",
         "import os, socket, time\nfor i in range(40):\n    if os.fork() == 0:\n        kept = []\n        try:\n            while True:\n"

@@ -53,7 +53,7 @@ class DirectPublisher:
     async def changing(self):
         yield
 
-    async def publish(self, version):
+    async def publish(self, version, *, must_differ=False):
         self.version = version
         await asyncio.gather(*(m.update_weights(None, version, "") for m in list(self.pool.members)), return_exceptions=True)
         return PublishReport(version, 0.0, "digest", 0.0)

@@ -171,7 +171,7 @@ async def asynchronous(cfg: Config, learner: OneRank, runner: GroupRunner, publi
         observer=Observer(MemoryMetrics(), Silent(), Silent()),
     )
     await pipeline.run()
-    return digests, rollout.finished, audit(pipeline.ledger.path).errors
+    return digests, rollout.finished, audit(pipeline.state.ledger.path).errors
 
 
 async def train(mode, cfg: Config, rank, model: Path):

@@ -134,7 +134,7 @@ class FakePublisher:
     async def changing(self):
         yield
 
-    async def publish(self, version):
+    async def publish(self, version, *, must_differ=False):
         self.live_at_push.append(self.rollout.live)
         self.versions.append(version)
         await asyncio.sleep(self.seconds)
@@ -165,7 +165,7 @@ class Silent:
 
 def pipeline(run_dir: Path, *, prompts=None, rollout=None, learner=None, metrics=None, **flags) -> Pipeline:
     """A Pipeline on fakes. flags: mode, S, B, max_steps, depth (default: as many as staleness allows), save_steps, reissues, stall, push_every,
-    evaluate (a coroutine function), eval_steps."""
+    evaluate (a coroutine function), eval_steps; train, eval: more fields of these sections."""
     rollout = rollout or FakeRollout()
     mode, B = flags.get("mode", "pipeline"), flags.get("B", 2)
     S = flags.get("S", 2 if mode == "pipeline" else None)
@@ -182,9 +182,9 @@ def pipeline(run_dir: Path, *, prompts=None, rollout=None, learner=None, metrics
                 "stall_timeout_s": flags.get("stall", 1000),
                 "push_every": flags.get("push_every", 1),
             },
-            "train": {"max_steps": flags.get("max_steps", 10), "max_reissues": flags.get("reissues", 2)},
+            "train": {"max_steps": flags.get("max_steps", 10), "max_reissues": flags.get("reissues", 2), **flags.get("train", {})},
             "ckpt": {"save_steps": flags.get("save_steps", -1)},
-            "eval": {"steps": flags.get("eval_steps", -1)},
+            "eval": {"steps": flags.get("eval_steps", -1), **flags.get("eval", {})},
         }
     )
     return Pipeline(

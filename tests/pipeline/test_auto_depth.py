@@ -29,8 +29,8 @@ def test_at_ten_percent_acceptance_auto_feeds_the_learner_and_a_fixed_depth_star
     assert seconds_of(fixed) > 200 * 3.0
     assert seconds_of(auto) < 200 * 1.9
     assert max(ages(auto.learner)) <= 2
-    assert audit(auto.ledger.path).errors == []
-    assert auto.budget.states["surplus"] <= 0.01 * 200 * 4
+    assert audit(auto.state.ledger.path).errors == []
+    assert auto.state.requeued["surplus"] <= 0.01 * 200 * 4
 
 
 def test_when_everything_is_accepted_at_once_the_excess_is_surplus_and_its_prompts_come_back(tmp_path):
@@ -41,11 +41,12 @@ def test_when_everything_is_accepted_at_once_the_excess_is_surplus_and_its_promp
         finished["n"] += 1
         return "accuracy_high" if finished["n"] <= 600 else ""
 
-    p = pipeline(tmp_path, S=1, B=2, depth="auto", max_steps=1000, rollout=FakeRollout(fate=fate), prompts=FakePrompts(700), learner=FakeLearner(0.01))
+    flags = {"S": 1, "B": 2, "depth": "auto", "max_steps": 1000, "train": {"max_unused_batches": 0}}
+    p = pipeline(tmp_path, rollout=FakeRollout(fate=fate), prompts=FakePrompts(700), learner=FakeLearner(0.01), **flags)
     run(p.run())
-    report = audit(p.ledger.path)
+    report = audit(p.state.ledger.path)
     assert report.errors == [] and report.open == []
-    assert report.ended["requeued(surplus)"] == p.budget.states["surplus"] > 0
+    assert report.ended["requeued(surplus)"] == p.state.requeued["surplus"] > 0
     assert report.ended["trained"] + report.ended["filtered(accuracy_high)"] == 700
     assert max(ages(p.learner)) <= 1
 
@@ -88,17 +89,17 @@ def test_no_interleaving_breaks_staleness_conservation_or_the_ledger(tmp_path_fa
     )
     run(p.run())
     assert max(ages(p.learner), default=0) <= S
-    report = audit(p.ledger.path)
+    report = audit(p.state.ledger.path)
     final = ends_of(report, 80)
-    assert len(p.learner.trained) == final["trained"] == p.budget.states["trained"]
-    assert report.ended["requeued(surplus)"] == p.budget.states["surplus"]
-    assert sum(p.budget.states.values()) == p.budget.acquired == report.ended.total()
+    assert len(p.learner.trained) == final["trained"] == p.state.budget.states["trained"]
+    assert report.ended["requeued(surplus)"] == p.state.requeued["surplus"]
+    assert sum(p.state.budget.states.values()) == p.state.budget.acquired == report.ended.total()
 
 
 def test_a_run_that_ends_at_max_steps_gives_back_what_it_admitted_too_much(tmp_path):
     p = pipeline(tmp_path, S=2, B=4, depth="auto", max_steps=20, rollout=FakeRollout(fate=rarely), prompts=FakePrompts(100_000), learner=FakeLearner(0.1))
     run(p.run())
-    report = audit(p.ledger.path)
+    report = audit(p.state.ledger.path)
     assert report.errors == [] and report.open == []
     assert report.ended["trained"] == 80 and report.ended["requeued(end_of_run)"] > 0
-    assert not p.flights and not p.rolls and p.budget.rolling == p.budget.states["buffered"] == 0
+    assert not p.state.flights and not p.rolls and p.state.budget.rolling == p.state.budget.states["buffered"] == 0

@@ -49,21 +49,55 @@ def test_a_checkpoint_that_was_not_acknowledged_does_not_count(tmp_path):
     assert (tmp_path / "ckpt" / "latest").read_text() == "step_000002"
     second = pipeline(tmp_path, prompts=FakePrompts(20), **flags)
     run(second.run(resume=True))
-    report = audit(second.ledger.path)
+    report = audit(second.state.ledger.path)
     assert report.errors == [] and sorted(report.trained) == [(0, i) for i in range(20)]
     assert report.committed_trained == report.trained
 
 
-def test_a_disk_that_refuses_ends_the_run_and_the_old_checkpoint_stays(tmp_path):
-    class Full(FakeLearner):
-        async def written(self):
-            if self.version > 2:
-                raise OSError(28, "No space left on device")
+class Disk(FakeLearner):
+    """A learner whose disk is full while `full(version)`; in `take` already, or when the files are awaited."""
 
-    with pytest.raises(ExceptionGroup) as e:
-        run(pipeline(tmp_path, save_steps=2, max_steps=8, learner=Full()).run())
-    assert "No space left" in str(e.value.exceptions[0])
-    assert (tmp_path / "ckpt" / "latest").read_text() == "step_000002"
+    def __init__(self, full, at: str) -> None:
+        super().__init__()
+        self.full, self.at = full, at
+
+    def refuse(self, at: str) -> None:
+        if at == self.at and self.full(self.version):
+            raise OSError(28, "No space left on device")
+
+    async def save(self, directory):
+        self.refuse("take")
+        await super().save(directory)
+
+    async def written(self):
+        self.refuse("write")
+
+
+@pytest.mark.parametrize("at", ["take", "write"])
+def test_a_disk_that_refuses_costs_that_checkpoint_and_training_goes_on_until_the_next(tmp_path, caplog, at):
+    """Saved at 2, refused at 4 and at 6, saved at 8, the end: the one of 2 stays until then, nothing half-written does."""
+    seen = {}
+
+    class Watched(Disk):
+        async def step(self, batch):
+            seen[self.version] = (tmp_path / "ckpt" / "latest").read_text() if (tmp_path / "ckpt" / "latest").exists() else None
+            return await super().step(batch)
+
+    p = pipeline(tmp_path, save_steps=2, max_steps=8, learner=Watched(lambda version: 2 < version < 8, at))
+    run(p.run())
+    assert seen[7] == "step_000002" and (tmp_path / "ckpt" / "latest").read_text() == "step_000008"
+    assert kept(tmp_path) == ["step_000002", "step_000008"] and not list((tmp_path / "ckpt").glob(".step_*"))
+    (said, _) = [r.getMessage() for r in caplog.records]
+    assert "version 4 could not be written" in said and "No space left" in said and "MiB are needed" in said and "MiB are free" in said
+    assert "step_000002; --resume goes on from it" in said
+    assert audit(p.state.ledger.path).errors == []
+
+
+def test_a_best_checkpoint_that_the_disk_refused_is_not_the_best(tmp_path):
+    """0.9 at step 1 is not written; so 0.5 at step 2 is the best there is."""
+    p = pipeline(tmp_path, max_steps=2, eval_steps=1, evaluate=evaluations(0.9, 0.5), learner=Disk(lambda version: version == 1, "write"))
+    run(p.run())
+    assert json.loads((tmp_path / "ckpt" / "best.json").read_text()) == {"checkpoint": "step_000002", "score": 0.5}
 
 
 def evaluations(*scores: float):
@@ -82,7 +116,7 @@ def test_the_best_by_evaluation_is_kept_besides_the_last_two(tmp_path):
     assert kept(tmp_path) == ["step_000003", "step_000004", "step_000006"]
     assert json.loads((tmp_path / "ckpt" / "best.json").read_text()) == {"checkpoint": "step_000003", "score": 0.9}
     assert p.learner.version == 6
-    run(p.checkpoints.export_best(p.learner, tmp_path / "model_best"))
+    run(p.saver.checkpoints.export_best(p.learner, tmp_path / "model_best"))
     assert (tmp_path / "model_best" / "version").read_text() == "3"
 
 

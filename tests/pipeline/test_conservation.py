@@ -32,15 +32,15 @@ def a_life(run_dir: Path, seed: int, resume: bool, killed_after: float | None, f
     async def live():
         async with asyncio.timeout(killed_after):
             await p.run(resume=resume)
-        assert sum(p.budget.states.values()) == p.budget.acquired
-        assert p.budget.rolling == p.budget.states["buffered"] == p.budget.states["training"] == 0
+        assert sum(p.state.budget.states.values()) == p.state.budget.acquired
+        assert p.state.budget.rolling == p.state.budget.states["buffered"] == p.state.budget.states["training"] == 0
 
     try:
         run(live())
     except TimeoutError:
         return learner, False
     except ExceptionGroup as e:
-        if e.split(StallError)[1] or p.failed_in_a_row <= p.B:
+        if e.split(StallError)[1] or p.health.failed_in_a_row <= p.state.B:
             raise
         return learner, False
     return learner, True
@@ -78,19 +78,19 @@ def test_whenever_it_is_killed_every_prompt_ends_once_and_staleness_is_bounded(t
 def test_a_slot_that_is_lost_stops_the_run_after_the_step_and_is_named(tmp_path):
     """The books say that one group more is buffered than replay holds."""
     p = pipeline(tmp_path, S=2, B=2, max_steps=5)
-    add = p.replay.add
-    p.replay.add = lambda place, item: None if item.meta.key.prompt == 3 else add(place, item)
+    add = p.state.replay.add
+    p.state.replay.add = lambda place, item: None if item.meta.key.prompt == 3 else add(place, item)
     assert "buffered: 4 in the books, 3 in fact" in what_stops(p, ConservationError)
 
 
 def test_a_prompt_that_is_lost_from_the_ledger_stops_the_run_and_is_named(tmp_path):
     p = pipeline(tmp_path, S=2, B=2, max_steps=5)
-    take = p.replay.take
+    take = p.state.replay.take
 
     def lose_one(n):
         taken = take(n)
-        p.ledger._open.add(GroupKey(0, 99))
+        p.state.ledger._open.add(GroupKey(0, 99))
         return taken
 
-    p.replay.take = lose_one
+    p.state.replay.take = lose_one
     assert "lost: 0/99/0" in what_stops(p, ConservationError)

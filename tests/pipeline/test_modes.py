@@ -32,14 +32,14 @@ def watched(tmp_path, mode: str, S: int | None = None):
     learner = Watched(rollout, 1.0)
     p = pipeline(tmp_path, mode=mode, S=S, B=4, max_steps=8, rollout=rollout, learner=learner)
     most = 0
-    notify = p.signal.notify
+    notify = p.state.signal.notify
 
     def look() -> None:
         nonlocal most
-        most = max(most, p.budget.rolling)
+        most = max(most, p.state.budget.rolling)
         notify()
 
-    p.signal.notify = look
+    p.state.signal.notify = look
     run(p.run())
     return learner.live, most, p.publisher.live_at_push
 

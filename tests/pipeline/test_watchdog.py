@@ -88,4 +88,4 @@ def test_failures_between_groups_that_end_well_stop_nothing(tmp_path):
     fates = itertools.cycle(["?env_error", "?env_error", ""])
     p = pipeline(tmp_path, mode="sync", B=2, reissues=0, max_steps=5, rollout=FakeRollout(latency=lambda r: 1.0, fate=lambda r: next(fates)))
     run(p.run())
-    assert p.version == 5 and p.budget.states["failed"] >= 18
+    assert p.version == 5 and p.state.budget.states["failed"] >= 18

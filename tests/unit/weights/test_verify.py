@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from openrlhf_tir.deadlines import Deadline
-from openrlhf_tir.errors import ConfigError, EngineGone, WeightsUnverified
+from openrlhf_tir.errors import ConfigError, Diverged, EngineGone, WeightsUnverified
 from openrlhf_tir.types import Completion
 from openrlhf_tir.weights.digest import digest_file, tensors_digest
 from openrlhf_tir.weights.publisher import WeightPublisher, push_directory
@@ -169,11 +169,19 @@ async def test_a_push_reports_its_digest_and_keeps_only_the_last_file(tmp_path):
     assert not (tmp_path / "push").exists()
 
 
-async def test_unchanged_weights_are_not_a_new_version(tmp_path):
+async def test_unchanged_weights_are_an_error_only_after_an_update_that_must_have_changed_something(tmp_path):
     p = publisher([FakeEngine()], tmp_path)
     await publish(p, 1)
     with pytest.raises(WeightsUnverified, match="did not step"):
-        await p.publish(2)
+        await p.publish(2, must_differ=True)
+    p.learner.publish = equal_weights
+    assert (await p.publish(2)).digest == (await p.publish(3)).digest
+
+
+async def equal_weights(path: Path) -> str:
+    """A learner whose updates change nothing: the learning rate is 0."""
+    path.write_bytes(b"weights")
+    return "digest of update 1"
 
 
 async def test_one_engine_that_refuses_does_not_keep_the_push_from_the_others(tmp_path):
@@ -252,7 +260,8 @@ async def test_a_newcomer_that_samples_from_other_weights_is_refused(tmp_path):
         await p.join(FakeEngine(lags=1))
 
 
-async def test_nobody_joins_while_the_learner_is_ahead_of_the_last_push(tmp_path):
+async def test_a_newcomer_waits_for_the_step_and_for_no_drain(tmp_path):
+    """It joins between the step and the push with the weights that the push will bring to the others; those are written once."""
     p = publisher([FakeEngine()], tmp_path)
     await publish(p, 1)
     newcomer = FakeEngine()
@@ -261,9 +270,20 @@ async def test_nobody_joins_while_the_learner_is_ahead_of_the_last_push(tmp_path
         await asyncio.sleep(0)
         p.learner.updates = 2
         assert newcomer.version == 0
-        await p.publish(2)
     await joining
-    assert newcomer.version == 2
+    assert newcomer.version == 2 and p.engines[0].version == 1
+    p.engines.append(newcomer)
+    await p.publish(2)
+    assert [e.version for e in p.engines] == [2, 2]
+    assert [f.name for f in p.directory.iterdir()] == ["v2.safetensors"]
+
+
+async def test_a_learner_whose_own_scores_are_not_finite_is_named_and_not_the_engine(tmp_path):
+    p = publisher([FakeEngine()], tmp_path)
+    p.learner.updates = float("nan")
+    with pytest.raises(Diverged, match="the weights are broken"):
+        await p.publish(1)
+    assert p.engines[0].verdicts == []
 
 
 # --- calibration

@@ -1,0 +1,231 @@
+"""RunState: everything that a run holds, and the only one that moves it. No awaits: between two of its calls the state is consistent.
+
+    issue ----> ROLLING --settle--> BUFFERED --take--> TRAINING (the batch in hand) --trained--> TRAINED
+                   |                   |                   |
+                   +-------------------+-------------------+--> FILTERED, FAILED, REQUEUED
+
+A group's slot (budget), its line (ledger), its flight and its place (rolling, replay or the batch in hand) change in one call, so a
+checkpoint may cut between any two. `check` compares all four.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ..config import Config
+from ..errors import PipelineError
+from ..ports import Prompts
+from ..replay.buffer import ReplayBuffer
+from ..replay.ledger import Ledger
+from ..types import BatchItem, GroupKey, GroupMeta, GroupState, StepReport, Task
+from .budget import Budget, gate_open
+from .depth import depth_for
+from .signal import Signal
+from .source import Flight, Source
+
+EndListener = Callable[[GroupState, GroupMeta | None, str | None], None]
+"""Told of every rolled group: where it went, what is known of it, and the fault's or requeue's reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """What a checkpoint takes: facts for its JSON, and the accepted groups whose payloads go along."""
+
+    version: int
+    facts: dict[str, Any]
+    accepted: list[tuple[Flight, BatchItem]]
+
+
+class RunState:
+    def __init__(self, cfg: Config, prompts: Prompts, ledger: Ledger, on_end: EndListener = lambda *_: None) -> None:
+        self.B, self.S, self.max_steps, self.max_reissues = cfg.rollout.batch_size, cfg.pipeline.S, cfg.train.max_steps, cfg.train.max_reissues
+        self.world_size = cfg.actor.world_size
+        self.ledger, self.on_end = ledger, on_end
+        self.signal = Signal()
+        self.depth = depth_for(cfg)
+        self.budget = Budget(batch_groups=self.B, max_staleness=self.S, depth=self.depth, signal=self.signal)
+        self.source = Source(prompts, ledger)
+        self.replay = ReplayBuffer()
+        self.flights: dict[int, Flight] = {}
+        """All groups that are issued and have not ended, by dispatch number: those rolling, in replay and in hand."""
+        self.rolling: dict[int, Flight] = {}
+        self.in_hand: list[tuple[Flight, BatchItem]] = []
+        """The batch that was taken from replay, until the learner's step on it has ended."""
+        self.stepping = False
+        """The learner is in the middle of a step: its weights are of no version, so there is nothing to save."""
+        self.moved = False
+        """An update since the last push must have changed the weights."""
+        self.version, self.pushed = 0, 0
+        """Updates behind the learner's weights, and behind those of the engines."""
+        self.requeued: Counter[str] = Counter()
+        """Reason -> attempts that ended so."""
+        self._tell_the_end_is_near()
+
+    # --- a group's way
+
+    def issue(self, now: float) -> tuple[Flight, Task]:
+        """The next prompt, which rolls from now on; only when the source is ready. `now` in the event loop's seconds."""
+        flight, task = self.source.issue(self.pushed, now)
+        self.flights[flight.dispatch] = self.rolling[flight.dispatch] = flight
+        self.budget.enter()
+        return flight, task
+
+    def measured(self, flight: Flight, meta: GroupMeta, now: float, engines: Mapping[str, float]) -> None:
+        """A group was judged: what the depth controller learns from it. Before `settle`."""
+        self.depth.finished(meta.verdict.keep, now - flight.started_at, len(self.rolling) - 1, engines)
+
+    def settle(self, flight: Flight, meta: GroupMeta | None, payload: Any, failed: str | None) -> GroupState:
+        """A rolled group's one transition: buffered, filtered, requeued, or failed for good. `failed` names the fault, if there was one."""
+        if failed is None and meta.verdict.keep:
+            del self.rolling[flight.dispatch]
+            self.replay.add(flight.place, BatchItem(meta, payload))
+            self.budget.move(GroupState.ROLLING, GroupState.BUFFERED)
+            end = GroupState.BUFFERED
+        elif failed is None:
+            end = self._end(flight, GroupState.FILTERED, reason=meta.verdict.reason)
+        elif flight.reissues < self.max_reissues:
+            end = self._requeue(flight, failed, counts=True)
+        else:
+            end = self._end(flight, GroupState.FAILED, reason=failed)
+        self.on_end(end, meta, failed)
+        return end
+
+    def requeue(self, dispatches: Iterable[int], reason: str) -> None:
+        """Groups that roll or are buffered give up their slots; their prompts keep their places in line, at no cost in reissues."""
+        for dispatch in dispatches:
+            self._requeue(self.flights[dispatch], reason, counts=False)
+            self.on_end(GroupState.REQUEUED, None, reason)
+
+    def take(self) -> list[BatchItem]:
+        """The B oldest dispatched of replay, or as many as there are, are the batch in hand. Raises PipelineError when one is beyond S."""
+        taken = self.replay.take(min(self.B, len(self.replay)))
+        self.in_hand = [(self.flights[dispatch], item) for dispatch, item in taken]
+        self.budget.move(GroupState.BUFFERED, GroupState.TRAINING, len(taken))
+        for _, item in taken:
+            if self.version - item.meta.oldest_version > self.S:
+                raise PipelineError(
+                    f"Group {item.meta.key} has tokens of version {item.meta.oldest_version} at version {self.version}: beyond S = {self.S}. A bug in the gate."
+                )
+        return [item for _, item in taken]
+
+    def begin_step(self) -> None:
+        """The learner trains the batch in hand; it belongs to no checkpoint from here on."""
+        self.stepping = True
+
+    def trained(self, report: StepReport) -> None:
+        """The step on the batch in hand has ended; the learner's weights are a new version now, the engines' not yet."""
+        for flight in self._batch_ended(GroupState.TRAINED):
+            self.ledger.ended(GroupState.TRAINED, flight.key, step=self.version)
+        self.version = report.version
+        self.moved = self.moved or report.must_change_weights
+        self.budget.unpushed = self.version - self.pushed
+        self._tell_the_end_is_near()
+
+    def not_trained(self, reason: str) -> None:
+        """The step on the batch in hand changed nothing: its groups fail for good, the version stays. (Issued again they would do the same.)"""
+        for flight in self._batch_ended(GroupState.FAILED):
+            self.ledger.ended(GroupState.FAILED, flight.key, reason=reason)
+            self.on_end(GroupState.FAILED, None, reason)
+
+    def _batch_ended(self, end: GroupState) -> list[Flight]:
+        flights, self.in_hand, self.stepping = [flight for flight, _ in self.in_hand], [], False
+        for flight in flights:
+            del self.flights[flight.dispatch]
+        self.budget.move(GroupState.TRAINING, end, len(flights))
+        return flights
+
+    def push_done(self) -> None:
+        """The engines have the learner's weights."""
+        self.pushed, self.moved = self.version, False
+        self.budget.unpushed = 0
+        self.budget.resume()
+
+    def _end(self, flight: Flight, end: GroupState, reason: str) -> GroupState:
+        self._leave(flight, end)
+        self.ledger.ended(end, flight.key, reason=reason)
+        return end
+
+    def _requeue(self, flight: Flight, reason: str, *, counts: bool) -> GroupState:
+        self._leave(flight, GroupState.REQUEUED)
+        self.source.requeue(flight, reason, counts=counts)
+        self.requeued[reason] += 1
+        return GroupState.REQUEUED
+
+    def _leave(self, flight: Flight, end: GroupState) -> None:
+        """Out of the place where it is, and its slot with it."""
+        del self.flights[flight.dispatch]
+        if self.rolling.pop(flight.dispatch, None):
+            self.budget.move(GroupState.ROLLING, end)
+        else:
+            self.replay.remove(flight.dispatch)
+            self.budget.move(GroupState.BUFFERED, end)
+
+    # --- what may happen next
+
+    def may_issue(self) -> bool:
+        return self.budget.admits() and self.source.ready
+
+    def gate_open(self) -> bool:
+        """Whether the next step leaves every remaining group trainable within S (budget.py)."""
+        buffered = [self.flights[d].version + self.S for d in self.replay.dispatches()]
+        rolling = [f.version + self.S for f in self.rolling.values()]
+        return gate_open(self.version, self.B, buffered, rolling, self.depth.possible)
+
+    def batch_ready(self) -> bool:
+        return len(self.replay) >= self.B or self.exhausted
+
+    @property
+    def exhausted(self) -> bool:
+        """No prompt left to issue, and none rolling that could fail and come back."""
+        return not self.source.ready and not self.rolling
+
+    def _tell_the_end_is_near(self) -> None:
+        self.budget.still_needed = (self.max_steps - self.version) * self.B
+
+    # --- law and order
+
+    def check(self) -> None:
+        """The law of conservation. Raises ConservationError with what does not add up."""
+        self.budget.check(rolling=len(self.rolling), buffered=len(self.replay), training=len(self.in_hand))
+        self.ledger.check_open(f.key for f in self.flights.values())
+
+    @property
+    def progress(self) -> tuple[int, int]:
+        """What a checkpoint taken now would hold: (updates, attempts that ended)."""
+        return self.version, self.ledger.ends
+
+    def cut(self) -> Cut:
+        """The state as a checkpoint keeps it. What is buffered or in hand will be buffered; what rolls will be issued again.
+
+        Raises PipelineError in the middle of a step, ConservationError when a group is missing.
+        """
+        if self.stepping:
+            raise PipelineError(f"The learner is in the middle of the step on version {self.version}, of which there is nothing to save. A bug in the loop.")
+        self.check()
+        facts = {
+            "version": self.version,
+            "max_staleness": self.S,
+            "batch_size": self.B,
+            "world_size": self.world_size,
+            "ledger_lines": self.ledger.lines,
+            "source": self.source.state(),
+            "rolling": [asdict(f) for f in self.rolling.values()],
+        }
+        return Cut(self.version, facts, self.in_hand + [(self.flights[dispatch], item) for dispatch, item in self.replay.items()])
+
+    def restore(self, facts: dict[str, Any], version: int, accepted: list[tuple[Flight, BatchItem]]) -> None:
+        """The inverse of `cut`, in a new state. Events after the cut never happened; what rolled is queued again as a new attempt."""
+        self.version = version
+        self.source.restore(facts["source"])
+        rolled = [Flight(**{**f, "key": GroupKey(*f["key"])}) for f in facts["rolling"]]
+        self.ledger.rolled_back(facts["ledger_lines"], [f.key for f in rolled] + [f.key for f, _ in accepted])
+        for flight in rolled:
+            self.source.requeue(flight, "resume", counts=False)
+        for flight, item in accepted:
+            self.flights[flight.dispatch] = flight
+            self.replay.add(flight.place, item)
+            self.budget.enter(GroupState.BUFFERED)
+        self._tell_the_end_is_near()

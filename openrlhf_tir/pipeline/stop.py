@@ -1,0 +1,71 @@
+"""Stop: a run that is asked to end does so in good order. A signal or the job's time limit asks; the loop answers.
+
+    ask ---> nothing more is dispatched ---> the running step ends, or the grace does ---> checkpoint at the boundary ---> Stopped
+
+A push, an evaluation and a drain are given up: a resume begins with a push. Only a step and the copy of the learner's state are waited
+for, because in their middle there is nothing to save.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from ..errors import TirError
+from .resume import Saver
+from .state import RunState
+
+
+class StopRequest:
+    """One per process, made before anything is started. `asked` is the reason, for a person; None: go on."""
+
+    def __init__(self, grace_s: float) -> None:
+        self.grace_s = grace_s
+        self.asked: str | None = None
+        self._event = asyncio.Event()
+        self._asked_at = 0.0
+
+    def ask(self, why: str) -> None:
+        """The first reason counts. Belongs to the event loop's thread."""
+        if self.asked is None:
+            self.asked, self._asked_at = why, asyncio.get_running_loop().time()
+            self._event.set()
+
+    @property
+    def deadline(self) -> float:
+        """In the event loop's seconds; only when asked."""
+        return self._asked_at + self.grace_s
+
+    async def or_done(self, task: asyncio.Task) -> bool:
+        """Wait for the request or the task's end. Whether the task has still to be stopped."""
+        asked = asyncio.create_task(self._event.wait(), name="stop request")
+        try:
+            await asyncio.wait({asked, task}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            asked.cancel()
+        return not task.done()
+
+
+async def wind_down(training: asyncio.Task, state: RunState, saver: Saver, stop: StopRequest) -> str:
+    """Stop `training` at the next boundary and save there, within the grace. Says what can be resumed from."""
+    started = time.monotonic()
+    try:
+        async with asyncio.timeout_at(stop.deadline):
+            await state.signal.until(lambda: training.done() or not (state.stepping or saver.copying))
+            await _cancelled(training)
+            if not saver.ready:
+                return "It had not begun to train: nothing is to be saved."
+            await saver.finish()
+    except TimeoutError:
+        what = "The running step" if state.stepping else "The checkpoint"
+        return f"{what} did not end within train.stop_grace_s = {stop.grace_s:g} s and is given up. {saver.last_committed()}"
+    except (TirError, OSError) as e:
+        return f"No checkpoint could be written ({type(e).__name__}: {e}). {saver.last_committed()}"
+    finally:
+        await _cancelled(training)
+    return f"{saver.last_committed()} It took {time.monotonic() - started:.1f} s."
+
+
+async def _cancelled(task: asyncio.Task) -> None:
+    task.cancel()
+    await asyncio.wait({task})
