@@ -298,6 +298,9 @@ class Train(Section):
     save_before_s: float | None = Field(
         None, gt=0, description="time limit of the job, in seconds from its start: stop in good order train.stop_grace_s before it; unset: none"
     )
+    max_backoff_s: float = Field(
+        60.0, gt=0, description="the longest pause before something that failed is tried again (a group, the controller); pauses begin at 1 s and double"
+    )
 
 
 class Pipeline(Section):

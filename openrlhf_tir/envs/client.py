@@ -18,12 +18,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 import uuid
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Self, TypeVar
 
+from ..backoff import backoff_s, jittered
 from ..config import Env
 from ..errors import EnvError, EnvFull, EnvTimeout
 from ..protocol import TRAINABLE_OUTCOMES, EnvSchema, Health, StepReply, StepRequest
@@ -161,7 +161,7 @@ class EnvClient:
                 if failures > self.max_retries:
                     raise EnvError(f"{server.url} failed {failures} times, the last time with: {e.fact}. Is the server alive?") from None
                 # Jitter, so that a fleet that failed together does not come back together.
-                await asyncio.sleep(min(MAX_PAUSE_S, self.backoff_s * 2 ** (failures - 1)) * random.uniform(0.5, 1.5))
+                await asyncio.sleep(jittered(backoff_s(failures - 1, first_s=self.backoff_s, cap_s=MAX_PAUSE_S)))
                 left -= clock() - sent
                 if left <= 0:
                     raise EnvTimeout(f"{server.url} gave no answer within {timeout_s:g} s; the last fault: {e.fact}. Is the server alive?") from None

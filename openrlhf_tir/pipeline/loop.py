@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
+from ..backoff import backoff_s
 from ..config import Config
 from ..errors import InfraError, Stopped
 from ..learner.balance import assign_ranks
@@ -34,10 +35,6 @@ from .state import RunState
 from .stop import StopRequest, wind_down
 from .surplus import abandon, drop_surplus
 from .watchdog import Watchdog
-
-BACKOFF_S, MAX_BACKOFF_S = 1.0, 60.0
-"""Pause before a failed group is issued again, doubled each time up to the second: with train.max_reissues = 5 an outage of half a minute costs no
-prompt, and with 15 nobody sleeps for hours."""
 
 
 class Pipeline:
@@ -119,7 +116,7 @@ class Pipeline:
             self.watchdog.beat()
             self.state.measured(flight, meta, asyncio.get_running_loop().time(), self.rollout.engine_stats())
         else:  # what is down needs time to come back; the slot is held meanwhile
-            await asyncio.sleep(min(MAX_BACKOFF_S, BACKOFF_S * 2**flight.reissues))
+            await asyncio.sleep(backoff_s(flight.reissues, cap_s=self.cfg.train.max_backoff_s))
         del self.rolls[flight.dispatch]
         end = self.state.settle(flight, meta, payload, failed)
         self.health.settled(end, meta, payload, failed, tries=flight.reissues + 1)

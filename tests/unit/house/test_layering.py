@@ -10,7 +10,7 @@ import pytest
 REPO = Path(__file__).resolve().parents[3]
 
 LAYERS = [
-    {"types", "protocol", "errors", "http_guard", "machine", "config"},
+    {"types", "protocol", "errors", "http_guard", "machine", "config", "backoff"},
     {"ports", "background", "deadlines"},
     {"algorithms", "rewards", "filters"},
     {"engines", "envs", "data", "replay", "weights", "learner", "logs"},
@@ -35,6 +35,7 @@ OWNERS = {
 TORCH_FREE = {
     "actors",
     "background",
+    "backoff",
     "cli",
     "commands",
     "config",
