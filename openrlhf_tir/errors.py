@@ -6,6 +6,7 @@
     |- DataError              a row or column of the data is unusable; names file and line
     |- InfraError             a machine, server or process failed; never the model's fault, never a reward
     |  |- EnvError            an environment server failed for good (after retries)
+    |  |  |- EnvLost          no server is up, or the one that held the session is down or has forgotten it: all its sessions are hit
     |  |- EnvTimeout          the server or the network missed its deadline
     |  |- EnvFull             the environment had no room for `env.capacity_timeout_s`
     |  |- ClusterFull         the cluster has no resources free for an actor or a rank now
@@ -55,6 +56,10 @@ class InfraError(TirError):
 
 class EnvError(InfraError):
     reason = "env_error"
+
+
+class EnvLost(EnvError):
+    reason = "env_lost"
 
 
 class EnvTimeout(InfraError):

@@ -97,13 +97,17 @@ class Codec(Protocol):
 class EnvSession(Protocol):
     """One trajectory's conversation with its environment; entered before `reset`, left when the trajectory ends. envs/session.py."""
 
+    @property
+    def server(self) -> str | None:
+        """The process that holds it, between `reset` and the end: what goes down with it hits all its sessions. None: nothing that can."""
+
     async def __aenter__(self) -> Self: ...
     async def __aexit__(self, *exc: object) -> None: ...
     async def reset(self) -> str:
         """The first observation. Raises EnvError, EnvTimeout or EnvFull."""
 
     async def step(self, action: str, *, step_id: int) -> StepReply:
-        """Only trainable outcomes come back; EnvError and EnvTimeout are raised."""
+        """Only trainable outcomes come back; EnvError, EnvLost (the server is gone, with all its sessions) and EnvTimeout are raised."""
 
 
 class Rollout(Protocol):

@@ -46,6 +46,8 @@ def script_of(w: Workload, scale: float) -> Callable[[str], Written]:
 class SleepingEnvs:
     """Environments in this process: a call sleeps as long as its action says, at most `capacity` at once."""
 
+    server = None
+
     def __init__(self, capacity: int) -> None:
         self.room = asyncio.Semaphore(capacity)
 

@@ -9,7 +9,9 @@ One client per rollout actor, for its whole life. What happens to a call:
     no server is up             waits, a session for `outage_timeout_s`, a step until its deadline     (urls, breaker)
     no room                     waits for a credit, 429 and outcome capacity included, `capacity_timeout_s` in all; the
                                 deadline does not run meanwhile; then EnvFull                          (credits)
-    broken connection, 5xx      sent again with the same ids (the server runs an id once), `max_retries` times, backing off
+    broken connection, 5xx      sent again with the same ids (the server runs an id once), `max_retries` times, backing off; then
+                                EnvLost (no connection), EnvError (5xx)
+    the session's server        down until the deadline, or restarted (404): EnvLost
     outcome timeout, deadline   EnvTimeout
     everything else             EnvError with URL and fact: env_error, lost session, a body that is not the protocol's
 """
@@ -25,9 +27,9 @@ from typing import Any, Self, TypeVar
 
 from ..backoff import backoff_s, jittered
 from ..config import Env
-from ..errors import EnvError, EnvFull, EnvTimeout
+from ..errors import EnvError, EnvFull, EnvLost, EnvTimeout
 from ..protocol import TRAINABLE_OUTCOMES, EnvSchema, Health, StepReply, StepRequest
-from .http import CONNECT_TIMEOUT_S, Broken, EnvHttp, EnvNonsense, Full
+from .http import CONNECT_TIMEOUT_S, Broken, EnvHttp, EnvNonsense, Full, Unreachable
 from .session import Session
 from .step_batches import StepBatches
 from .urls import EnvServer, EnvUrls
@@ -159,12 +161,14 @@ class EnvClient:
             except Broken as e:
                 failures += 1
                 if failures > self.max_retries:
-                    raise EnvError(f"{server.url} failed {failures} times, the last time with: {e.fact}. Is the server alive?") from None
+                    kind = EnvLost if isinstance(e, Unreachable) else EnvError
+                    raise kind(f"{server.url} failed {failures} times, the last time with: {e.fact}. Is the server alive?") from None
                 # Jitter, so that a fleet that failed together does not come back together.
                 await asyncio.sleep(jittered(backoff_s(failures - 1, first_s=self.backoff_s, cap_s=MAX_PAUSE_S)))
                 left -= clock() - sent
                 if left <= 0:
-                    raise EnvTimeout(f"{server.url} gave no answer within {timeout_s:g} s; the last fault: {e.fact}. Is the server alive?") from None
+                    kind = EnvLost if isinstance(e, Unreachable) else EnvTimeout
+                    raise kind(f"{server.url} gave no answer within {timeout_s:g} s; the last fault: {e.fact}. Is the server alive?") from None
                 self.outcomes[server.env, "retry"] += 1
 
     async def _attempt(self, server: EnvServer, send: Callable[[EnvServer, float], Awaitable[T]], left: float) -> T:

@@ -1,8 +1,10 @@
 """EnvHttp: one HTTP exchange with an environment server. What comes back is valid, or says whether it may be sent again.
 
     429, outcome capacity              Full           the server has no room; no failure
-    broken connection, 5xx             Broken         the same request may be sent again
+    broken connection                  Unreachable    the same request may be sent again; a Broken
+    5xx                                Broken         the same request may be sent again
     nothing within the deadline        EnvTimeout
+    404 at /step                       EnvLost        the server has forgotten the session
     anything else                      EnvError       a refusal, or a reply that is not the protocol's (`EnvNonsense`)
 
 Replies are read up to MAX_REPLY_BYTES and never decompressed, so that no server can fill the actor's memory.
@@ -19,7 +21,7 @@ from typing import TypeVar
 import aiohttp
 from pydantic import BaseModel, ValidationError
 
-from ..errors import EnvError, EnvTimeout
+from ..errors import EnvError, EnvLost, EnvTimeout
 from ..protocol import StepReply, StepRequest
 from .refusals import seconds
 
@@ -44,6 +46,10 @@ class Broken(Exception):
     def __init__(self, fact: str, after_s: float | None = None) -> None:
         super().__init__(fact)
         self.fact, self.after_s = fact, after_s
+
+
+class Unreachable(Broken):
+    """The connection broke, not one call on it: whoever else has a session there is hit as well."""
 
 
 class EnvNonsense(EnvError):
@@ -117,9 +123,9 @@ class EnvHttp:
         except aiohttp.InvalidURL:
             raise EnvError(f"{url!r} is not a URL. Write http://host:port.") from None
         except aiohttp.ConnectionTimeoutError as e:
-            raise Broken(f"no connection within {CONNECT_TIMEOUT_S:g} s") from e
+            raise Unreachable(f"no connection within {CONNECT_TIMEOUT_S:g} s") from e
         except aiohttp.ClientError as e:
-            raise Broken(f"{type(e).__name__}: {e}") from e
+            raise Unreachable(f"{type(e).__name__}: {e}") from e
         except TimeoutError:
             raise EnvTimeout(f"{url} did not answer within {timeout_s:.3g} s. Add env workers, or raise env.step_timeout_s.") from None
 
@@ -134,6 +140,8 @@ async def _refusal(response: aiohttp.ClientResponse, url: str) -> Exception:
         return Broken(f"HTTP {response.status}: {said}", None if retry_after is None else seconds(retry_after))
     if response.status == 401:
         return EnvError(f"{url} refused the bearer token (401). Set the variable that env.token_env names to the server's token.")
+    if response.status == 404 and url.endswith("/step"):
+        return EnvLost(f"{url} does not know the session any more (HTTP 404): {said}. Was the server restarted?")
     return EnvError(f"{url} answered HTTP {response.status}: {said}")
 
 

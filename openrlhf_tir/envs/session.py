@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Self
 
-from ..errors import EnvError, EnvTimeout, InfraError
+from ..errors import EnvError, EnvLost, EnvTimeout, InfraError
 from ..protocol import TRAINABLE_OUTCOMES, ResetReply, ResetRequest, StepReply, StepRequest
 from .hedge import hedged
 from .http import Broken, Full
@@ -100,7 +100,7 @@ class Session:
             try:
                 await c.urls.up(server, c.step_timeout_s)
             except TimeoutError:
-                raise EnvTimeout(f"{server.url}, which holds the session, has been down for {c.step_timeout_s:g} s ({server.breaker.fact}).") from None
+                raise EnvLost(f"{server.url}, which holds the session, has been down for {c.step_timeout_s:g} s ({server.breaker.fact}).") from None
             return server
 
         async def send(server: EnvServer, left: float) -> StepReply:

@@ -16,7 +16,7 @@ import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ..errors import EnvError, unknown
+from ..errors import EnvError, EnvLost, unknown
 from .breaker import Breaker
 from .credits import Credits
 from .refusals import Refusals
@@ -86,7 +86,7 @@ class EnvUrls:
     async def choose(self, env: str, outage_s: float, room_s: float, avoid: Sequence[EnvServer] = ()) -> EnvServer:
         """The listed server with the fewest sessions that is up and takes new ones; one of `avoid` only when there is no other.
 
-        Raises EnvError when none was up for `outage_s`, TimeoutError when those that are up took no session for `room_s`.
+        Raises EnvLost when none was up for `outage_s`, TimeoutError when those that are up took no session for `room_s`.
         """
         clock = asyncio.get_running_loop().time
         start = clock()
@@ -103,7 +103,7 @@ class EnvUrls:
             except TimeoutError:
                 if not up and clock() >= start + outage_s:
                     facts = "; ".join(f"{s.url}: {s.breaker.fact}" for s in listed) or "no URL is left"
-                    raise EnvError(
+                    raise EnvLost(
                         f"Every server of env {env!r} has been down for {outage_s:g} s ({facts}). Start one, or give another URL (`openrlhf-tir control`)."
                     ) from None
             if clock() >= start + room_s and up:

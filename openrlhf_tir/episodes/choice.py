@@ -1,4 +1,4 @@
-"""Selection: which trajectories of a group are used, when more were dispatched than are wanted.
+"""Selection: which trajectories of a group are used, when more were dispatched than are wanted, or a fault has ended some.
 
 The n earliest *dispatched* valid ones, never the first finished: short answers finish first, so taking those would train on short ones.
 
@@ -8,19 +8,40 @@ The n earliest *dispatched* valid ones, never the first finished: short answers 
 
 An infrastructure fault frees its place for the next index; a trajectory that is given up for being slow (deadline, straggler) keeps its
 place empty, because filling it with a faster one is choosing by length. So nothing about a trajectory's length decides whether it is used,
-as far as faults do not depend on it (those that do, such as a tool's time-outs in long answers, no choice among the rest can undo).
+as far as faults do not depend on it. Which do:
+
+    a fault of one trajectory    a session that could not be opened, a reply that cannot be read, one sandbox, a tokens/text mismatch:
+                                 it costs that trajectory. One before the first token is independent of length; one per call hits the
+                                 trajectory with more calls more often, which no choice among the others can undo.
+    a fault of what they share   the engine died or its weights were refused; the server that held their sessions went down. It ends
+                                 whatever is *unfinished* at that moment, so the survivors are exactly the short ones: the law of those
+                                 is L given L <= t, whatever the cause. It costs all who shared it, the finished ones too (`voided`):
+                                 then sharing, which was settled at dispatch, decides, and not length.
+    a limit                      group_deadline_s, straggler_s: no fault. It cuts the law of lengths at the same place in every group,
+                                 like max_new_tokens; to issue such a group again would repeat it, and keep the draws that are short.
+
+Why the group is issued again as a whole, instead of keeping the finished and sampling the rest anew: given a fault at t, n new samples have
+the law without the fault. Finished ones that are kept have that of L given L <= t, and new ones beside them do not make up for it, because
+they may be short again: P(L <= t) * law(L | L <= t) + P(L > t) * law(L). What a re-issue cannot undo is that an attempt which ended *before*
+the fault is kept: at a rate of r faults per second the mean moves by -r * Cov(longest of the group, mean of the group), to first order,
+against -r * Var(L) when the finished are kept (lengths in seconds); for n exponential lengths the first is H_n / n of the second, a fifth at
+n = 16. With rollout.per_request_seeds it is zero: the new attempt draws the same numbers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from ..errors import EngineError, EngineGone, EnvLost, WeightsUnverified
 from ..types import Trajectory
 
 SLOW = frozenset({"deadline", "straggler", "early_stop"})
 """Reasons of failure by which a trajectory keeps its place: it was given up, and no other may take it."""
 
+ENGINE_FAULTS = frozenset({EngineError.reason, EngineGone.reason, WeightsUnverified.reason, "aborted"})
+"""Reasons of failure that are the engine's, which all trajectories of a group share: one of them is the end of the group."""
 
 LENGTH_FACTS = ("length_used", "length_replacements", "length_first_done")
 """The meter's names in a group's stats; see `length_facts`."""
@@ -45,6 +66,44 @@ def select(ended: Sequence[Trajectory | None], n: int) -> Selection:
         members.append(trajectory)
         places -= trajectory.failed is None or trajectory.failed in SLOW
     return Selection(members, settled=True)
+
+
+def voided(ended: Sequence[Trajectory | None], order: Sequence[int], server_of: Mapping[int, str]) -> dict[int, str]:
+    """Index -> reason, of the trajectories that a shared fault costs, finished and unfinished.
+
+    ended: by index, None where it did not end.  order: the indices in the order in which they ended.
+    server_of: the environment server of each session; an index without one shares the engine only.
+
+    A fault is shared when it says so itself (of the engine: everybody; EnvLost: those with a session on that server), or by what it does:
+    of those on a server, or of the whole group, it ended everybody who was unfinished, two at least. Two faults of their own that happen
+    to be the last ones are taken for a shared one as well; that costs a re-issue, and chooses nobody by length.
+    """
+    if engine := [t.failed for t in ended if t and t.failed in ENGINE_FAULTS]:
+        return dict.fromkeys(range(len(ended)), engine[0])
+    found: dict[int, str] = {}
+    servers = {server: [i for i in order if server_of.get(i) == server] for server in sorted(set(server_of.values()))}
+    for server, there in servers.items():
+        running = any(ended[i] is None for i, s in server_of.items() if s == server)
+        reasons = [ended[i].failed for i in there]
+        if EnvLost.reason in reasons or (not running and _ended_all_at_once(reasons)):
+            found |= dict.fromkeys((i for i, s in server_of.items() if s == server), _cause(reasons))
+    reasons = [ended[i].failed for i in order]
+    if None not in ended and _ended_all_at_once(reasons):
+        found = dict.fromkeys(range(len(ended)), _cause(reasons))
+    return found
+
+
+def _ended_all_at_once(reasons: Sequence[str | None]) -> bool:
+    """Whether at least the last two to end failed, but not all did: whoever was unfinished at the first of these faults."""
+    tail = 0
+    while tail < len(reasons) and reasons[-1 - tail] is not None and reasons[-1 - tail] not in SLOW:
+        tail += 1
+    return 2 <= tail < len(reasons)
+
+
+def _cause(reasons: Sequence[str | None]) -> str:
+    """EnvLost, which says most, or else the commonest fault."""
+    return EnvLost.reason if EnvLost.reason in reasons else Counter(r for r in reasons if r and r not in SLOW).most_common(1)[0][0]
 
 
 def hopeless(ended: Sequence[Trajectory | None], n: int, min_valid: int, accuracy_range: tuple[float, float]) -> bool:

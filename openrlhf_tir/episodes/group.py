@@ -2,9 +2,10 @@
 
     dispatch n + oversample episodes, in order ──> as each ends: selection settled? hopeless? time over? ──> close ──> rewards, verdict
 
-An infrastructure fault fails a trajectory, never the group: statistics and rewards are over the valid ones. A group with fewer
-than `min_valid` of them is failed as a whole. Nothing here retries; the pipeline issues a failed group again.
-Which trajectories are used, and why never the first finished, is in selection.py.
+An infrastructure fault of one trajectory fails that one: statistics and rewards are over the valid ones. A fault of what they share (the
+engine, the server of their sessions) fails all that shared it, the finished ones too, or their short answers would be what is left. A group
+with fewer than `min_valid` valid ones is failed as a whole. Nothing here retries; the pipeline issues a failed group again.
+Which trajectories are used, why never the first finished, and which faults are shared is in choice.py.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from ..errors import InfraError
 from ..ports import Codec, Engine, EnvSession
 from ..types import KEEP, Group, GroupKey, GroupMeta, RewardParts, Task, Trajectory, Verdict
 from .agents import Agents
-from .choice import hopeless, length_facts, select
+from .choice import ENGINE_FAULTS, hopeless, length_facts, select, voided
 from .drift import refuse_drift
 from .episode import Limits, run_episode
 from .group_meta import describe, failed_as
@@ -66,6 +67,8 @@ class _Running:
     ended: list[Trajectory | None]
     finished: list[Trajectory]
     """In order of time."""
+    servers: dict[int, str]
+    """Index -> the environment server that holds, or held, its session."""
     start: float
 
 
@@ -101,10 +104,12 @@ class GroupRunner:
         n, extra = (mode.n, 0) if mode else (r.n_samples_per_prompt, r.oversample)
         prompt_ids = np.asarray(self.codec.encode_prompt(task.prompt), np.int32)
         engine = self.engine.lane(task.env, key) if isinstance(self.engine, Batcher) else self.engine
-        g = _Running(key, task, n, prompt_ids, self._limits(len(prompt_ids), mode), engine, each, mode, [None] * (n + extra), [], time.monotonic())
+        g = _Running(key, task, n, prompt_ids, self._limits(len(prompt_ids), mode), engine, each, mode, [None] * (n + extra), [], {}, time.monotonic())
         given_up = await self._collect(g)
         seconds = time.monotonic() - g.start
         late = "early_stop" if given_up else "deadline" if seconds >= r.group_deadline_s else "straggler"
+        for i, reason in voided(g.ended, [t.index for t in g.finished], g.servers).items():
+            g.ended[i] = _without_reward(g.ended[i] or Trajectory(i, prompt_ids), reason)
         if not select(g.ended, n).settled:
             g.ended = [t or Trajectory(i, prompt_ids, failed=late) for i, t in enumerate(g.ended)]
         group = Group(key, task, select(g.ended, n).members)
@@ -130,6 +135,8 @@ class GroupRunner:
                     return False
                 trajectory = g.ended[tasks[task]] = task.result()
                 g.finished.append(trajectory)
+                if trajectory.failed in ENGINE_FAULTS:
+                    return False
                 if self._is_hopeless(g):
                     return True
                 if len(g.ended) > g.n and select(g.ended, g.n).settled:
@@ -167,17 +174,21 @@ class GroupRunner:
         seed = seed_for(self.cfg.train.seed, g.key.epoch, g.key.prompt, i)  # without the attempt: issued again after a crash, it samples the same
         per_request = self.cfg.rollout.per_request_seeds
         async with self.envs.session(g.task.env, {"label": g.task.label, **g.task.meta}, seed=seed) as env:
-            traj = await run_episode(
-                g.prompt_ids,
-                index=i,
-                engine=g.engine,
-                env=env,
-                codec=self.codec,
-                protocol=make(self.cfg.env),
-                limits=g.limits,
-                request_id=f"{g.key}#{i}",
-                seed_of=lambda turn: seed_for(seed, turn) if per_request else None,
-            )
+            try:
+                traj = await run_episode(
+                    g.prompt_ids,
+                    index=i,
+                    engine=g.engine,
+                    env=env,
+                    codec=self.codec,
+                    protocol=make(self.cfg.env),
+                    limits=g.limits,
+                    request_id=f"{g.key}#{i}",
+                    seed_of=lambda turn: seed_for(seed, turn) if per_request else None,
+                )
+            finally:  # of one that is given up as well
+                if env.server is not None:
+                    g.servers[i] = env.server
         if traj.failed is None and seed_for("drift", g.key, i) < self.cfg.rollout.drift_check * 2**63:
             refuse_drift(traj, self.codec)
         return traj
@@ -187,3 +198,8 @@ class GroupRunner:
         room = min(c.max_new_tokens, self.cfg.data.max_len - prompt_tokens)
         limits = Limits(room, self.cfg.env.output_max_tokens, c.temperature, c.top_p)
         return replace(limits, temperature=mode.temperature, top_p=1.0) if mode else limits
+
+
+def _without_reward(trajectory: Trajectory, reason: str) -> Trajectory:
+    """The trajectory as one that `reason` costs, unless it failed by itself. A copy: whoever followed the group has seen it end well."""
+    return trajectory if trajectory.failed else replace(trajectory, failed=reason, reward=None)

@@ -3,8 +3,8 @@
     run_group -> n x [ engine: segment -> env: call -> engine: segment -> ... ] -> (GroupMeta, tokens by policy version)
 
 Everything between `run_group` and its result are callbacks on the clock: no coroutine per trajectory, so that millions fit into a minute.
-Routing, faults and metadata are those of cluster/pool.py: the same router; a dead actor's groups raise EngineGone; a failed call fails its
-trajectory, and a group with fewer than min_valid trajectories fails.
+Routing, faults and metadata are those of cluster/pool.py: the same router; a dead actor's groups raise EngineGone; a call that an outage
+fails costs the whole group, whose sessions share the server.
 """
 
 from __future__ import annotations
@@ -94,8 +94,8 @@ class _Trajectory:
 class SimulatedRollout:
     """Implements pipeline.ports.Rollout. `accepts(key)` is the filters' verdict on a group that is done."""
 
-    def __init__(self, workload: Workload, clock: Clock, accepts: Callable[[GroupKey], bool], *, min_valid: int = 2, patience_s: float = 20.0) -> None:
-        self.workload, self.clock, self.accepts, self.min_valid = workload, clock, accepts, min_valid
+    def __init__(self, workload: Workload, clock: Clock, accepts: Callable[[GroupKey], bool], *, patience_s: float = 20.0) -> None:
+        self.workload, self.clock, self.accepts = workload, clock, accepts
         self.actors = [Actor(i, EngineModel(workload.engine, clock)) for i in range(workload.engine.count)]
         self.alive: list[Actor] = []
         self.router: Router[Actor] = Router()
@@ -125,7 +125,7 @@ class SimulatedRollout:
         if group.left:
             return
         valid = len(group.lengths)
-        failed = None if valid >= self.min_valid else "timeout"
+        failed = "timeout" if group.failures else None  # an outage is of the server that all of them share: episodes/choice.py
         meta = GroupMeta(
             key=group.key,
             verdict=KEEP if failed or self.accepts(group.key) else REJECTED,

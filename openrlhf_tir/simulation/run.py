@@ -116,7 +116,7 @@ async def _simulate(workload: Workload, cfg: Config, acceptance: Acceptance, lea
     loop = asyncio.get_running_loop()
     learner, figures = SimulatedLearner(learner_s), Figures()
     rollout = SimulatedRollout(
-        workload, loop, lambda key: workload.accepted(key, acceptance.at(learner.version)), min_valid=cfg.rollout.min_valid, patience_s=cfg.env.step_timeout_s
+        workload, loop, lambda key: workload.accepted(key, acceptance.at(learner.version)), patience_s=cfg.env.step_timeout_s
     )
     figures.probe = lambda: {
         "engine_tokens": sum(a.engine.stats()["tokens"] for a in rollout.actors),

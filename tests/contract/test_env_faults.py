@@ -15,7 +15,7 @@ from openrlhf_tir.types import GroupKey, Task
 
 from .env_process import Http, env_server
 
-REASON = {"hang": "timeout", "timeout": "timeout", "full": "capacity"}
+REASON = {"hang": "timeout", "timeout": "timeout", "full": "capacity", "reset connection": "env_lost"}
 """Fault -> what its trajectories fail with; the others: env_error."""
 
 
@@ -64,7 +64,7 @@ async def test_a_fault_fails_its_trajectories_and_nobody_elses(servers, tmp_path
     bad, good = servers
     cfg = config(tmp_path, n=4)
     # A fault that answers is not to be taken for a timeout because this machine is busy.
-    async with client(cfg, bad, good, timeout_s=0.4 if fault in REASON else 5.0) as envs:
+    async with client(cfg, bad, good, timeout_s=0.4 if REASON.get(fault) in ("timeout", "capacity") else 5.0) as envs:
         groups = runner(cfg, envs, 0.0)
         healthy = asyncio.create_task(groups.run(GroupKey(0, 1), Task("p", "", "bad")))
         meta, group = await healthy
@@ -94,7 +94,7 @@ async def test_a_server_that_dies_loses_its_sessions_only_and_new_ones_wait_for_
             await asyncio.sleep(0.01)
         await set_fault(bad, "down", 1.0)
         meta, group = await before
-        assert meta.failures.keys() <= {"env_error", "timeout"} and len(group.valid) == 0
+        assert meta.failures.keys() <= {"env_lost", "timeout"} and len(group.valid) == 0
         back = asyncio.create_task(back_again(bad))
         meta, group = await groups.run(GroupKey(0, 2), Task("p", "", "bad"))
         assert meta.failed is None and len(group.valid) == 8 and trained_on_a_fault(group) == []

@@ -70,6 +70,8 @@ class UnsteadyEnvs:
     @asynccontextmanager
     async def session(self, env, task, *, seed):
         class Session:
+            server = None
+
             async def reset(self) -> str:
                 await asyncio.sleep(random.SystemRandom().uniform(0, 0.03))
                 return "\nGo: "

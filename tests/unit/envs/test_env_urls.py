@@ -8,7 +8,7 @@ import pytest
 from aiohttp import web
 
 from openrlhf_tir.envs.client import EnvClient
-from openrlhf_tir.errors import ConfigError, EnvError, EnvFull, EnvTimeout
+from openrlhf_tir.errors import ConfigError, EnvError, EnvFull, EnvLost, EnvTimeout
 
 from .scripted_env import Script, client, ok, one_step, outcome, stall, status
 
@@ -68,7 +68,7 @@ async def test_a_step_whose_server_is_down_ends_with_its_own_deadline():
         async with c.session("e", {}) as s:
             await s.reset()
             await fail_until_open(c)
-            with pytest.raises(EnvTimeout, match=r"has been down for 0\.1 s"):
+            with pytest.raises(EnvLost, match=r"has been down for 0\.1 s"):
                 await s.step("a", step_id=0)
 
 

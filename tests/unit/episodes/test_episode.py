@@ -42,6 +42,8 @@ class PlayedEngine:
 
 
 class PlayedEnv:
+    server = None
+
     def __init__(self, *outputs, first=""):
         self.outputs, self.first, self.steps = list(outputs), first, []
 
