@@ -15,8 +15,8 @@ from openrlhf_tir.types import GroupKey, Task
 
 from .env_process import Http, env_server
 
-REASON = {"hang": "timeout", "timeout": "timeout", "full": "capacity", "reset connection": "env_lost"}
-"""Fault -> what its trajectories fail with; the others: env_error."""
+REASON = {"hang": "timeout", "timeout": "timeout", "full": "capacity", "reset connection": "env_lost", "500": "env_lost"}
+"""Fault -> what its trajectories fail with (env_lost: tried so often that the server is left alone, and there is no other); the others: env_error."""
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +78,8 @@ async def test_a_fault_fails_its_trajectories_and_nobody_elses(servers, tmp_path
         finally:
             await set_fault(bad, "")
         assert broken.valid == [] and meta.rewards == [] and all(t.reward is None for t in broken.trajectories)
-        assert meta.failed == REASON.get(fault, "env_error") and meta.failures == {meta.failed: 4}
+        assert meta.failed == REASON.get(fault, "env_error") and sum(meta.failures.values()) == 4
+        assert meta.failures.keys() <= {meta.failed, "env_error"}, "a call may be given up before the server is"
         assert meta_good.failed is None and trained_on_a_fault(others) == []
 
 
