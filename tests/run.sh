@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Run the tests: run.sh            everything: unit, contract, pipeline, end to end, golden (where the vectors are)
 #                run.sh fast       without what is marked slow, four files at a time (much of it waits for servers)
+#                run.sh long       what takes minutes each and the ordinary run leaves out: says what it covers, then runs it
 #                run.sh FILTER...  pytest arguments: files, -k expressions
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -8,16 +9,22 @@ export OMP_NUM_THREADS=1 HF_HUB_OFFLINE=${HF_HUB_OFFLINE:-1}
 
 bash train_scripts/setup_env.sh
 python=${TIR_VENV:-.venv}/bin/python
-fast=("$python" -m pytest -q -m "not slow and not gpu" --dist loadfile)
+fast=("$python" -m pytest -q -m "not slow and not gpu and not long" --dist loadfile)
 case ${1:-} in
     fast) exec "${fast[@]}" -n 4 "${@:2}" ;;
+    long)
+        shift
+        echo "covers, marked long (minutes each, left out of the ordinary run):"
+        "$python" -m pytest -q --collect-only -m "long and not gpu" "$@" 2> /dev/null | grep :: || { echo "nothing matches: long $*" >&2; exit 1; }
+        exec "$python" -m pytest -v -m "long and not gpu" -o timeout=7200 --session-timeout=14400 "$@"
+        ;;
     "") ;;
     *) exec "$python" -m pytest -q "$@" ;;
 esac
 
 failed=0
 "${fast[@]}" -n 2 || failed=1
-"$python" -m pytest -q -m "slow or gpu" || failed=1
+"$python" -m pytest -q -m "(slow or gpu) and not long" || failed=1
 golden=../shared/golden
 if [[ -d $golden && -f tests/golden/__main__.py ]]; then
     mapfile -t files < <(find tests/golden -name '[a-z]*.py' ! -name 'test_*' -printf '%f\n' | sed 's/\.py$/.jsonl/' | while read -r f; do [[ -f $golden/$f ]] && echo "$golden/$f"; done | sort)
