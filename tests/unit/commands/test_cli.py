@@ -42,10 +42,12 @@ def test_nested_lists_and_booleans_are_written_as_in_openrlhf(capsys):
     }
 
 
-def test_none_unsets_an_optional_field(capsys):
-    assert main(["show-config", "--actor.eps_clip_low_high", "none", "--ds.zero_stage", "2", "--eval.steps", "-1"]) == 0
+@pytest.mark.parametrize("word", ["none", "unset"])
+def test_none_or_unset_unsets_an_optional_field_and_the_shown_recipe_says_so(capsys, word):
+    assert main(["show-config", "--actor.eps_clip_low_high", word, "--ds.zero_stage", "2", "--eval.steps", "-1"]) == 0
     table = tomllib.loads(capsys.readouterr().out)
-    assert "eps_clip_low_high" not in table["actor"]
+    assert table["actor"]["eps_clip_low_high"] == "unset"
+    assert "max_staleness" not in table["pipeline"]
     assert (table["ds"]["zero_stage"], table["eval"]["steps"]) == (2, -1)
 
 
