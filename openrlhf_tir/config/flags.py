@@ -19,7 +19,7 @@ from . import effects, openrlhf_flags, openrlhf_renamed
 from .paths import shown
 from .problems import Problems
 from .schema import Config
-from .settings import Setting, attempt, known_keys, unknown_key, walk
+from .settings import Setting, all_settings, attempt, known_keys, unknown_key
 
 SHORT = {"--seed": "train.seed", "--run-dir": "run_dir", "--resume": "train.resume"}
 
@@ -65,7 +65,7 @@ def add_config_flags(parser: argparse.ArgumentParser, recipe: str | None = None)
         metavar="NAME_OR_FILE",
         help=f"TOML file, or the name of one in the package; flags win over it [{recipe or 'none'}]",
     )
-    settings = {s.name: s for s in walk()}
+    settings = {s.name: s for s in all_settings()}
     short = {key: flag for flag, key in SHORT.items()}
     groups = {"run": run}
     for s in settings.values():
@@ -134,7 +134,7 @@ def overrides_of(args: argparse.Namespace) -> dict[str, Any]:
 def _overrides(args: argparse.Namespace, problems: Problems) -> dict[str, Any]:
     """Typed as far as text cannot say it: 'unset' or 'none' for None, integers in a Literal. Refused flags of OpenRLHF go to `problems`."""
     raw = openrlhf_flags.translate(args.compat, args.overrides, problems) | args.overrides
-    return {s.name: _typed(s, raw[s.name]) for s in walk() if s.name in raw}
+    return {s.name: _typed(s, raw[s.name]) for s in all_settings() if s.name in raw}
 
 
 UNSET = ("unset", "none", "None")

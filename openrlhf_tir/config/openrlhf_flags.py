@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from .problems import Problems
@@ -182,9 +183,10 @@ RULES: dict[str, Rule] = {
 }
 
 
-def translated() -> set[str]:
+@cache
+def translated() -> frozenset[str]:
     """Names that need `translate`: everything but those that mean the same here."""
-    return {name for name, rule in RULES.items() if not isinstance(rule, Same)}
+    return frozenset(name for name, rule in RULES.items() if not isinstance(rule, Same))
 
 
 _CORRECTION_0_11_0 = {"tis": ("token", "clip"), "icepop": ("token", "mask"), "seq-mask-tis": ("seq", "mask")}

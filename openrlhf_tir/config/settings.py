@@ -15,6 +15,7 @@ import json
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
@@ -53,8 +54,14 @@ def walk(model: type[BaseModel] = Config, prefix: str = "") -> Iterator[Setting]
             yield Setting(path, prefix.rstrip(".") or "run", (model.__doc__ or "").strip().split("\n")[0], info)
 
 
+@cache
+def all_settings() -> tuple[Setting, ...]:
+    """`walk` of Config, once."""
+    return tuple(walk())
+
+
 def known_keys() -> list[str]:
-    return [s.name for s in walk()]
+    return [s.name for s in all_settings()]
 
 
 def unknown_key(key: str, known: list[str], where: str) -> ConfigError:
@@ -204,7 +211,7 @@ def attempt(recipe: str | None, overrides: Mapping[str, Any], problems: Problems
 
 def _leave_out_unprintable(table: dict[str, Any], problems: Problems) -> None:
     """Values that no setting can have, whatever its type: they would break whoever prints, stores or sends the configuration."""
-    for s in walk():
+    for s in all_settings():
         *parents, leaf = s.name.split(".")
         node: Any = table
         for p in parents:
@@ -254,7 +261,7 @@ def _validated(table: dict[str, Any], problems: Problems) -> Config:
 
 def _place(loc: tuple[int | str, ...]) -> str:
     """Where an error belongs: a field's dotted name, or `section.`."""
-    field = next((s.name for s in walk() if tuple(s.name.split(".")) == tuple(loc[: s.name.count(".") + 1])), None)
+    field = next((s.name for s in all_settings() if tuple(s.name.split(".")) == tuple(loc[: s.name.count(".") + 1])), None)
     return field or ".".join(map(str, loc)) + "."
 
 
@@ -271,7 +278,7 @@ def _explain(err: Mapping[str, Any]) -> str:
     if err["type"] == "value_error":
         return str(err["ctx"]["error"])
     name = _place(err["loc"]).rstrip(".")
-    field = next((s for s in walk() if s.name == name), None)
+    field = next((s for s in all_settings() if s.name == name), None)
     about = f" It means: {field.info.description}." if field and field.info.description else ""
     return f"{name} = {shown(err['input'])} is not accepted: {err['msg'][0].lower()}{err['msg'][1:]}. Set --{name} to such a value.{about}"
 
@@ -286,7 +293,10 @@ def to_toml(cfg: Config, *, only_changes: bool = False) -> str:
 
     def emit(table: Mapping[str, Any], base: Mapping[str, Any], prefix: str) -> None:
         leaves = {k: v for k, v in table.items() if not isinstance(v, Mapping) and (v, base.get(k)) != (None, None)}
-        leaves = {k: "unset" if v is None else v for k, v in leaves.items() if not (only_changes and k in base and v == base[k])}
+        changed = {k for k, v in leaves.items() if not (only_changes and k in base and v == base[k])}
+        if "eps_clip" in changed:  # alone it would stand for both sides
+            changed.add("eps_clip_low_high")
+        leaves = {k: "unset" if v is None else v for k, v in leaves.items() if k in changed}
         if leaves and prefix:
             lines.extend(["", f"[{prefix}]"])
         lines.extend(f"{_toml_key(k)} = {_toml_value(v)}" for k, v in leaves.items())

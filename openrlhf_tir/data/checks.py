@@ -58,9 +58,10 @@ def text(value: str, where: str, name: str) -> str:
 
 
 def messages(value: Any, where: str, name: str) -> Any:
-    """A chat: a list of {"role": text, "content": text}. Raises DataError."""
+    """A chat: a list of {"role": text, "content": text}, where an assistant's content may be None beside tool_calls. Raises DataError."""
     for i, message in enumerate(value):
-        if not isinstance(message, dict) or not isinstance(message.get("role"), str) or not isinstance(message.get("content"), str):
+        chat = isinstance(message, dict) and isinstance(message.get("role"), str)
+        if not chat or not (isinstance(message.get("content"), str) or (message.get("content") is None and message.get("tool_calls"))):
             raise DataError(
                 f'{where}: {name}[{i}] = {shown(message, 120)} is no chat message. Write {{"role": "user", "content": "..."}} with text in both.'
             )

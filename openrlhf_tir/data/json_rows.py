@@ -62,12 +62,13 @@ def _lines(path: Path, f: Any) -> Iterator[tuple[str, dict[str, Any]]]:
         where = f"{path} line {number}"
         if len(line) > MAX_ROW_BYTES:
             raise DataError(f"{where} is longer than {MAX_ROW_BYTES >> 20} MiB. A row is one problem: shorten it, or convert the file to JSONL.")
+        line = line.removeprefix(BOM)  # files that were joined keep theirs
         if not line.strip():
             continue
         try:
             row = parse(_text(line, where), where)
         except DataError:
-            if number == 1 and line.strip() in (b"{", b"[") or (path.suffix == ".json" and line.strip().startswith(b"{")):
+            if (number == 1 and line.strip() in (b"{", b"[")) or (path.suffix == ".json" and line.strip().startswith(b"{")):
                 raise DataError(
                     f"{where} is not JSON by itself: the file looks like one JSON object over several lines. Write one row per line, or an array of rows."
                 ) from None

@@ -55,7 +55,8 @@ def problems(cfg: Data) -> Iterator[Problem]:
         if i == 0:
             for setting, key in (("data.input_key", cfg.input_key), ("data.label_key", cfg.label_key)):
                 if _column(row, key) is _MISSING:
-                    raise ConfigError(f"{setting} = {key!r} is no column of {cfg.prompt_dataset}. Known: {shorten(', '.join(map(str, row)))}. Set --{setting} to one of them.")
+                    known = shorten(", ".join(map(str, row)))
+                    raise ConfigError(f"{setting} = {key!r} is no column of {cfg.prompt_dataset}. Known: {known}. Set --{setting} to one of them.")
         yield _problem(where, row, cfg)
 
 
@@ -104,7 +105,7 @@ def _empty(value: Any) -> bool:
 def _env_column(row: Mapping[str, Any], where: str, cfg: Data) -> str | None:
     env = row.get(cfg.env_key)
     if env is not None and not isinstance(env, str):
-        raise DataError(f"{where}: {cfg.env_key} = {shown(env, 60)} is a {type(env).__name__}, not the name of an environment. Write text, or set data.env_key.")
+        raise DataError(f"{where}: {cfg.env_key} = {shown(env, 60)} is a {type(env).__name__}, no environment's name. Write text, or set data.env_key.")
     return checks.text(env, where, cfg.env_key) if env else None
 
 

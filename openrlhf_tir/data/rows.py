@@ -34,8 +34,9 @@ def read_rows(source: str, split: str) -> Iterator[Row]:
     elif is_dir or not _looks_local(source):
         yield from _read_datasets(source, split)
     else:
+        looked_at = shorten(str(asked(path, Path.absolute, "data.prompt_dataset")))
         raise ConfigError(
-            f"Data set {shown(source)} does not exist (looked at {shorten(str(asked(path, Path.absolute, 'data.prompt_dataset')))}). Set data.prompt_dataset to a file, a directory, or a name on the hub."
+            f"Data set {shown(source)} does not exist (looked at {looked_at}). Set data.prompt_dataset to a file, a directory, or a name on the hub."
         )
 
 

@@ -13,8 +13,8 @@ from openrlhf_tir.config.settings import load
 from openrlhf_tir.envs.probe import probe_env
 from openrlhf_tir.errors import ConfigError, DataError
 
-CPU = Machine(gpus=0, cpus=2, shm_free=1 << 30, has_module=lambda name: True)
-GPUS = Machine(gpus=4, cpus=32, shm_free=1 << 30, has_module=lambda name: True)
+CPU = Machine(gpus=0, cpus=2, shm_free=1 << 30, has_module=lambda name: True, isolation_fault=lambda: None)
+GPUS = Machine(gpus=4, cpus=32, shm_free=1 << 30, has_module=lambda name: True, isolation_fault=lambda: None)
 ON_CPU = {
     "ds.attn_implementation": "sdpa",
     "vllm.sync_backend": "file",
@@ -139,12 +139,12 @@ def test_more_gpus_than_there_are_is_refused(ready, monkeypatch):
 
 
 def test_flash_attention_without_its_package_is_refused(ready):
-    bare = Machine(gpus=4, cpus=4, shm_free=1 << 30, has_module=lambda name: name != "flash_attn")
+    bare = Machine(gpus=4, cpus=4, shm_free=1 << 30, has_module=lambda name: name != "flash_attn", isolation_fault=lambda: None)
     assert "package flash-attn" in refused(ready, bare, ds__attn_implementation="flash_attention_2")
 
 
 def test_a_small_dev_shm_is_told_because_pushes_then_go_through_the_run_directory(ready):
-    small, enough = (Machine(gpus=0, cpus=2, shm_free=n, has_module=lambda name: True) for n in (1999, 2000))
+    small, enough = (Machine(gpus=0, cpus=2, shm_free=n, has_module=lambda name: True, isolation_fault=lambda: None) for n in (1999, 2000))
     assert any("weight pushes go through" in fact for fact in check(load(None, ready), machine=small))
     assert not any("weight pushes go through" in fact for fact in check(load(None, ready), machine=enough))
 
@@ -161,7 +161,7 @@ def test_a_resume_with_another_staleness_bound_is_refused(ready, tmp_path):
 
 
 def test_wandb_without_its_package_is_refused(ready):
-    bare = Machine(gpus=0, cpus=2, shm_free=1 << 30, has_module=lambda name: name != "wandb")
+    bare = Machine(gpus=0, cpus=2, shm_free=1 << 30, has_module=lambda name: name != "wandb", isolation_fault=lambda: None)
     assert "wandb is not installed" in refused(ready, bare, logger__wandb__key="env")
 
 
