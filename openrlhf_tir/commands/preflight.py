@@ -62,8 +62,9 @@ def check(
     if training:
         with problems.caught():
             check_loggers(cfg, machine)
-        with problems.caught():
-            check_writable(cfg)
+    with problems.caught():
+        check_writable(cfg)
+        if training:
             check_run_dir(cfg)
     if data:
         with problems.caught():

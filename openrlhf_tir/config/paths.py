@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
@@ -31,6 +32,16 @@ def asked(path: Path, question: Callable[[Path], T], what: str) -> T:
         return question(path)
     except OSError as e:
         raise ConfigError(f"{what}: {shorten(str(path))!r} cannot be read: {e.strerror or e}. Correct the path or its permissions.") from None
+
+
+def check_new_file(path: Path | None, flag: str) -> None:
+    """A file that a command writes at its end can be written. Raises ConfigError before the work that it would crown."""
+    if path is None:
+        return
+    if asked(path, Path.is_dir, flag):
+        raise ConfigError(f"{flag} {path} is a directory. Give the path of a file.")
+    if not asked(path.parent, Path.is_dir, flag) or not os.access(path.parent, os.W_OK):
+        raise ConfigError(f"{flag} {path} cannot be written: there is no directory {path.parent} that takes new files. Make it, or choose another.")
 
 
 def shorten(text: str, most: int = 300) -> str:

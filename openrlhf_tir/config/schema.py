@@ -266,7 +266,7 @@ class Train(Section):
     batch_size: int | None = Field(None, ge=1, description="samples per update; unset or rollout.batch_size * n_samples_per_prompt: one update per batch")
     micro_batch_size: int = Field(8, ge=1, description="sequences per forward; changes speed and memory, not the gradient")
     max_tokens_per_gpu: int = Field(16192, ge=1, description="padded tokens per forward; splits micro batches further")
-    seed: int = Field(42, ge=0, lt=2**32, description="of everything that is drawn at random; numpy and vLLM take 32 bits")
+    seed: int = Field(42, ge=0, lt=2**32, description="seed of everything that is drawn at random, 32 bits")
     resume: bool = Field(False, description="go on from ckpt.path's latest checkpoint")
     overwrite: bool = Field(False, description="start anew in a run_dir that holds an earlier run's checkpoints; they are deleted")
     max_restarts: int = Field(0, ge=0, description="how often the launcher starts a died controller again with --train.resume")

@@ -13,7 +13,6 @@ from __future__ import annotations
 import difflib
 import json
 import re
-import tomllib
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
@@ -24,13 +23,12 @@ from pydantic.fields import FieldInfo
 
 from ..errors import ConfigError
 from . import rules
-from .paths import asked, local_path, shorten, shown
+from .paths import asked, local_path, shown
 from .problems import Problems
 from .schema import WITHOUT_RULES, Config
+from .toml_file import read_toml
 
 RECIPES = Path(__file__).parent / "recipes"
-MAX_RECIPE_BYTES = 1 << 20
-"""A recipe is a page of text; what is larger is another file."""
 MAX_EXTENDS = 32
 """Recipes in one chain of `extends`."""
 
@@ -103,7 +101,7 @@ def read_recipe(name: str, problems: Problems, beside: Path | None = None, seen:
         raise ConfigError(f"Recipe {path} extends itself by way of {' -> '.join(p.name for p in seen)}. Remove one 'extends'.")
     if len(seen) == MAX_EXTENDS:
         raise ConfigError(f"Recipe {seen[0]} extends more than {MAX_EXTENDS} others, one by the other. Merge some of them.")
-    table = _parse(path)
+    table = read_toml(path, "Recipe")
     parent = table.pop("extends", None)
     table = _clip_for_both_sides(_known(table, path, problems))
     if parent is None:
@@ -111,22 +109,6 @@ def read_recipe(name: str, problems: Problems, beside: Path | None = None, seen:
     if not isinstance(parent, str):
         raise ConfigError(f"'extends' in {path} is {shown(parent)}. It names one recipe: extends = \"other.toml\".")
     return merge(read_recipe(parent, problems, path.parent, (*seen, path.resolve())), table)
-
-
-def _parse(path: Path) -> dict[str, Any]:
-    """A file of TOML in UTF-8, with or without a byte order mark."""
-    try:
-        if path.stat().st_size > MAX_RECIPE_BYTES:
-            raise ConfigError(f"Recipe {path} has {path.stat().st_size} bytes; a recipe is a short TOML file. Give the path of one.")
-        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
-    except UnicodeDecodeError as e:
-        raise ConfigError(f"Recipe {path} is not valid TOML: {e.reason} 0x{e.object[e.start]:02x} at byte {e.start}. Save it as UTF-8.") from None
-    except OSError as e:
-        raise ConfigError(f"Recipe {path} cannot be read: {e.strerror or e}. Correct the path or its permissions.") from None
-    except RecursionError:
-        raise ConfigError(f"Recipe {path} is not valid TOML: it is nested too deeply. Correct it.") from None
-    except ValueError as e:  # TOMLDecodeError, or Python's own: an integer of more than 4,300 digits, a date that is none
-        raise ConfigError(f"Recipe {path} is not valid TOML: {shorten(str(e))}. Correct that line.") from None
 
 
 def _known(table: Mapping[str, Any], path: Path, problems: Problems) -> dict[str, Any]:
