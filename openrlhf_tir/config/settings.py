@@ -235,8 +235,8 @@ def _validated(table: dict[str, Any], problems: Problems) -> Config:
             bad: dict[str, str] = {}
             for err in e.errors(include_url=False):
                 bad.setdefault(_place(err["loc"]), _explain(err))
-            for place, line in bad.items():
-                problems.add(line)
+            problems.add(bad.values())
+            for place in bad:
                 problems.leave_out(place)
                 _drop(table, place.rstrip("."))
 

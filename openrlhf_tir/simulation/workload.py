@@ -145,7 +145,7 @@ class Workload:
         try:
             return cls._of(read_toml(path, "Workload"))
         except (TypeError, AttributeError, ValueError) as e:
-            raise ConfigError(f"Workload {path} has a value of a wrong type: {e}. benchmarks/workload_seed.toml shows each.") from None
+            raise ConfigError(f"Workload {path} has a value of a wrong type: {e}. openrlhf_tir/simulation/workload_seed.toml shows each.") from None
         except KeyError as e:
             raise ConfigError(f"Workload {path} lacks {e}. openrlhf_tir/simulation/workload_seed.toml has every key.") from None
 
