@@ -10,6 +10,7 @@ import os
 import shutil
 import socket
 import subprocess
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -116,8 +117,10 @@ def check_writable(cfg: Config) -> None:
             raise ConfigError(f"{setting} = {path} cannot be used: {e.strerror or e}. Choose another.") from None
         if not is_dir:
             raise ConfigError(f"{setting} = {path} cannot be made: {above} is not a directory. Choose another path.")
-        if not os.access(above, os.W_OK | os.X_OK):
-            raise ConfigError(f"{setting} = {path} cannot be written: {above} refuses new files. Choose another path, or change its permissions.")
+        try:
+            tempfile.TemporaryFile(dir=above).close()  # permission bits say nothing to root, nor of a read-only or full disk
+        except OSError as e:
+            raise ConfigError(f"{setting} = {path} cannot be written: {above} takes no new files ({e.strerror}). Choose another path.") from None
 
 
 def check_ports(cfg: Config) -> None:
