@@ -5,6 +5,7 @@ Mistakes are TirErrors: one line (fact, value, remedy) and exit code 2. A traceb
 
 from __future__ import annotations
 
+import io
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -47,9 +48,17 @@ def build_parser(only: str | None = None) -> Parser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code: 0 done, 1 the command says no, 2 a mistake that the message explains, 3 a fault of the machinery."""
     argv = list(sys.argv[1:] if argv is None else argv)
+    if argv and argv[0] == "help":
+        argv = [*argv[1:2], "--help"]
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a terminal without UTF-8 shows escapes instead of raising
+            stream.reconfigure(errors="backslashreplace")
     try:
         args, extra = build_parser(argv[0] if argv and argv[0] in COMMANDS else "").parse_known_args(argv)
-        check_unknown(extra)
+        if hasattr(args, "unknown"):  # a command with configuration flags tells these with its other mistakes
+            args.unknown = extra
+        else:
+            check_unknown(extra)
         return _module(args.command).run(args)
     except TirError as e:
         print(f"{type(e).__name__}: {e}", file=sys.stderr)

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Run the tests: run.sh            everything: unit, contract, pipeline, end to end, golden (where the vectors are)
 #                run.sh fast       without what is marked slow, four files at a time (much of it waits for servers)
-#                run.sh long       what takes minutes: fuzzing with tens of thousands of requests
+#                run.sh long       what takes minutes each and the ordinary run leaves out: says what it covers, then runs it
 #                run.sh FILTER...  pytest arguments: files, -k expressions
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -12,7 +12,12 @@ python=${TIR_VENV:-.venv}/bin/python
 fast=("$python" -m pytest -q -m "not slow and not gpu and not long" --dist loadfile)
 case ${1:-} in
     fast) exec "${fast[@]}" -n 4 "${@:2}" ;;
-    long) exec "$python" -m pytest -q -m long "${@:2}" ;;
+    long)
+        shift
+        echo "covers, marked long (minutes each, left out of the ordinary run):"
+        "$python" -m pytest -q --collect-only -m "long and not gpu" "$@" 2> /dev/null | grep :: || { echo "nothing matches: long $*" >&2; exit 1; }
+        exec "$python" -m pytest -v -m "long and not gpu" -o timeout=7200 --session-timeout=14400 "$@"
+        ;;
     "") ;;
     *) exec "$python" -m pytest -q "$@" ;;
 esac

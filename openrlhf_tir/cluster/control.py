@@ -16,7 +16,6 @@ import asyncio
 import json
 import logging
 import os
-import tomllib
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -25,6 +24,7 @@ from typing import Annotated, Any, Protocol
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ..config import Config
+from ..config.toml_file import read_toml
 from ..envs.probe import probe_env
 from ..errors import ConfigError
 
@@ -52,9 +52,7 @@ class Steered(Protocol):
 def read(path: Path) -> Control:
     """Raises ConfigError."""
     try:
-        return Control.model_validate(tomllib.loads(path.read_text()))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as e:
-        raise ConfigError(f"{path} is no TOML: {e}. Correct it, or use `openrlhf-tir control`.") from None
+        return Control.model_validate(read_toml(path, "Control file"))
     except ValidationError as e:
         first = e.errors(include_url=False)[0]
         raise ConfigError(f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']}. Correct it, or use `openrlhf-tir control`.") from None

@@ -5,10 +5,22 @@ from __future__ import annotations
 import argparse
 
 from ..config import Config
-from ..config.flags import overrides_of
-from ..config.settings import load
+from ..config.flags import config_from
+from ..config.problems import Problems
 
 
 def config_of(args: argparse.Namespace) -> Config:
-    """The Config that --recipe and the flags add up to."""
-    return load(args.recipe, overrides_of(args))
+    """The Config that --recipe and the flags add up to. Raises ConfigError, one line per mistake, for what no run could use."""
+    cfg, problems = config_and_problems(args)
+    problems.raise_any()
+    return cfg
+
+
+def config_and_problems(args: argparse.Namespace) -> tuple[Config, Problems]:
+    """The same, for a command that looks for more mistakes before it tells them."""
+    from .preflight import check_names
+
+    problems = Problems()
+    cfg = config_from(args, problems)
+    check_names(cfg, problems)
+    return cfg, problems

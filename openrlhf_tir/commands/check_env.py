@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import os
 
+from ..config.numbers import real, whole
+
 VERDICT_STYLES = {"pass": "green", "fail": "bold red", "skip": "yellow"}
 ACTIONS = {
     "valid": ("ACTION", "an action that works"),
@@ -18,13 +20,13 @@ ACTIONS = {
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("url", help="base URL, e.g. http://127.0.0.1:8000")
-    add("--timeout", type=float, default=5.0, metavar="SECONDS", help="to answer the first request [5]")
+    add("--timeout", type=real(), default=5.0, metavar="SECONDS", help="to answer the first request [5]")
     add("--token-env", default="TIR_ENV_TOKEN", metavar="NAME", help="environment variable that holds the bearer token [TIR_ENV_TOKEN]")
     add("--quick", action="store_true", help="only ask what the server says of itself")
-    add("--steps", type=int, default=1000, metavar="N", help="steps of the leak check [1000]")
-    add("--concurrency", type=int, default=16, metavar="N", help="steps at once [16]")
-    add("--flood", type=int, default=400, metavar="N", help="slow steps at once; more than the server's queue takes [400]")
-    add("--max-growth-mib", type=float, default=32.0, metavar="N", help="memory the server may gain in the leak check [32]")
+    add("--steps", type=whole(at_least=1), default=1000, metavar="N", help="steps of the leak check [1000]")
+    add("--concurrency", type=whole(at_least=1), default=16, metavar="N", help="steps at once [16]")
+    add("--flood", type=whole(at_least=1), default=400, metavar="N", help="slow steps at once; more than the server's queue takes [400]")
+    add("--max-growth-mib", type=real(), default=32.0, metavar="N", help="memory the server may gain in the leak check [32]")
     for name, (metavar, text) in ACTIONS.items():
         add(f"--{name}-action", metavar=metavar, help=f"{text} [by the environment's name]")
     add("--task", metavar="JSON", help="task of the sessions [by the environment's name]")

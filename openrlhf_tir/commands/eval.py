@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 
 from ..config.flags import add_config_flags
+from ..config.paths import check_new_file
 from . import config_of
 
 
@@ -20,6 +21,7 @@ def run(args: argparse.Namespace) -> int:
 
     if args.model:
         args.overrides = {**args.overrides, "actor.model_name_or_path": args.model}
+    check_new_file(args.out, "--out")
     cfg = config_of(args)
     check(cfg, training=False)
     from ..cluster.main import evaluate

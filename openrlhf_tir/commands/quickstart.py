@@ -5,13 +5,14 @@ from __future__ import annotations
 import argparse
 
 from ..config.flags import add_config_flags
+from ..config.numbers import real
 from . import config_of
 
 RECIPE = "quickstart_cpu"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--setup-seconds", type=float, default=0.0, metavar="S", help="what set-up took, for summary.json")
+    parser.add_argument("--setup-seconds", type=real(zero=True), default=0.0, metavar="S", help="what set-up took, for summary.json")
     add_config_flags(parser, recipe=RECIPE)
 
 

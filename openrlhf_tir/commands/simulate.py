@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..config.flags import add_config_flags, overrides_of
+from ..config.numbers import real, whole
+from ..config.paths import check_new_file
 from ..simulation.workload import SEED_WORKLOAD
 
 if TYPE_CHECKING:
@@ -38,11 +40,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="main",
         help="acceptance: constant, falling, or jumping at half time, as the workload says [main]",
     )
-    add("--learner-seconds", type=float, metavar="S", help="seconds of a learner step [the workload's; 'match': one batch's rollout]")
-    add("--learner-ratio", type=float, default=1.0, metavar="X", help="times this [1]")
-    add("--gpus", type=int, metavar="N", help="plan: split N GPUs between rollout and training, and choose S")
-    add("--gpus-per-engine", type=int, default=1, metavar="N", help="of one engine, when planning [1]")
-    add("--learner-gpus", type=int, metavar="N", help="GPUs on which a learner step takes what the workload says, when planning [as many as its engines]")
+    add("--learner-seconds", type=real(), metavar="S", help="seconds of a learner step [the workload's]")
+    add("--learner-ratio", type=real(), default=1.0, metavar="X", help="times this [1]")
+    add("--gpus", type=whole(at_least=2), metavar="N", help="plan: split N GPUs between rollout and training, and choose S")
+    add("--gpus-per-engine", type=whole(at_least=1), default=1, metavar="N", help="of one engine, when planning [1]")
+    learner_gpus = "GPUs on which a learner step takes what the workload says, when planning [as many as its engines]"
+    add("--learner-gpus", type=whole(at_least=1), metavar="N", help=learner_gpus)
     add("--plot", type=Path, metavar="FILE", help="write a PNG of the (last) simulated run")
     add("--json", action="store_true", help="print one JSON object instead of tables")
     add_config_flags(parser)
@@ -53,6 +56,7 @@ def run(args: argparse.Namespace) -> int:
     from ..simulation.run import learner_seconds, simulate
     from ..simulation.workload import Workload
 
+    check_new_file(args.plot, "--plot")
     read = Workload.read(args.workload)
     cfg, workload = sized(args, read)
     scenario = {"main": workload.acceptance, "late": workload.late, "jump": workload.jump}[args.scenario]

@@ -6,7 +6,7 @@ import argparse
 import sys
 
 from ..config.flags import add_config_flags
-from . import config_of
+from . import config_and_problems
 from .restarts import run_with_restarts
 
 
@@ -18,8 +18,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from .preflight import check
 
-    cfg = config_of(args)
-    for fact in check(cfg):
+    cfg, problems = config_and_problems(args)
+    for fact in check(cfg, problems=problems):
         print(f"check: {fact}", flush=True)
     if args.check_only:
         return 0

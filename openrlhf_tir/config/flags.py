@@ -1,6 +1,7 @@
 """Flags: the command line's dotted options -> overrides for settings.load.
 
-Every field of Config is a flag of the same dotted name; every flag of OpenRLHF's train_ppo_ray is understood as openrlhf_flags says.
+Every field of Config is a flag of the same dotted name; every flag of OpenRLHF's train_ppo_ray is understood as openrlhf_flags says, older names as
+openrlhf_renamed says. Mistakes are told all at once.
 argparse rather than pydantic-settings' own command line, for OpenRLHF's way of writing values: `--actor.eps_clip_low_high 0.2 0.28`,
 bare booleans, `--no-x`. Values stay text here: pydantic types them.
 """
@@ -8,19 +9,31 @@ bare booleans, `--no-x`. Values stay text here: pydantic types them.
 from __future__ import annotations
 
 import argparse
+import re
 import types
 from collections.abc import Sequence
 from typing import Any, Literal, Union, get_args, get_origin
 
 from ..errors import ConfigError
-from . import openrlhf_flags
-from .settings import Setting, known_keys, unknown_key, walk
+from . import effects, openrlhf_flags, openrlhf_renamed
+from .paths import shown
+from .problems import Problems
+from .schema import Config
+from .settings import Setting, all_settings, attempt, known_keys, unknown_key
 
 SHORT = {"--seed": "train.seed", "--run-dir": "run_dir", "--resume": "train.resume"}
 
 
+NEGATIVE_NUMBER = re.compile(r"-(\d[\d_]*\.?\d*|\.\d+)([eE][-+]?\d+)?$|-(inf|infinity|nan)$", re.IGNORECASE)
+"""What a value may look like although it starts like a flag; argparse's own pattern has no exponents."""
+
+
 class Parser(argparse.ArgumentParser):
     """argparse that raises ConfigError, so that every mistake leaves the program the same way."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._negative_number_matcher = NEGATIVE_NUMBER
 
     def error(self, message: str) -> None:  # type: ignore[override]
         raise ConfigError(f"{message[0].upper()}{message[1:]}. See `{self.prog} --help`.")
@@ -52,14 +65,15 @@ def add_config_flags(parser: argparse.ArgumentParser, recipe: str | None = None)
         metavar="NAME_OR_FILE",
         help=f"TOML file, or the name of one in the package; flags win over it [{recipe or 'none'}]",
     )
-    settings = {s.name: s for s in walk()}
+    settings = {s.name: s for s in all_settings()}
     short = {key: flag for flag, key in SHORT.items()}
     groups = {"run": run}
     for s in settings.values():
         if s.section not in groups:
             groups[s.section] = parser.add_argument_group(s.section, s.section_doc)
         _add(groups[s.section], s, short.get(s.name))
-    for name in openrlhf_flags.translated() - settings.keys():
+    parser.set_defaults(unknown=())
+    for name in sorted((openrlhf_flags.translated() | openrlhf_flags.RULES_0_11_0.keys()) - settings.keys()):
         parser.add_argument(f"--{name}", action=_Compat, dest=name, nargs="*", help=argparse.SUPPRESS, default=argparse.SUPPRESS)
 
 
@@ -96,19 +110,42 @@ def _help(s: Setting) -> str:
     return f"{s.info.description or s.name.rsplit('.', 1)[-1].replace('_', ' ')} [{said}]".replace("%", "%%")
 
 
-def overrides_of(args: argparse.Namespace) -> dict[str, Any]:
-    """The dotted overrides behind parsed arguments, typed as far as text cannot say it: 'none' unsets, integers in a Literal.
+def config_from(args: argparse.Namespace, problems: Problems) -> Config:
+    """The Config that --recipe and the flags add up to, as far as they are right; every mistake in them is added to `problems`.
 
-    Raises ConfigError for a flag of OpenRLHF that has no meaning here, with what to use instead.
+    Raises ConfigError where the recipe cannot be read at all: then nothing can be said about the rest.
     """
-    raw = {**openrlhf_flags.translate(args.compat), **args.overrides}
-    return {s.name: _typed(s, raw[s.name]) for s in walk() if s.name in raw}
+    problems.add(unknown_flags(args.unknown))
+    given = _overrides(args, problems)
+    cfg = attempt(args.recipe, given, problems)
+    problems.add(effects.without_effect(cfg, given))
+    return cfg
+
+
+def overrides_of(args: argparse.Namespace) -> dict[str, Any]:
+    """The dotted overrides behind parsed arguments. Raises ConfigError, one line per mistake in them."""
+    problems = Problems()
+    problems.add(unknown_flags(args.unknown))
+    given = _overrides(args, problems)
+    problems.raise_any()
+    return given
+
+
+def _overrides(args: argparse.Namespace, problems: Problems) -> dict[str, Any]:
+    """Typed as far as text cannot say it: 'unset' or 'none' for None, integers in a Literal. Refused flags of OpenRLHF go to `problems`."""
+    raw = openrlhf_flags.translate(args.compat, args.overrides, problems) | args.overrides
+    return {s.name: _typed(s, raw[s.name]) for s in all_settings() if s.name in raw}
+
+
+UNSET = ("unset", "none", "None")
 
 
 def _typed(s: Setting, value: Any) -> Any:
-    optional = type(None) in get_args(s.info.annotation)
-    if optional and value in ("none", "None", ["none"], ["None"]):
+    word = value[0] if isinstance(value, list) and len(value) == 1 else value
+    if word in UNSET and type(None) in get_args(s.info.annotation):
         return None
+    if word == "unset" and s.info.default == "":
+        return ""
     kind = _kind(s.info.annotation)
     if get_origin(kind) is Literal:
         return next((choice for choice in get_args(kind) if str(choice) == value), value)
@@ -117,10 +154,22 @@ def _typed(s: Setting, value: Any) -> Any:
 
 def check_unknown(extra: Sequence[str]) -> None:
     """Raise for what argparse did not recognise."""
-    if not extra:
-        return
-    flag = extra[0]
-    if not flag.startswith("--"):
-        raise ConfigError(f"Unexpected argument {flag!r}. Options are written --section.name value.")
-    name = flag.removeprefix("--").partition("=")[0]
-    raise unknown_key(name, sorted({*known_keys(), *openrlhf_flags.RULES, *(f.removeprefix("--") for f in SHORT)}), "on the command line")
+    if lines := unknown_flags(extra):
+        raise ConfigError("\n".join(lines))
+
+
+def unknown_flags(extra: Sequence[str]) -> list[str]:
+    """A line for each flag that argparse did not recognise, and for each word that belongs to none. A word after an unknown flag is its value."""
+    lines, after_flag = [], False
+    for word in extra:
+        if NEGATIVE_NUMBER.match(word) or not word.startswith("-"):
+            if not after_flag:
+                lines.append(f"Unexpected argument {shown(word)}. Options are written --section.name value.")
+            continue
+        after_flag = True
+        name = word.lstrip("-").partition("=")[0]
+        if new := openrlhf_renamed.NAMES.get(name):
+            lines.append(f"--{name} is the name before OpenRLHF 0.10. It is --{new} now: {openrlhf_renamed.advice(new)}")
+        else:
+            lines.append(str(unknown_key(name, sorted({*known_keys(), *openrlhf_flags.RULES, *(f.removeprefix("--") for f in SHORT)}), "on the command line")))
+    return lines

@@ -13,9 +13,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
-from ..errors import ConfigError
+from .problems import Problems
 
 Values = Sequence[str]
 
@@ -27,10 +28,15 @@ class Same:
 
 @dataclass(frozen=True)
 class Becomes:
-    """`to` maps the flag's values to config keys. A later `rank` wins where two flags set the same key."""
+    """`to` maps the flag's values to config keys. A later `rank` wins where two flags set the same key.
+
+    preset: it switches something on whose details another flag may change. values: what it accepts, for the message.
+    """
 
     to: Callable[[Values], dict[str, Any]]
     rank: int = 0
+    preset: bool = False
+    values: str = ""
 
 
 @dataclass(frozen=True)
@@ -63,7 +69,7 @@ def _many(key: str) -> Becomes:
 
 def _sets(rank: int = 0, /, **keys: Any) -> Becomes:
     fixed = {k.replace("__", "."): v for k, v in keys.items()}
-    return Becomes(lambda v: fixed, rank)
+    return Becomes(lambda v: fixed, rank, preset=True)
 
 
 def _each(section: str, names: str, rule: Rule) -> dict[str, Rule]:
@@ -177,30 +183,63 @@ RULES: dict[str, Rule] = {
 }
 
 
-def translated() -> set[str]:
+@cache
+def translated() -> frozenset[str]:
     """Names that need `translate`: everything but those that mean the same here."""
-    return {name for name, rule in RULES.items() if not isinstance(rule, Same)}
+    return frozenset(name for name, rule in RULES.items() if not isinstance(rule, Same))
 
 
-def translate(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Config overrides behind the given OpenRLHF flags {name: value or values as text}. Raises ConfigError for a refused one."""
-    out: dict[str, Any] = {}
-    ranked: list[tuple[int, dict[str, Any]]] = []
+_CORRECTION_0_11_0 = {"tis": ("token", "clip"), "icepop": ("token", "mask"), "seq-mask-tis": ("seq", "mask")}
+"""OpenRLHF 0.11.0's is_correction_type -> level and mode since 0.11.2 (openrlhf/models/loss.py of both)."""
+
+
+def _correction(kind: str) -> dict[str, Any]:
+    level, mode = _CORRECTION_0_11_0[kind]
+    return {"algo.advantage.is_correction_level": level, "algo.advantage.is_correction_mode": mode}
+
+
+RULES_0_11_0: dict[str, Rule] = {
+    "algo.advantage.is_correction_enable": Becomes(lambda v: _correction("tis"), preset=True),
+    "algo.advantage.is_correction_type": Becomes(lambda v: _correction(v[0]), 1, values=" | ".join(_CORRECTION_0_11_0)),
+}
+"""Flags of 0.10 to 0.11.1 that 0.11.2 no longer has."""
+
+
+def translate(given: Mapping[str, Any], ours: Mapping[str, Any], problems: Problems) -> dict[str, Any]:
+    """Config overrides behind the given OpenRLHF flags {name: value or values as text}. What has no meaning here is added to `problems`.
+
+    `ours`: overrides given under our own names. One that says something else than its translated name is a problem: only one can have an effect.
+    """
+    ranked: list[tuple[int, str, Becomes, dict[str, Any]]] = []
     for name, given_values in given.items():
         values = [given_values] if isinstance(given_values, str) else list(given_values or ())
-        match RULES[name]:
+        match RULES.get(name) or RULES_0_11_0[name]:
             case Refused(why):
-                raise ConfigError(f"--{name} is a flag of OpenRLHF that is not taken over. {why}")
+                problems.add(f"--{name} is a flag of OpenRLHF that is not taken over. {why}")
             case Only(value, why) if not _equal(values, value):
-                raise ConfigError(f"--{name} {' '.join(values)} is not supported, only {value}. {why}")
-            case Becomes(to, rank):
+                problems.add(f"--{name} {' '.join(values)} is not supported, only {value}. {why}")
+            case Becomes() as rule:
                 try:
-                    ranked.append((rank, to(values)))
-                except IndexError:
-                    raise ConfigError(f"--{name} has no value. Write --{name} VALUE.") from None
-    for _, sets in sorted(ranked, key=lambda r: r[0]):
+                    ranked.append((rule.rank, name, rule, rule.to(values)))
+                except (IndexError, KeyError):
+                    said = f"{' '.join(values)!r}, which is none of its values" if values else "no value"
+                    problems.add(f"--{name} has {said}. Write --{name} {rule.values or 'VALUE'}.")
+    out: dict[str, Any] = {}
+    for _, name, rule, sets in sorted(ranked, key=lambda r: r[0]):
+        for key, value in sets.items():
+            if not rule.preset and key in ours and ours[key] != value:
+                problems.add(f"--{name} {_text(value)} has no effect: it is --{key} here, and that is given as {_text(ours[key])}. Leave one of them out.")
         out.update(sets)
+    if "algo.advantage.is_correction_type" in given and "algo.advantage.is_correction_enable" not in given:
+        problems.add(
+            "--algo.advantage.is_correction_type has no effect without --algo.advantage.is_correction_enable (OpenRLHF 0.11.0). Give both, or "
+            "--algo.advantage.is_correction_level."
+        )
     return out
+
+
+def _text(value: Any) -> str:
+    return " ".join(value) if isinstance(value, list) else str(value)
 
 
 def _equal(values: Values, neutral: str) -> bool:

@@ -12,18 +12,25 @@ from __future__ import annotations
 
 import difflib
 import json
-import tomllib
+import re
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from ..errors import ConfigError
-from .schema import Config
+from . import rules
+from .paths import asked, local_path, shown
+from .problems import Problems
+from .schema import WITHOUT_RULES, Config
+from .toml_file import read_toml
 
 RECIPES = Path(__file__).parent / "recipes"
+MAX_EXTENDS = 32
+"""Recipes in one chain of `extends`."""
 
 
 class Setting(NamedTuple):
@@ -45,8 +52,14 @@ def walk(model: type[BaseModel] = Config, prefix: str = "") -> Iterator[Setting]
             yield Setting(path, prefix.rstrip(".") or "run", (model.__doc__ or "").strip().split("\n")[0], info)
 
 
+@cache
+def all_settings() -> tuple[Setting, ...]:
+    """`walk` of Config, once."""
+    return tuple(walk())
+
+
 def known_keys() -> list[str]:
-    return [s.name for s in walk()]
+    return [s.name for s in all_settings()]
 
 
 def unknown_key(key: str, known: list[str], where: str) -> ConfigError:
@@ -54,20 +67,20 @@ def unknown_key(key: str, known: list[str], where: str) -> ConfigError:
     elsewhere = [k for k in known if k.rsplit(".", 1)[-1] == key.rsplit(".", 1)[-1]]
     near = elsewhere or difflib.get_close_matches(key, known, n=1, cutoff=0.6)
     hint = f"Did you mean {' or '.join(map(repr, near))}?" if near else "`openrlhf-tir train --help` lists every key."
-    return ConfigError(f"Unknown key {key!r} {where}. {hint}")
+    return ConfigError(f"Unknown key {shown(key)} {where}. {hint}")
 
 
 def find_recipe(name: str, beside: Path | None = None) -> Path:
     """The file that `name` means: a path, a path relative to `beside`, or the name of a file in openrlhf_tir/config/recipes."""
-    candidates = [Path(name).expanduser()]
+    given = local_path(name, "recipe")
+    candidates = [given, RECIPES / (name if name.endswith(".toml") else f"{name}.toml")]
     if beside is not None:
         candidates.insert(0, beside / name)
-    candidates.append(RECIPES / (name if name.endswith(".toml") else f"{name}.toml"))
     for path in candidates:
-        if path.is_file():
+        if asked(path, Path.is_file, "recipe"):
             return path
     known = ", ".join(sorted(p.stem for p in RECIPES.glob("*.toml"))) or "none"
-    raise ConfigError(f"Recipe {name!r} is neither a file nor the name of a recipe. Known: {known}. Give one of them or a path to a TOML file.")
+    raise ConfigError(f"Recipe {shown(name)} is neither a file nor the name of a recipe. Known: {known}. Give one of them or a path to a TOML file.")
 
 
 def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
@@ -78,39 +91,54 @@ def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     return out
 
 
-def read_recipe(name: str, beside: Path | None = None, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
-    """The nested table of a recipe with everything that it extends merged in. Raises ConfigError for bad TOML, keys and cycles."""
+def read_recipe(name: str, problems: Problems, beside: Path | None = None, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
+    """The nested table of a recipe with everything that it extends merged in, without the keys that `problems` has been told of.
+
+    Raises ConfigError where there is no table at all: no such file, not TOML, a circle of `extends`.
+    """
     path = find_recipe(name, beside)
     if path.resolve() in seen:
         raise ConfigError(f"Recipe {path} extends itself by way of {' -> '.join(p.name for p in seen)}. Remove one 'extends'.")
-    try:
-        table = tomllib.loads(path.read_text())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as e:
-        raise ConfigError(f"Recipe {path} is not valid TOML: {e}. Correct that line.") from None
+    if len(seen) == MAX_EXTENDS:
+        raise ConfigError(f"Recipe {seen[0]} extends more than {MAX_EXTENDS} others, one by the other. Merge some of them.")
+    table = read_toml(path, "Recipe")
     parent = table.pop("extends", None)
-    _check_keys(table, path)
+    table = _clip_for_both_sides(_known(table, path, problems))
     if parent is None:
         return table
     if not isinstance(parent, str):
-        raise ConfigError(f"'extends' in {path} is {parent!r}. It names one recipe: extends = \"other.toml\".")
-    return merge(read_recipe(parent, path.parent, (*seen, path.resolve())), table)
+        raise ConfigError(f"'extends' in {path} is {shown(parent)}. It names one recipe: extends = \"other.toml\".")
+    return merge(read_recipe(parent, problems, path.parent, (*seen, path.resolve())), table)
 
 
-def _check_keys(table: Mapping[str, Any], path: Path) -> None:
+def _known(table: Mapping[str, Any], path: Path, problems: Problems) -> dict[str, Any]:
+    """The table without the keys that no field has; each is a problem."""
     known = known_keys()
     sections = {k[:i] for k in known for i, c in enumerate(k) if c == "."}
 
-    def visit(node: Mapping[str, Any], prefix: str) -> None:
+    def visit(node: Mapping[str, Any], prefix: str) -> dict[str, Any]:
+        kept: dict[str, Any] = {}
         for key, value in node.items():
             name = f"{prefix}{key}"
-            if name in sections:
-                if not isinstance(value, Mapping):
-                    raise ConfigError(f"{name} in recipe {path} is {value!r}, but it is a section. Write [{name}] and its keys below.")
-                visit(value, f"{name}.")
-            elif name not in known:
-                raise unknown_key(name, known, f"in recipe {path}")
+            if name in sections and isinstance(value, Mapping):
+                kept[key] = visit(value, f"{name}.")
+            elif name in sections:
+                problems.add(f"{name} in recipe {path} is {shown(value)}, but it is a section. Write [{name}] and its keys below.")
+            elif name in known:
+                kept[key] = value
+            else:
+                problems.add(str(unknown_key(name, known, f"in recipe {path}")))
+        return kept
 
-    visit(table, "")
+    return visit(table, "")
+
+
+def _clip_for_both_sides(table: dict[str, Any]) -> dict[str, Any]:
+    """Where actor.eps_clip is given without eps_clip_low_high it is what clips: the latter's default or an extended recipe's would hide it."""
+    actor = table.get("actor", {})
+    if "eps_clip" in actor and "eps_clip_low_high" not in actor:
+        return table | {"actor": actor | {"eps_clip_low_high": None}}
+    return table
 
 
 def nest(flat: Mapping[str, Any]) -> dict[str, Any]:
@@ -137,47 +165,133 @@ def load(recipe: str | None = None, overrides: Mapping[str, Any] | None = None) 
     """Build the Config of a recipe (name, path, or None for the defaults) and dotted overrides, which win.
 
     A pipeline.mode among the overrides takes its own defaults of staleness and depth along.
-    Raises ConfigError: unknown recipe or key, wrong type, or values that contradict one another.
+    Raises ConfigError, one line per mistake: unknown recipe or key, wrong type, or values that contradict one another.
     """
-    overrides = overrides or {}
+    problems = Problems()
+    cfg = attempt(recipe, overrides or {}, problems)
+    problems.raise_any()
+    return cfg
+
+
+def attempt(recipe: str | None, overrides: Mapping[str, Any], problems: Problems) -> Config:
+    """`load`, but each mistake is added to `problems` and replaced by the default, so that the caller can look for more.
+
+    Raises ConfigError where nothing can be said about the rest: the recipe is no file, or no TOML.
+    """
     known = known_keys()
     for key in overrides:
         if key not in known:
-            raise unknown_key(key, known, "among the overrides")
-    table = merge(_without_other_modes(read_recipe(recipe), overrides.get("pipeline.mode")) if recipe else {}, nest(overrides))
-    try:
-        return Config.model_validate(table)
-    except ValidationError as e:
-        raise ConfigError("\n".join(_explain(err) for err in e.errors())) from None
+            problems.add(str(unknown_key(key, known, "among the overrides")))
+    given = nest({k: v for k, v in overrides.items() if k in known})
+    own = read_recipe(recipe, problems) if recipe else {}
+    table = merge(_without_other_modes(own, overrides.get("pipeline.mode")), _clip_for_both_sides(given))
+    _leave_out_unprintable(table, problems)
+    cfg = _validated(table, problems)
+    problems.add(rules.violations(cfg))
+    return cfg
+
+
+def _leave_out_unprintable(table: dict[str, Any], problems: Problems) -> None:
+    """Values that no setting can have, whatever its type: they would break whoever prints, stores or sends the configuration."""
+    for s in all_settings():
+        *parents, leaf = s.name.split(".")
+        node: Any = table
+        for p in parents:
+            node = node.get(p, {})
+        if leaf not in node:
+            continue
+        value = node[leaf]
+        if value == "unset" and type(None) in get_args(s.info.annotation):
+            node[leaf] = None
+        elif why := _unprintable(value):
+            problems.add(f"{s.name} = {shown(value)} is not accepted: {why}. Set --{s.name} to another value.")
+            problems.leave_out(s.name)
+            del node[leaf]
+
+
+def _unprintable(value: Any) -> str | None:
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        return "the number does not fit into 64 bits"
+    if isinstance(value, str):
+        if "\0" in value:
+            return "the text holds a NUL byte"
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            return "the text is not valid Unicode, so UTF-8 cannot hold it"
+    if isinstance(value, Mapping):
+        return next((why for pair in value.items() for part in pair if (why := _unprintable(part))), None)
+    if isinstance(value, list | tuple):
+        return next((why for part in value if (why := _unprintable(part))), None)
+    return None
+
+
+def _validated(table: dict[str, Any], problems: Problems) -> Config:
+    """The Config of a table; values that pydantic refuses are told and left out, and so is a section whose values contradict one another."""
+    while True:
+        try:
+            return Config.model_validate(table, context=WITHOUT_RULES)
+        except ValidationError as e:
+            bad: dict[str, str] = {}
+            for err in e.errors(include_url=False):
+                bad.setdefault(_place(err["loc"]), _explain(err))
+            problems.add(bad.values())
+            for place in bad:
+                problems.leave_out(place)
+                _drop(table, place.rstrip("."))
+
+
+def _place(loc: tuple[int | str, ...]) -> str:
+    """Where an error belongs: a field's dotted name, or `section.`."""
+    field = next((s.name for s in all_settings() if tuple(s.name.split(".")) == tuple(loc[: s.name.count(".") + 1])), None)
+    return field or ".".join(map(str, loc)) + "."
+
+
+def _drop(table: dict[str, Any], name: str) -> None:
+    """Remove a key or a section; every refused place is in the table, since defaults are accepted."""
+    *parents, leaf = name.split(".")
+    for p in parents:
+        table = table[p]
+    del table[leaf]
 
 
 def _explain(err: Mapping[str, Any]) -> str:
     """One line of pydantic's report as fact, value and remedy."""
-    loc = err["loc"]
     if err["type"] == "value_error":
         return str(err["ctx"]["error"])
-    field = next((s for s in walk() if tuple(s.name.split(".")) == tuple(loc[: s.name.count(".") + 1])), None)
-    name = field.name if field else ".".join(map(str, loc))
+    name = _place(err["loc"]).rstrip(".")
+    field = next((s for s in all_settings() if s.name == name), None)
     about = f" It means: {field.info.description}." if field and field.info.description else ""
-    return f"{name} = {err['input']!r} is not accepted: {err['msg'][0].lower()}{err['msg'][1:]}. Set --{name} to such a value.{about}"
+    return f"{name} = {shown(err['input'])} is not accepted: {err['msg'][0].lower()}{err['msg'][1:]}. Set --{name} to such a value.{about}"
 
 
 def to_toml(cfg: Config, *, only_changes: bool = False) -> str:
-    """The config as a recipe. Unset (None) fields are left out, since TOML has no null; `only_changes` leaves out defaults too."""
+    """The config as a recipe that gives the same config. `only_changes` leaves out defaults.
+
+    TOML has no null: None is left out where it is the default, and written as "unset" where it is not.
+    """
     default = Config().model_dump()
     lines: list[str] = []
 
     def emit(table: Mapping[str, Any], base: Mapping[str, Any], prefix: str) -> None:
-        leaves = {k: v for k, v in table.items() if not isinstance(v, Mapping) and v is not None and not (only_changes and v == base[k])}
+        leaves = {k: v for k, v in table.items() if not isinstance(v, Mapping) and (v, base.get(k)) != (None, None)}
+        changed = {k for k, v in leaves.items() if not (only_changes and k in base and v == base[k])}
+        if "eps_clip" in changed:  # alone it would stand for both sides
+            changed.add("eps_clip_low_high")
+        leaves = {k: "unset" if v is None else v for k, v in leaves.items() if k in changed}
         if leaves and prefix:
             lines.extend(["", f"[{prefix}]"])
-        lines.extend(f"{k} = {_toml_value(v)}" for k, v in leaves.items())
+        lines.extend(f"{_toml_key(k)} = {_toml_value(v)}" for k, v in leaves.items())
         for k, v in table.items():
             if isinstance(v, Mapping):
-                emit(v, base[k], f"{prefix}.{k}" if prefix else k)
+                emit(v, base[k], f"{prefix}.{_toml_key(k)}" if prefix else _toml_key(k))
 
     emit(cfg.model_dump(), default, "")
     return "\n".join(lines).strip() + "\n"
+
+
+def _toml_key(key: str) -> str:
+    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else _toml_string(key)
 
 
 def _toml_value(v: Any) -> str:

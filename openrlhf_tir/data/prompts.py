@@ -13,9 +13,10 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from ..config import Data
+from ..config.paths import shorten, shown
 from ..errors import ConfigError, DataError
 from ..types import Task
-from . import templates
+from . import checks, templates
 from .rows import read_rows
 
 ENV_FUNCS = {"math_tir_async": "python_tir", "math_tir": "python_tir"}
@@ -54,7 +55,8 @@ def problems(cfg: Data) -> Iterator[Problem]:
         if i == 0:
             for setting, key in (("data.input_key", cfg.input_key), ("data.label_key", cfg.label_key)):
                 if _column(row, key) is _MISSING:
-                    raise ConfigError(f"{setting} = {key!r} is no column of {cfg.prompt_dataset}. Known: {', '.join(row)}. Set --{setting} to one of them.")
+                    known = shorten(", ".join(map(str, row)))
+                    raise ConfigError(f"{setting} = {key!r} is no column of {cfg.prompt_dataset}. Known: {known}. Set --{setting} to one of them.")
         yield _problem(where, row, cfg)
 
 
@@ -75,23 +77,47 @@ def _column(row: Mapping[str, Any], key: str) -> Any:
 
 def _problem(where: str, row: Mapping[str, Any], cfg: Data) -> Problem:
     given, label = _column(row, cfg.input_key), _column(row, cfg.label_key)
-    if given in (_MISSING, None, "", []):
-        raise DataError(f"{where} has no input in column {cfg.input_key!r}. Its columns: {', '.join(row)}. Fill it in or remove the row.")
-    meta = dict(row["meta"]) if isinstance(row.get("meta"), Mapping) else {}
-    if "datasource" in row:
-        meta["datasource"] = row["datasource"]
-    env = row.get(cfg.env_key) or None
+    columns = shorten(", ".join(map(str, row)))
+    if _empty(given):
+        raise DataError(f"{where} has no input in column {cfg.input_key!r}. Its columns: {columns}. Fill it in or remove the row.")
+    if not isinstance(given, str | list):
+        raise DataError(f"{where}: {cfg.input_key} = {shown(given, 60)} is a {type(given).__name__}. Write text, or a list of chat messages.")
+    checks.text(given, where, cfg.input_key) if isinstance(given, str) else checks.messages(given, where, cfg.input_key)
+    env, meta = _env_column(row, where, cfg), _meta(row, where)
     facts = _zerotir_label(label)
     if facts is not None:
         label = facts.pop("gold_ans")
         env = env or _env_of(facts.get("env_func"), where, cfg)
-        meta.update(facts)
-    if label in (_MISSING, None, "", []):
+        meta.update(checks.json_value(facts, where, cfg.label_key))
+    if _empty(label):
         raise DataError(
-            f"{where} has no label in column {cfg.label_key!r}. Its columns: {', '.join(row)}. "
+            f"{where} has no label in column {cfg.label_key!r}. Its columns: {columns}. "
             "Without one no answer can be rewarded: fill it in or remove the row."
         )
+    checks.json_value(label, where, cfg.label_key)
     return Problem(where, given, label if isinstance(label, str) else json.dumps(label, ensure_ascii=False), env, meta)
+
+
+def _empty(value: Any) -> bool:
+    return value is _MISSING or value is None or value == [] or (isinstance(value, str) and not value.strip())
+
+
+def _env_column(row: Mapping[str, Any], where: str, cfg: Data) -> str | None:
+    env = row.get(cfg.env_key)
+    if env is not None and not isinstance(env, str):
+        raise DataError(f"{where}: {cfg.env_key} = {shown(env, 60)} is a {type(env).__name__}, no environment's name. Write text, or set data.env_key.")
+    return checks.text(env, where, cfg.env_key) if env else None
+
+
+def _meta(row: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """What the environment and the report are told besides: the columns `meta` and `datasource`."""
+    meta = row.get("meta")
+    if meta is not None and not isinstance(meta, Mapping):
+        raise DataError(f'{where}: meta = {shown(meta, 60)} is a {type(meta).__name__}. Write an object, {{"key": value}}, or rename the column.')
+    meta = dict(checks.json_value(meta, where, "meta") or {})
+    if "datasource" in row:
+        meta["datasource"] = checks.json_value(row["datasource"], where, "datasource")
+    return meta
 
 
 def _zerotir_label(label: Any) -> dict[str, Any] | None:
@@ -100,15 +126,15 @@ def _zerotir_label(label: Any) -> dict[str, Any] | None:
         return None
     try:
         facts = json.loads(label)
-    except json.JSONDecodeError:
+    except (ValueError, RecursionError):
         return None
     return facts if isinstance(facts, dict) and "gold_ans" in facts else None
 
 
-def _env_of(env_func: str | None, where: str, cfg: Data) -> str | None:
-    if env_func is not None and env_func not in ENV_FUNCS:
+def _env_of(env_func: Any, where: str, cfg: Data) -> str | None:
+    if env_func is not None and (not isinstance(env_func, str) or env_func not in ENV_FUNCS):
         known = ", ".join(sorted(ENV_FUNCS))
-        raise DataError(f"{where} has env_func {env_func!r} in its label. Known: {known}. Name the environment in column {cfg.env_key!r} instead.")
+        raise DataError(f"{where} has env_func {shown(env_func)} in its label. Known: {known}. Name the environment in column {cfg.env_key!r} instead.")
     return ENV_FUNCS.get(env_func) if env_func else None
 
 
@@ -126,16 +152,33 @@ def load_prompts(cfg: Data, tokenizer: Any = None, *, env: str = "python_tir", m
     if tokenizer is None:
         return PromptSet(tasks)
     limit = cfg.max_len - 1 if max_prompt_tokens is None else max_prompt_tokens
-    ids = tokenizer([t.prompt for t in tasks], add_special_tokens=False)["input_ids"] if tasks else []
-    kept = [t for t, tokens in zip(tasks, ids, strict=True) if len(tokens) <= limit]
+    fitting = [t for t in tasks if len(t.prompt) <= limit * MAX_TOKEN_CHARS]
+    ids = tokenizer([t.prompt for t in fitting], add_special_tokens=False)["input_ids"] if fitting else []
+    kept = [t for t, tokens in zip(fitting, ids, strict=True) if len(tokens) <= limit]
     return PromptSet(kept, {"prompt_too_long": len(tasks) - len(kept)} if len(kept) < len(tasks) else {})
 
 
-def _render(p: Problem, cfg: Data, template: str | None, tokenizer: Any) -> str:
-    if cfg.apply_chat_template:
-        chat = [{"role": "user", "content": p.input}] if isinstance(p.input, str) else p.input
-        return tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
+MAX_TOKEN_CHARS = 1024
+"""No token of a known vocabulary stands for so many characters: a prompt beyond limit * this is too long without asking the tokenizer, which
+would take minutes and gigabytes for a row of many megabytes."""
+
+
+def render_text(p: Problem, template: str | None) -> str:
+    """The prompt of a run without chat template. Raises DataError for an input that is no text and has no user message."""
     return templates.render(template, p.input if isinstance(p.input, str) else _last_user_text(p, template))
+
+
+def _render(p: Problem, cfg: Data, template: str | None, tokenizer: Any) -> str:
+    if not cfg.apply_chat_template:
+        return render_text(p, template)
+    chat = [{"role": "user", "content": templates.render(template, p.input)}] if isinstance(p.input, str) else p.input
+    try:
+        return tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
+    except Exception as e:  # the template is a program of the model's: it raises what it likes, mostly about the order of roles
+        raise DataError(
+            f"{p.where}: the model's chat template refuses the chat in {cfg.input_key!r}: {type(e).__name__}: {shorten(str(e))}. "
+            "Correct the messages, or use --data.input_template without --data.apply_chat_template."
+        ) from None
 
 
 def _last_user_text(p: Problem, template: str | None) -> str:

@@ -1,17 +1,18 @@
 """Rows: a file, a directory or a name -> (where, row). `where` is what an error message points at: "train.jsonl line 17".
 
-JSONL is read here, so that a mistake has a line number and small runs need no heavy import; parquet through pyarrow; anything else
-through datasets.load_dataset.
+JSONL is read by us (json_rows), so that a mistake has a line number and small runs need no heavy import; parquet through pyarrow; anything
+else through datasets.load_dataset.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from ..config.paths import asked, local_path, shorten, shown
 from ..errors import ConfigError, DataError
+from .json_rows import read_json
 
 Row = tuple[str, dict[str, Any]]
 SUFFIXES = (".jsonl", ".json", ".parquet")
@@ -23,17 +24,19 @@ def read_rows(source: str, split: str) -> Iterator[Row]:
 
     Raises ConfigError when there is no such data set or split, DataError for an unreadable line.
     """
-    path = Path(source).expanduser()
-    if path.is_file():
+    path = local_path(source, "data.prompt_dataset")
+    is_file, is_dir = (asked(path, question, "data.prompt_dataset") for question in (Path.is_file, Path.is_dir))
+    if is_file:
         yield from _read_file(path)
-    elif path.is_dir() and not any((path / name).exists() for name in ("dataset_info.json", "dataset_dict.json", "state.json")):
+    elif is_dir and not any((path / name).exists() for name in ("dataset_info.json", "dataset_dict.json", "state.json")):
         for file in _files_of(path, split):
             yield from _read_file(file)
-    elif path.is_dir() or not _looks_local(source):
+    elif is_dir or not _looks_local(source):
         yield from _read_datasets(source, split)
     else:
+        looked_at = shorten(str(asked(path, Path.absolute, "data.prompt_dataset")))
         raise ConfigError(
-            f"Data set {source!r} does not exist (looked at {path.absolute()}). Set data.prompt_dataset to a file, a directory, or a name on the hub."
+            f"Data set {shown(source)} does not exist (looked at {looked_at}). Set data.prompt_dataset to a file, a directory, or a name on the hub."
         )
 
 
@@ -42,7 +45,7 @@ def _looks_local(source: str) -> bool:
 
 
 def _files_of(directory: Path, split: str) -> list[Path]:
-    files = sorted(p for p in directory.iterdir() if p.suffix in SUFFIXES)
+    files = sorted(p for p in asked(directory, lambda d: [*d.iterdir()], "data.prompt_dataset") if p.suffix in SUFFIXES)
     if not files:
         raise ConfigError(f"Directory {directory} holds no {', '.join(SUFFIXES)} file. Point data.prompt_dataset at one that does.")
     of_split = [p for p in files if p.name.startswith(split)]
@@ -54,48 +57,33 @@ def _files_of(directory: Path, split: str) -> list[Path]:
 
 
 def _read_file(path: Path) -> Iterator[Row]:
-    if path.suffix == ".parquet":
-        yield from _read_parquet(path)
-    elif path.suffix in (".jsonl", ".json"):
-        yield from _read_json(path)
-    else:
-        raise ConfigError(f"Data file {path} ends in {path.suffix!r}, which is not read. Known: {', '.join(SUFFIXES)}.")
-
-
-def _read_json(path: Path) -> Iterator[Row]:
-    """One object per line; a file that starts with [ is one array."""
-    with path.open(encoding="utf-8") as f:
-        is_array = f.read(1) == "["
-        f.seek(0)
-        lines = enumerate(_parse(f.read(), f"{path}")) if is_array else ((i, _parse(line, f"{path} line {i + 1}")) for i, line in enumerate(f) if line.strip())
-        for i, row in lines:
-            where = f"{path} {'item' if is_array else 'line'} {i + 1}"
-            if not isinstance(row, dict):
-                raise DataError(f'{where} is {type(row).__name__}, not an object with columns. Write {{"prompt": ..., "label": ...}}.')
-            yield where, row
-
-
-def _parse(text: str, where: str) -> Any:
+    readers = {".parquet": _read_parquet, ".jsonl": read_json, ".json": read_json}
+    if path.suffix not in readers:
+        raise ConfigError(
+            f"Data file {path} ends in {path.suffix!r}, which is not read. Known: {', '.join(SUFFIXES)}. Convert it to JSONL: one "
+            '{"prompt": ..., "label": ...} per line.'
+        )
     try:
-        return json.loads(text)
-    except json.JSONDecodeError as e:
-        raise DataError(f"{where} is not JSON: {e.msg} at column {e.colno}. Correct or remove it.") from None
+        yield from readers[path.suffix](path)
+    except OSError as e:
+        raise ConfigError(f"Data file {path} cannot be read: {e.strerror or e}. Correct the path or its permissions.") from None
 
 
 def _read_parquet(path: Path) -> Iterator[Row]:
+    """Rows of a file whose pages may be damaged: pyarrow reports that as its own exceptions, as OSError, or as bytes that are no text."""
     import pyarrow.parquet as pq
-    from pyarrow import ArrowInvalid
+    from pyarrow import ArrowException
 
+    i = 0
     try:
-        file = pq.ParquetFile(path)
-    except ArrowInvalid as e:
-        raise DataError(f"{path} is not a parquet file: {e}. Convert it again.") from None
-    with file:
-        i = 0
-        for batch in file.iter_batches():
-            for row in batch.to_pylist():
-                i += 1
-                yield f"{path} row {i}", row
+        with pq.ParquetFile(path) as file:
+            for batch in file.iter_batches():
+                for row in batch.to_pylist():
+                    i += 1
+                    yield f"{path} row {i}", row
+    except (ArrowException, OSError, UnicodeDecodeError, ValueError, OverflowError) as e:
+        what = f"is not readable after row {i}" if i else "is not a parquet file"
+        raise DataError(f"{path} {what}: {shorten(str(e).splitlines()[0] if str(e) else type(e).__name__)}. Convert it again.") from None
 
 
 def _read_datasets(source: str, split: str) -> Iterator[Row]:
@@ -107,7 +95,8 @@ def _read_datasets(source: str, split: str) -> Iterator[Row]:
         data = datasets.load_from_disk(name) if Path(name).is_dir() else datasets.load_dataset(name, data_dir=data_dir or None)
     except Exception as e:  # the hub, the cache and the builder scripts raise what they like; all mean that this name cannot be had
         raise ConfigError(
-            f"Data set {source!r} is no local file or directory, and datasets could not load it: {type(e).__name__}: {e}. Check the name or the network."
+            f"Data set {shown(source)} is no local file or directory, and datasets could not load it: {type(e).__name__}: {shorten(str(e))}. "
+            "Check the name or the network."
         ) from e
     if isinstance(data, dict):
         if split not in data:

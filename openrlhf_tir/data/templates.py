@@ -6,6 +6,9 @@ A named template is verbatim from its source, with {input} where the problem goe
 
 from __future__ import annotations
 
+from string import Formatter
+
+from ..config.paths import shown
 from ..errors import ConfigError
 
 ZEROTIR = (
@@ -37,15 +40,15 @@ def resolve(template: str | None) -> str | None:
     if "{input}" in template:
         return template
     try:
-        template.format("x")
-    except (IndexError, KeyError, ValueError) as e:
+        fields = [(name, spec, conversion) for _, name, spec, conversion in Formatter().parse(template) if name is not None]
+    except ValueError as e:
+        raise ConfigError(f"data.input_template {shown(template)} is no format string with one {{}} ({e}). Double literal braces: {{{{}}}}.") from None
+    if not fields:
         raise ConfigError(
-            f"data.input_template {template!r} is no format string with one {{}} ({type(e).__name__}: {e}). Double literal braces: {{{{}}}}."
-        ) from None
-    if "{}" not in template.replace("{{}}", ""):
-        raise ConfigError(
-            f"data.input_template {template!r} has no {{}} where the problem goes. Known names: {', '.join(sorted(TEMPLATES))}; or write a text with {{}}."
+            f"data.input_template {shown(template)} has no {{}} where the problem goes. Known names: {', '.join(sorted(TEMPLATES))}; or write a text with {{}}."
         )
+    if fields != [("", "", None)]:
+        raise ConfigError(f"data.input_template {shown(template)} is no format string with one {{}} and nothing in it. Double literal braces: {{{{}}}}.")
     return template
 
 

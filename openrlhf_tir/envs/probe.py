@@ -7,6 +7,7 @@ import json
 import urllib.error
 import urllib.request
 from typing import Any
+from urllib.parse import urlsplit
 
 from pydantic import ValidationError
 
@@ -19,6 +20,11 @@ def probe_env(url: str, *, token: str | None = None, timeout_s: float = 5.0) -> 
     base = url.rstrip("/")
     if not base.startswith(("http://", "https://")):
         raise ConfigError(f"Environment URL {url!r} has no scheme. Write http://host:port.")
+    try:
+        urlsplit(base).port  # noqa: B018
+        base.encode()
+    except ValueError as e:
+        raise ConfigError(f"Environment URL {url!r} is no URL: {e}. Write http://host:port.") from None
     health, schema = _get(f"{base}/health", token, timeout_s), _get(f"{base}/schema", token, timeout_s)
     try:
         return Health.model_validate(health), EnvSchema.model_validate(schema)

@@ -8,11 +8,11 @@ slow_node     the engine decodes at `factor` of its rate                        
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..config.toml_file import read_toml
 from ..errors import ConfigError, unknown
 from .engine_model import Clock
 from .rollout import SimulatedRollout
@@ -40,7 +40,7 @@ class Fault:
 
 def read_faults(path: Path) -> tuple[Fault, ...]:
     """The [[faults]] of a workload file that Workload.read has accepted."""
-    return tuple(Fault.of(table) for table in tomllib.loads(path.read_text()).get("faults", []))
+    return tuple(Fault.of(table) for table in read_toml(path, "Workload").get("faults", []))
 
 
 def script_faults(faults: Iterable[Fault], rollout: SimulatedRollout, clock: Clock) -> None:

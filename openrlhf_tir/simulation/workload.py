@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import math
 import random
-import tomllib
 from bisect import bisect_left
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
+from ..config.toml_file import read_toml
 from ..errors import ConfigError
 from ..types import GroupKey
 
@@ -143,12 +143,9 @@ class Workload:
     def read(cls, path: Path) -> Workload:
         """Raises ConfigError for a file that is not a workload."""
         try:
-            table = tomllib.loads(path.read_text())
-            return cls._of(table)
-        except OSError as e:
-            raise ConfigError(f"Workload {path} cannot be read: {e.strerror}. Give the path of a workload's TOML file.") from None
-        except tomllib.TOMLDecodeError as e:
-            raise ConfigError(f"Workload {path} is not valid TOML: {e}. Correct that line.") from None
+            return cls._of(read_toml(path, "Workload"))
+        except (TypeError, AttributeError, ValueError) as e:
+            raise ConfigError(f"Workload {path} has a value of a wrong type: {e}. openrlhf_tir/simulation/workload_seed.toml shows each.") from None
         except KeyError as e:
             raise ConfigError(f"Workload {path} lacks {e}. openrlhf_tir/simulation/workload_seed.toml has every key.") from None
 

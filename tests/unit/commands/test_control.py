@@ -42,7 +42,7 @@ def test_what_is_written_is_what_is_read(tmp_path):
 
 @pytest.mark.parametrize(
     ("text", "fact"),
-    [("rollout_actors = 0", "rollout_actors: Input should be greater"), ("actors = 2", "actors: Extra inputs"), ("x = [", "is no TOML")],
+    [("rollout_actors = 0", "rollout_actors: Input should be greater"), ("actors = 2", "actors: Extra inputs"), ("x = [", "is not valid TOML")],
 )
 def test_a_wrong_file_is_refused_with_the_field(tmp_path, text, fact):
     (tmp_path / "c").write_text(text)

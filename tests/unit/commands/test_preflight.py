@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import http.server
 import json
+import socket
 import threading
+from dataclasses import replace
 
 import pytest
 
+from openrlhf_tir.commands import host_checks
 from openrlhf_tir.commands.preflight import Machine, check
 from openrlhf_tir.config.settings import load
 from openrlhf_tir.envs.probe import probe_env
 from openrlhf_tir.errors import ConfigError, DataError
 
-CPU = Machine(gpus=0, cpus=2, shm_free=1 << 30, has_module=lambda name: True)
-GPUS = Machine(gpus=4, cpus=32, shm_free=1 << 30, has_module=lambda name: True)
+CPU = Machine(gpus=0, cpus=2, shm_free=1 << 30, has_module=lambda name: True, isolation_fault=lambda: None)
+GPUS = Machine(gpus=4, cpus=32, shm_free=1 << 30, has_module=lambda name: True, isolation_fault=lambda: None)
 ON_CPU = {
     "ds.attn_implementation": "sdpa",
     "vllm.sync_backend": "file",
@@ -98,7 +101,7 @@ def test_a_run_that_can_work_gives_facts(ready):
         ({"rollout__batch_size": 3}, "has 2 problems, a batch needs rollout.batch_size = 3"),
         ({"env__url": "127.0.0.1:8000"}, "has no scheme"),
         ({"env__url": "http://127.0.0.1:9"}, "http://127.0.0.1:9/health does not answer"),
-        ({"ds__attn_implementation": "flash_attention_2"}, "needs a GPU, and this machine has none"),
+        ({"ds__attn_implementation": "flash_attention_2"}, "This is a GPU recipe on a CPU machine: ds.attn_implementation = 'flash_attention_2' needs a GPU"),
         ({"vllm__sync_backend": "nccl"}, "vllm.sync_backend = 'nccl' is not wired"),
         ({"ds__packing_samples": True}, "ds.packing_samples needs flash attention"),
         ({"eval__dataset": "/nowhere.jsonl"}, "does not exist"),
@@ -139,12 +142,12 @@ def test_more_gpus_than_there_are_is_refused(ready, monkeypatch):
 
 
 def test_flash_attention_without_its_package_is_refused(ready):
-    bare = Machine(gpus=4, cpus=4, shm_free=1 << 30, has_module=lambda name: name != "flash_attn")
+    bare = Machine(gpus=4, cpus=4, shm_free=1 << 30, has_module=lambda name: name != "flash_attn", isolation_fault=lambda: None)
     assert "package flash-attn" in refused(ready, bare, ds__attn_implementation="flash_attention_2")
 
 
 def test_a_small_dev_shm_is_told_because_pushes_then_go_through_the_run_directory(ready):
-    small, enough = (Machine(gpus=0, cpus=2, shm_free=n, has_module=lambda name: True) for n in (1999, 2000))
+    small, enough = (Machine(gpus=0, cpus=2, shm_free=n, has_module=lambda name: True, isolation_fault=lambda: None) for n in (1999, 2000))
     assert any("weight pushes go through" in fact for fact in check(load(None, ready), machine=small))
     assert not any("weight pushes go through" in fact for fact in check(load(None, ready), machine=enough))
 
@@ -161,7 +164,7 @@ def test_a_resume_with_another_staleness_bound_is_refused(ready, tmp_path):
 
 
 def test_wandb_without_its_package_is_refused(ready):
-    bare = Machine(gpus=0, cpus=2, shm_free=1 << 30, has_module=lambda name: name != "wandb")
+    bare = Machine(gpus=0, cpus=2, shm_free=1 << 30, has_module=lambda name: name != "wandb", isolation_fault=lambda: None)
     assert "wandb is not installed" in refused(ready, bare, logger__wandb__key="env")
 
 
@@ -198,3 +201,112 @@ def test_a_missing_token_is_named(env_server):
     with pytest.raises(ConfigError, match=r"401.*env\.token_env"):
         probe_env(env_server.url)
     assert probe_env(env_server.url, token="secret")[1].capacity == 3
+
+
+def test_everything_that_cannot_work_is_told_at_once(ready, tmp_path):
+    (tmp_path / "file").write_text("")
+    wrong = {"run_dir": str(tmp_path / "file" / "run"), "env__name": "pyton_tir", "ds__attn_implementation": "flash_attention_2", "eval__steps": 5}
+    wrong |= {"actor__model_name_or_path": "/nowhere", "reward__name": "maths", "vllm__sync_backend": "nccl", "rollout__port": 65535, "vllm__num_engines": 2}
+    lines = refused(ready, **wrong).splitlines()
+    for fact in ("file is not a directory", "'pyton_tir'", "GPU recipe", "eval.steps is set", "'/nowhere'", "'maths'", "'nccl'", "ends at port 65536"):
+        assert sum(fact in line for line in lines) == 1, fact
+    assert len(lines) == 8
+
+
+def test_a_mistake_of_the_data_alone_is_a_data_error_and_beside_others_a_config_error(ready, tmp_path):
+    (tmp_path / "d.jsonl").write_text("")
+    assert "d.jsonl has no rows" in refused(ready, error=DataError)
+    assert len(refused(ready, reward__name="maths").splitlines()) == 2
+
+
+@pytest.mark.parametrize("setting", ["run_dir", "ckpt__path", "ckpt__output_dir"])
+def test_a_directory_below_a_file_is_refused(ready, tmp_path, setting):
+    (tmp_path / "file").write_text("")
+    assert f"{setting.replace('__', '.')} = {tmp_path}/file/x/y cannot be made: {tmp_path}/file is not a directory" in refused(
+        ready, **{setting: str(tmp_path / "file/x/y")}
+    )
+
+
+def test_a_directory_that_takes_no_files_or_has_too_long_a_name_is_refused(ready):
+    assert "run_dir = /proc/run cannot be written: /proc takes no new files" in refused(ready, run_dir="/proc/run")
+    assert "has a name of more than 255 bytes" in refused(ready, run_dir="/tmp/" + "n" * 256)
+
+
+def test_an_occupied_port_is_refused_and_so_is_the_one_of_a_later_actor(ready):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        assert f"rollout.port = {port} cannot be used: Address already in use" in refused(ready, rollout__port=port)
+        second = refused(ready, rollout__port=port - 1, vllm__num_engines=2)
+        assert f"rollout.port = {port - 1} (actor 1 takes port {port}) cannot be used" in second or f"rollout.port = {port - 1} cannot be used" in second
+    check(load(None, {**ready, "rollout.port": port}), machine=CPU)
+
+
+def test_a_machine_that_cannot_confine_code_is_refused_unless_the_server_is_elsewhere(ready, env_server):
+    open_machine = replace(CPU, isolation_fault=lambda: "bubblewrap is not installed")
+    assert "cannot confine model-written code here: bubblewrap is not installed. Install bubblewrap" in refused(ready, open_machine)
+    check(load(None, {**ready, "env.url": env_server.url}), machine=open_machine)
+    check(load(None, {**ready, "env.name": "echo"}), machine=open_machine)
+
+
+def test_bubblewrap_that_is_missing_or_fails_is_a_fault_where_landlock_is_too_old(monkeypatch, tmp_path):
+    monkeypatch.setattr(host_checks, "LANDLOCK_ABI", 10**6)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert host_checks.isolation_fault().startswith("bubblewrap is not installed, and this kernel's Landlock is too old")
+    (tmp_path / "bwrap").write_text("#!/bin/sh\necho 'No permissions to create new namespace' >&2\nexit 1\n")
+    (tmp_path / "bwrap").chmod(0o755)
+    assert "bubblewrap does not work (No permissions to create new namespace)" in host_checks.isolation_fault()
+    (tmp_path / "bwrap").write_text("#!/bin/sh\nexit 0\n")
+    assert host_checks.isolation_fault() is None
+
+
+def test_a_missing_chat_template_is_refused_where_one_is_used(ready, tmp_path):
+    run = {**ready, "data.apply_chat_template": "true"}
+    assert "has no chat template (chat_template.jinja, or a key of tokenizer_config.json)" in refused(run)
+    assert any("/v1/chat/completions will refuse" in f for f in check(load(None, {**ready, "rollout.agent": "external"}), machine=CPU))
+    (tmp_path / "model" / "tokenizer_config.json").write_text('{"chat_template": "{{ messages }}"}')
+    check(load(None, run), machine=CPU)
+    (tmp_path / "model" / "tokenizer_config.json").unlink()
+    (tmp_path / "model" / "chat_template.jinja").write_text("{{ messages }}")
+    check(load(None, run), machine=CPU)
+
+
+@pytest.mark.parametrize(
+    ("raw", "fact"),
+    [
+        (b"", "config.json is not readable JSON"),
+        (b"\xff", "config.json is not readable JSON"),
+        (b"{" * 5000, "config.json is not readable JSON"),
+        (b"[1]", "config.json holds a list, not an object"),
+        (b'{"head_dim": "y"}', "head_dim is y"),
+    ],
+)
+def test_a_damaged_model_config_is_told_in_one_line(ready, tmp_path, raw, fact):
+    (tmp_path / "model" / "config.json").write_bytes(raw)
+    message = refused(ready)
+    assert fact in message
+    assert len(message.splitlines()) == 1
+
+
+def test_a_model_config_without_usable_sizes_is_left_to_the_engine(ready, tmp_path):
+    (tmp_path / "model" / "config.json").write_text('{"num_attention_heads": 0, "hidden_size": "x"}')
+    assert check(load(None, ready), machine=CPU)
+
+
+def test_wandb_without_its_key_is_refused(ready, monkeypatch):
+    monkeypatch.delenv("WANDB_API_KEY", raising=False)
+    assert "WANDB_API_KEY is not set" in refused(ready, logger__wandb__key="env")
+    monkeypatch.setenv("WANDB_API_KEY", "k")
+    check(load(None, {**ready, "logger.wandb.key": "env"}), machine=CPU)
+
+
+def test_a_chat_without_a_user_message_is_refused_before_the_model_is_loaded(ready, tmp_path):
+    (tmp_path / "d.jsonl").write_text('{"prompt": [{"role": "system", "content": "x"}], "label": "1"}\n' * 2)
+    assert "d.jsonl line 1 has a list as its input" in refused(ready, error=DataError, data__input_template="Q {}")
+
+
+@pytest.mark.parametrize("url", ["http://[::1", "http://h:99999999", "http://h:x", "http://\udcff"])
+def test_what_is_no_url_is_told(url):
+    with pytest.raises(ConfigError, match="is no URL"):
+        probe_env(url)

@@ -13,6 +13,7 @@ import pytest
 
 from openrlhf_tir.config.flags import Parser, add_config_flags, check_unknown, overrides_of
 from openrlhf_tir.config.openrlhf_flags import RULES, Becomes, Implied, Only, Refused, Same, translate
+from openrlhf_tir.config.problems import Problems
 from openrlhf_tir.config.settings import known_keys, load
 from openrlhf_tir.errors import ConfigError
 
@@ -147,9 +148,12 @@ def test_every_translated_flag_is_covered_above():
 
 @pytest.mark.parametrize("name", [n for n, r in RULES.items() if isinstance(r, Only)])
 def test_a_flag_with_one_supported_value_takes_that_and_refuses_others(name):
-    assert translate({name: [RULES[name].value]}) == {}
+    problems = Problems()
+    assert translate({name: [RULES[name].value]}, {}, problems) == {}
+    assert not problems
+    translate({name: ["7"]}, {}, problems)
     with pytest.raises(ConfigError, match="only"):
-        translate({name: ["7"]})
+        problems.raise_any()
 
 
 @pytest.mark.parametrize("name", [n for n, r in RULES.items() if isinstance(r, Implied)])
@@ -157,8 +161,11 @@ def test_an_implied_flag_changes_nothing(name):
     assert parse(f"--{name}", *([] if upstream_flags()[name].nargs == 0 else ["4"])) == load()
 
 
-def test_our_own_name_wins_over_the_translated_one():
-    assert parse("--actor.learning_rate", "1e-4", "--actor.adam.lr", "1e-5").actor.learning_rate == 1e-4
+def test_our_own_name_and_a_translated_one_that_says_something_else_are_refused():
+    with pytest.raises(ConfigError, match=r"--actor.adam.lr 1e-5 has no effect: it is --actor.learning_rate here, and that is given as 1e-4"):
+        parse("--actor.learning_rate", "1e-4", "--actor.adam.lr", "1e-5")
+    assert parse("--actor.learning_rate", "1e-4", "--actor.adam.lr", "1e-4").actor.learning_rate == 1e-4
+    assert parse("--pipeline.mode", "pipeline", "--train.async_enable").pipeline.mode == "pipeline"
 
 
 def test_a_translated_flag_without_its_value_is_refused():

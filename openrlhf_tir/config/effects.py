@@ -1,0 +1,96 @@
+"""Effects: flags that change nothing in the configuration that they are part of. Each is a mistake, since whoever wrote it expected something.
+
+A recipe may hold such values (another recipe or a flag may switch their feature on); a flag that says what holds anyway is let pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import reduce
+from typing import Any, NamedTuple
+
+from .schema import Config
+
+
+class Idle(NamedTuple):
+    """`keys` do nothing where `when` holds; `why` goes on from "--key has no effect"."""
+
+    keys: str
+    when: Callable[[Config], bool]
+    why: str
+
+
+NOT_WHITENED = ("rloo", "group_norm", "dr_grpo")
+GROUP_ESTIMATORS = ("reinforce_baseline", *NOT_WHITENED)
+"""Ours, by what they leave unused; a test compares them with the registry, which is above this module."""
+
+IDLE = [
+    Idle(
+        "actor.eps_clip",
+        lambda c: c.actor.eps_clip_low_high is not None,
+        "beside --actor.eps_clip_low_high, which sets both sides. Leave one of them out.",
+    ),
+    Idle("actor.min_lr_ratio", lambda c: c.actor.lr_scheduler == "constant", "with --actor.lr_scheduler constant. Choose linear or cosine, or leave it out."),
+    Idle(
+        "algo.advantage.is_correction_mode algo.advantage.is_correction_gating algo.advantage.is_correction_threshold",
+        lambda c: c.algo.advantage.is_correction_level == "off",
+        "while --algo.advantage.is_correction_level is off. Set that to token or seq, or leave it out.",
+    ),
+    Idle(
+        "algo.advantage.gamma",
+        lambda c: c.algo.advantage.estimator in GROUP_ESTIMATORS,
+        "with an estimator that compares whole trajectories. Use --algo.advantage.estimator reinforce, or leave it out.",
+    ),
+    Idle(
+        "algo.advantage.no_std_norm",
+        lambda c: c.algo.advantage.estimator in NOT_WHITENED,
+        "with an estimator whose advantages are not whitened over the batch. Use reinforce_baseline, or leave it out.",
+    ),
+    Idle("ds.zpg", lambda c: c.ds.zero_stage != 3, "with --ds.zero_stage 2: it partitions the weights of stage 3. Leave it out."),
+    Idle("pipeline.overadmit_risk", lambda c: not _auto(c), "unless --pipeline.depth is auto. Leave it out."),
+    Idle("rollout.max_batch", lambda c: c.rollout.max_wait_ms == 0, "while --rollout.max_wait_ms is 0: nothing waits. Set that, or leave it out."),
+    Idle("env.max_batch", lambda c: c.env.batch_wait_ms == 0, "while --env.batch_wait_ms is 0: nothing waits. Set that, or leave it out."),
+    Idle(
+        "env.workers env.stateful",
+        lambda c: c.env.url is not None,
+        "with --env.url: that server was started with its own. Set it there, or leave --env.url out to have a server started.",
+    ),
+    Idle("rollout.agent_idle_s", lambda c: c.rollout.agent != "external", "without --rollout.agent external. Leave it out."),
+    Idle(
+        "rollout.straggler_s",
+        lambda c: c.rollout.straggler_s is not None and c.rollout.straggler_s >= c.rollout.group_deadline_s,
+        "at or above --rollout.group_deadline_s, which ends the group first. Lower it, or leave it out.",
+    ),
+    Idle(
+        "logger.wandb.org logger.wandb.group logger.wandb.project logger.wandb.run_name",
+        lambda c: c.logger.wandb.key is None,
+        "while --logger.wandb.key is unset: there is no wandb run. Set the key (or env), or leave it out.",
+    ),
+    Idle(
+        "eval.split eval.max_samples",
+        lambda c: c.eval.dataset is None,
+        "without --eval.dataset. Give the held-out problems, or leave it out.",
+    ),
+    Idle(
+        "env.max_calls env.protocol env.output_max_tokens env.budget_message",
+        lambda c: c.rollout.agent == "external",
+        "with --rollout.agent external: the agent decides what it calls. Leave it out.",
+    ),
+]
+
+
+def _auto(cfg: Config) -> bool:
+    return cfg.pipeline.depth == "auto" or (cfg.pipeline.depth is None and cfg.pipeline.mode == "pipeline")
+
+
+def without_effect(cfg: Config, given: Mapping[str, Any]) -> Iterator[str]:
+    """A line for each of the `given` keys, flags of the command line, that changes nothing in `cfg`."""
+    default = Config()
+    for keys, when, why in IDLE:
+        for key in keys.split():
+            if key in given and when(cfg) and _at(cfg, key) != _at(default, key):
+                yield f"--{key} has no effect {why}"
+
+
+def _at(cfg: Config, key: str) -> Any:
+    return reduce(getattr, key.split("."), cfg)

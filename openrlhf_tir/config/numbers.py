@@ -1,0 +1,37 @@
+"""Numbers on the command line, for argparse's `type`: text -> int or float within bounds. argparse turns the error into one line with the flag."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Callable
+
+
+def whole(*, at_least: int, at_most: int = 10**9) -> Callable[[str], int]:
+    """An integer within the bounds."""
+
+    def of(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{text[:60]!r} is no whole number; give {at_least} to {at_most}") from None
+        if not at_least <= value <= at_most:
+            raise argparse.ArgumentTypeError(f"{text[:60]} is out of range; give {at_least} to {at_most}")
+        return value
+
+    return of
+
+
+def real(*, above: float = 0.0, zero: bool = False) -> Callable[[str], float]:
+    """A finite number above `above`; `zero` allows the bound itself."""
+
+    def of(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{text[:60]!r} is no number") from None
+        if not math.isfinite(value) or value < above or (value == above and not zero):
+            raise argparse.ArgumentTypeError(f"{text[:60]} is out of range; give a finite number {'of at least' if zero else 'above'} {above:g}")
+        return value
+
+    return of

@@ -1,0 +1,125 @@
+"""JSON rows: a .jsonl or .json file -> (where, row). Whatever the bytes are, a mistake names file, line, value and remedy.
+
+One object per line, or a file that is one array of objects. UTF-8, with or without a byte order mark. Refused, since each would be read as
+something that nobody wrote: a column given twice, NaN and Infinity, integers of more than 4,300 digits, nesting beyond the parser's depth.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from ..errors import DataError
+
+MAX_ROW_BYTES = 64 << 20
+"""A row is one problem. A longer line is another format, and reading it could take all memory."""
+MAX_ARRAY_BYTES = 1 << 30
+"""An array is read as a whole; JSONL has no limit."""
+BOM = b"\xef\xbb\xbf"
+OTHERS = {
+    b"PAR1": "a parquet file. Name it .parquet",
+    b"\x1f\x8b": "gzip-compressed. Decompress it",
+    b"PK\x03\x04": "a zip archive. Unpack it",
+    b"\x28\xb5\x2f\xfd": "zstd-compressed. Decompress it",
+    b"\xff\xfe": "UTF-16, not UTF-8. Convert it: iconv -f UTF-16 -t UTF-8",
+    b"\xfe\xff": "UTF-16, not UTF-8. Convert it: iconv -f UTF-16 -t UTF-8",
+}
+"""First bytes -> what the file is."""
+
+
+def read_json(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Raises DataError."""
+    with path.open("rb") as f:
+        head = f.read(4)
+        for magic, what in OTHERS.items():
+            if head.startswith(magic):
+                raise DataError(f"{path} is {what}.")
+        start = len(BOM) if head.startswith(BOM) else 0
+        f.seek(start)
+        first = f.read(1)
+        while first.isspace():
+            first = f.read(1)
+        f.seek(start)
+        yield from _array(path, f.read(MAX_ARRAY_BYTES + 1)) if first == b"[" else _lines(path, f)
+
+
+def _array(path: Path, raw: bytes) -> Iterator[tuple[str, dict[str, Any]]]:
+    if len(raw) > MAX_ARRAY_BYTES:
+        raise DataError(f"{path} is one JSON array of more than {MAX_ARRAY_BYTES >> 20} MiB. Write JSONL, one object per line.")
+    rows = parse(_text(raw, f"{path}"), f"{path}")
+    if not isinstance(rows, list):
+        raise DataError(f"{path} is not JSON rows: it starts with [ and is no array. Correct it.")
+    for i, row in enumerate(rows, 1):
+        yield _object(row, f"{path} item {i}")
+
+
+def _lines(path: Path, f: Any) -> Iterator[tuple[str, dict[str, Any]]]:
+    number = 0
+    while line := f.readline(MAX_ROW_BYTES + 1):
+        number += 1
+        where = f"{path} line {number}"
+        if len(line) > MAX_ROW_BYTES:
+            raise DataError(f"{where} is longer than {MAX_ROW_BYTES >> 20} MiB. A row is one problem: shorten it, or convert the file to JSONL.")
+        line = line.removeprefix(BOM)  # files that were joined keep theirs
+        if not line.strip():
+            continue
+        try:
+            row = parse(_text(line, where), where)
+        except DataError:
+            if (number == 1 and line.strip() in (b"{", b"[")) or (path.suffix == ".json" and line.strip().startswith(b"{")):
+                raise DataError(
+                    f"{where} is not JSON by itself: the file looks like one JSON object over several lines. Write one row per line, or an array of rows."
+                ) from None
+            raise
+        yield _object(row, where)
+
+
+def _object(row: Any, where: str) -> tuple[str, dict[str, Any]]:
+    if not isinstance(row, dict):
+        raise DataError(f'{where} is {type(row).__name__}, not an object with columns. Write {{"prompt": ..., "label": ...}}.')
+    return where, row
+
+
+def _text(raw: bytes, where: str) -> str:
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError as e:
+        latin = bytes([raw[e.start]]).decode("latin-1")
+        raise DataError(
+            f"{where} is not UTF-8: byte 0x{raw[e.start]:02x} at column {e.start + 1} (in Latin-1 it is {latin!r}). "
+            "Convert the file: iconv -f LATIN1 -t UTF-8."
+        ) from None
+
+
+def parse(text: str, where: str) -> Any:
+    """json.loads that keeps to JSON. Raises DataError."""
+    try:
+        return json.loads(text, object_pairs_hook=_once, parse_constant=_no_constant)
+    except json.JSONDecodeError as e:
+        line = f"line {e.lineno} " if "\n" in text.strip() else ""
+        raise DataError(f"{where} is not JSON: {e.msg} at {line}column {e.colno}. Correct or remove it.") from None
+    except RecursionError:
+        raise DataError(f"{where} is nested too deeply to be read. Flatten it or remove it.") from None
+    except _NotJson as e:
+        raise DataError(f"{where} {e}") from None
+    except ValueError:
+        raise DataError(f"{where} has an integer of more than 4,300 digits. Write it as text, or remove the row.") from None
+
+
+class _NotJson(Exception):
+    pass
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    row = dict(pairs)
+    if len(row) < len(pairs):
+        names = [k for k, _ in pairs]
+        twice = next(k for k in names if names.count(k) > 1)
+        raise _NotJson(f"has column {twice!r} twice. Keep one of them.")
+    return row
+
+
+def _no_constant(name: str) -> Any:
+    raise _NotJson(f"holds {name}, which is no JSON value. Write null or a number, or remove the row.")

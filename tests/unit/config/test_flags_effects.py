@@ -1,0 +1,155 @@
+"""Flags: what has no effect, what has another name, how numbers are written, and that everything wrong is told at once."""
+
+from __future__ import annotations
+
+import tomllib
+
+import pytest
+
+from openrlhf_tir.algorithms.advantages import ESTIMATORS
+from openrlhf_tir.cli import COMMANDS, main
+from openrlhf_tir.config.effects import GROUP_ESTIMATORS, IDLE, NOT_WHITENED
+from openrlhf_tir.config.openrlhf_flags import RULES
+from openrlhf_tir.config.openrlhf_renamed import NAMES, advice
+from openrlhf_tir.config.settings import known_keys
+
+
+def shown(capsys, *argv: str) -> dict:
+    assert main(["show-config", "--changes", *argv]) == 0, capsys.readouterr().err
+    return tomllib.loads(capsys.readouterr().out)
+
+
+def mistakes(capsys, *argv: str) -> list[str]:
+    assert main(list(argv)) == 2
+    return capsys.readouterr().err.strip().splitlines()
+
+
+@pytest.mark.parametrize(
+    ("argv", "fact"),
+    [
+        ("--actor.eps_clip 0.1 --actor.eps_clip_low_high 0.1 0.3", "--actor.eps_clip has no effect beside --actor.eps_clip_low_high"),
+        ("--actor.min_lr_ratio 0.5", "--actor.min_lr_ratio has no effect with --actor.lr_scheduler constant"),
+        ("--algo.advantage.is_correction_threshold 0.1 3", "has no effect while --algo.advantage.is_correction_level is off"),
+        ("--algo.advantage.gamma 0.9", "--algo.advantage.gamma has no effect with an estimator that compares whole trajectories"),
+        ("--algo.advantage.no_std_norm --algo.advantage.estimator rloo", "--algo.advantage.no_std_norm has no effect"),
+        ("--ds.zero_stage 2 --ds.zpg 4", "--ds.zpg has no effect with --ds.zero_stage 2"),
+        ("--pipeline.overadmit_risk 0.1 --pipeline.depth 128", "--pipeline.overadmit_risk has no effect unless --pipeline.depth is auto"),
+        ("--rollout.max_batch 4", "--rollout.max_batch has no effect while --rollout.max_wait_ms is 0"),
+        ("--env.max_batch 4 --env.batch_wait_ms 0", "--env.max_batch has no effect"),
+        ("--env.workers 8 --env.url http://h:1", "--env.workers has no effect with --env.url"),
+        ("--rollout.agent_idle_s 5", "--rollout.agent_idle_s has no effect without --rollout.agent external"),
+        ("--rollout.straggler_s 4000", "--rollout.straggler_s has no effect at or above --rollout.group_deadline_s"),
+        ("--logger.wandb.group g", "--logger.wandb.group has no effect while --logger.wandb.key is unset"),
+        ("--eval.split dev", "--eval.split has no effect without --eval.dataset"),
+        ("--env.max_calls 7 --rollout.agent external", "--env.max_calls has no effect with --rollout.agent external"),
+    ],
+)
+def test_a_flag_that_changes_nothing_is_refused(capsys, argv, fact):
+    (line,) = mistakes(capsys, "show-config", *argv.split())
+    assert fact in line
+    assert line.rstrip().endswith(("leave it out.", "Leave it out.", "Leave one of them out.", "have a server started."))
+
+
+def test_every_rule_of_effects_is_tried_above_and_names_fields():
+    marks = test_a_flag_that_changes_nothing_is_refused.pytestmark
+    tried = " ".join(argv for argv, _ in marks[0].args[1])
+    for idle in IDLE:
+        assert set(idle.keys.split()) <= set(known_keys())
+        assert any(f"--{key} " in f"{tried} " for key in idle.keys.split()), idle.keys
+
+
+def test_a_flag_that_says_what_holds_anyway_is_let_pass(capsys):
+    assert "algo" not in shown(capsys, "--algo.advantage.is_correction_threshold", "0.5", "5.0", "--actor.min_lr_ratio", "0.1")
+
+
+def test_a_recipe_may_hold_what_a_flag_may_not(capsys, tmp_path):
+    (tmp_path / "r.toml").write_text("[actor]\nmin_lr_ratio = 0.5\n")
+    assert shown(capsys, "--recipe", str(tmp_path / "r.toml"))["actor"] == {"min_lr_ratio": 0.5}
+
+
+def test_the_estimators_named_by_effects_are_the_registrys():
+    assert {n for n, e in ESTIMATORS.items() if not e.whiten} == set(NOT_WHITENED)
+    assert set(ESTIMATORS) - {"reinforce"} == set(GROUP_ESTIMATORS)
+
+
+@pytest.mark.parametrize("value", ["-1", "-0.5", "-1e-3", "-.5", "-2.", "-1E+3", "-inf", "-nan"])
+def test_a_negative_number_is_a_value_not_a_flag(capsys, value):
+    (line,) = mistakes(capsys, "show-config", "--actor.learning_rate", value)
+    assert f"actor.learning_rate = '{value}' is not accepted" in line
+
+
+def test_negative_numbers_reach_fields_that_take_them(capsys):
+    assert shown(capsys, "--actor.entropy_coef", "-1e-3")["actor"] == {"entropy_coef": -0.001}
+
+
+def test_unset_is_accepted_where_help_shows_it(capsys):
+    assert shown(capsys, "--recipe", "zerotir_7b", "--actor.model_name_or_path", "unset")["actor"].get("model_name_or_path", "") == ""
+    table = shown(capsys, "--recipe", "zerotir_7b", "--actor.eps_clip_low_high", "unset", "--vllm.max_model_len", "unset")
+    assert table["actor"]["eps_clip_low_high"] == "unset"
+    assert "max_model_len" not in table.get("vllm", {})
+
+
+@pytest.mark.parametrize("argv", [["help"], ["help", "train"], ["help", "audit"]])
+def test_help_is_a_command(capsys, argv):
+    with pytest.raises(SystemExit) as e:
+        main(argv)
+    assert e.value.code == 0
+    out = capsys.readouterr().out
+    assert out.startswith(f"usage: openrlhf-tir {argv[1] if argv[1:] else '[-h]'}")
+    assert argv[1:] or all(c in out for c in COMMANDS)
+
+
+PORTED = """--ref.num_nodes 1 --reward.remote_url /a/b.py --critic.num_nodes 1 --train.colocate_all --vllm.enable_sleep --ds.enable_sleep
+--vllm.sync_backend nccl --algo.advantage.estimator gae --algo.kl.init_coef 0.01 --algo.kl.use_loss --train.max_epochs 2 --rollout.temperature 0.7
+--reward.normalize_enable --actor.adam.lr fast --data.prompt_dataset OpenRLHF/prompts --ds.lora.rank 8 --eval.n_samples 3 --actor.dual_clip 0.5
+--pretrain org/model"""
+"""A script as they come: every line of it has something that cannot be taken over."""
+
+REFUSED = """ref.num_nodes reward.remote_url critic.num_nodes train.colocate_all vllm.enable_sleep ds.enable_sleep vllm.sync_backend 'gae' algo.kl.init_coef
+algo.kl.use_loss train.max_epochs rollout.temperature reward.normalize_enable actor.learning_rate ds.lora.rank eval.n_samples actor.dual_clip
+--actor.model_name_or_path"""
+
+
+def test_a_ported_script_is_refused_once_with_everything_that_it_must_change(capsys):
+    shown_lines = mistakes(capsys, "show-config", *PORTED.split())
+    assert len(shown_lines) == len(REFUSED.split()), shown_lines
+    for name in REFUSED.split():
+        assert any(name in line for line in shown_lines), name
+
+
+def test_show_config_and_train_agree(capsys):
+    """What show-config refuses train refuses in the same words; train looks at machine, model and data besides."""
+    shown_lines = mistakes(capsys, "show-config", *PORTED.split())
+    train_lines = mistakes(capsys, "train", "--check-only", *PORTED.split(), "--data.prompt_dataset", "/nowhere.jsonl")
+    assert [line for line in train_lines if line in shown_lines] == shown_lines
+    assert any("/nowhere.jsonl" in line for line in train_lines)
+
+
+def test_flags_of_openrlhf_0_11_0_are_known(capsys):
+    enable, kind = "--algo.advantage.is_correction_enable", "--algo.advantage.is_correction_type"
+    assert shown(capsys, enable)["algo"]["advantage"] == {"is_correction_level": "token", "is_correction_mode": "clip"}
+    assert shown(capsys, enable, kind, "icepop")["algo"]["advantage"] == {"is_correction_level": "token"}
+    assert shown(capsys, kind, "seq-mask-tis", enable)["algo"]["advantage"] == {"is_correction_level": "seq"}
+    assert "has no effect without --algo.advantage.is_correction_enable" in mistakes(capsys, "show-config", kind, "icepop")[0]
+    assert "Write --algo.advantage.is_correction_type tis | icepop | seq-mask-tis." in mistakes(capsys, "show-config", enable, kind, "x")[0]
+
+
+def test_flat_names_of_older_versions_lead_to_names_that_there_are():
+    assert NAMES["pretrain"] == "actor.model_name_or_path"
+    assert len(NAMES) > 120
+    for new in NAMES.values():
+        assert new in RULES
+        assert advice(new).endswith(".")
+
+
+def test_flat_names_are_all_told_with_their_new_ones(capsys):
+    lines = mistakes(capsys, "show-config", "--pretrain", "x", "--micro_train_batch_size", "8", "--critic_pretrain", "y", "--bf16")
+    assert [line.split(" is ")[0].removeprefix("ConfigError: ") for line in lines] == ["--pretrain", "--micro_train_batch_size", "--critic_pretrain", "--bf16"]
+    assert "There is no critic" in lines[2]
+
+
+def test_several_unknown_words_are_told_together(capsys):
+    lines = mistakes(capsys, "show-config", "stray", "--trian.seed", "3", "--actor.l2", "1", "--vlm.x")
+    assert len(lines) == 3, lines
+
+

@@ -1,0 +1,127 @@
+"""Recipes that are no recipes: whatever stands in the file, one line says what, where and what to do."""
+
+from __future__ import annotations
+
+import tomllib
+
+import pytest
+
+from openrlhf_tir.config import Config
+from openrlhf_tir.config.settings import MAX_EXTENDS, load, to_toml
+from openrlhf_tir.errors import ConfigError
+
+
+def refused(path, overrides=None) -> str:
+    with pytest.raises(ConfigError) as e:
+        load(str(path), overrides)
+    return str(e.value)
+
+
+@pytest.fixture
+def recipe(tmp_path):
+    def write(raw: bytes | str, name: str = "r.toml"):
+        path = tmp_path / name
+        path.write_bytes(raw if isinstance(raw, bytes) else raw.encode())
+        return path
+
+    return write
+
+
+def test_a_byte_order_mark_is_read(recipe):
+    assert load(str(recipe(b"\xef\xbb\xbf[actor]\nl2 = 0.5\n"))).actor.l2 == 0.5
+
+
+@pytest.mark.parametrize(
+    ("raw", "fact"),
+    [
+        (b"run_dir = 'caf\xe9'", "invalid continuation byte 0xe9 at byte 14. Save it as UTF-8."),
+        ("run_dir = 'x'".encode("utf-16"), "invalid start byte 0xff at byte 0. Save it as UTF-8."),
+        (b"[train]\nseed = " + b"9" * 5000, "is not valid TOML: Exceeds the limit (4300 digits)"),
+        (b"[train]\nseed = 0x" + b"f" * 5000, "train.seed = a int too large to print is not accepted: the number does not fit into 64 bits"),
+        (b"[reward.options]\nx = 0x" + b"f" * 5000, "reward.options = a dict too large to print is not accepted: the number does not fit"),
+        (b"run_dir = '\x00'", "is not valid TOML: Found invalid character"),
+        (b'run_dir = "a\\u0000b"', "run_dir = 'a\\x00b' is not accepted: the text holds a NUL byte"),
+        (b"x = " + b"[" * 5000, "nested too deeply"),
+        (b"run_dir = '~no-such-user-here/x'", "there is no such home directory (HOME is unset). Write the whole path."),
+        (b"[actor]\nlearning_rate = inf", "actor.learning_rate = inf is not accepted: input should be a finite number"),
+        (b"[actor]\nl2 = nan", "actor.l2 = nan is not accepted: input should be a finite number"),
+        (b"[actor]\nl2 = 1e999", "actor.l2 = inf is not accepted"),
+        (b"extends = 3", "'extends' in"),
+        (b"extends = 'r.toml'", "extends itself"),
+        (b"extends = '~no-such-user-here/r.toml'", "no such home directory"),
+        (b"extends = '" + b"n" * 300 + b"'", "File name too long"),
+        (b"# " + b"x" * (2 << 20), "it is meant to be a short TOML file"),
+    ],
+)
+def test_what_is_no_recipe_is_told_in_one_line(recipe, raw, fact):
+    message = refused(recipe(raw))
+    assert fact in message
+    assert len(message.splitlines()) == 1
+    assert len(message) < 1000
+
+
+def test_a_recipe_without_a_home_directory_says_so(recipe, monkeypatch):
+    """HOME unset and a user that the machine does not know, as in many containers."""
+    import pwd
+
+    def unknown(*_):
+        raise KeyError("getpwuid(): uid not found")
+
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr(pwd, "getpwuid", unknown)
+    assert "HOME is unset" in refused(recipe("run_dir = '~/runs'"))
+    assert "HOME is unset" in refused("~/r.toml")
+    assert "HOME is unset" in refused("zerotir_7b", {"run_dir": "~/runs"})
+
+
+def test_a_directory_or_an_unreadable_name_is_no_recipe(tmp_path):
+    assert "neither a file nor" in refused(tmp_path)
+    assert "NUL byte" in refused("a\0b")
+    assert "not valid Unicode" in refused("\udcff.toml")
+    assert "File name too long" in refused("n" * 5000)
+
+
+def test_a_chain_of_extends_has_an_end(recipe):
+    for i in range(MAX_EXTENDS + 2):
+        recipe(f"extends = '{i + 1}.toml'", f"{i}.toml")
+    recipe("", f"{MAX_EXTENDS + 2}.toml")
+    assert f"extends more than {MAX_EXTENDS} others" in refused(recipe("extends = '0.toml'"))
+
+
+def test_all_mistakes_of_a_recipe_are_told_at_once_and_none_that_follows_from_another(recipe):
+    path = recipe(
+        "actor = 3\n[train]\nbatch_size = 'x'\nsed = 1\n[rollout]\nbatch_size = -3\nmin_valid = 99\n[pipeline]\nmode = 'sync'\nmax_staleness = 2\n[filter]\n"
+        "accuracy_range = [0.9, 0.1]\n"
+    )
+    lines = refused(path).splitlines()
+    expected = ["actor in recipe", "'train.sed'", "rollout.batch_size = -3", "train.batch_size = 'x'", "pipeline.max_staleness = 2", "rollout.min_valid = 99"]
+    expected += ["filter.accuracy_range = (0.9, 0.1)"]
+    assert len(lines) == len(expected), lines
+    for fact in expected:
+        assert any(fact in line for line in lines), fact
+
+
+def test_eps_clip_alone_clips_both_sides_whatever_it_extends(recipe):
+    recipe("[actor]\neps_clip_low_high = [0.1, 0.3]", "base.toml")
+    assert load(str(recipe("[actor]\neps_clip = 0.1"))).actor.clip == (0.1, 0.1)
+    assert load(str(recipe("extends = 'base.toml'\n[actor]\neps_clip = 0.15"))).actor.clip == (0.15, 0.15)
+    assert load(str(recipe("[actor]\neps_clip = 0.1\neps_clip_low_high = [0.1, 0.4]"))).actor.clip == (0.1, 0.4)
+    assert load("zerotir_7b", {"actor.eps_clip": "0.1"}).actor.clip == (0.1, 0.1)
+    assert Config().actor.clip == (0.2, 0.28)
+
+
+@pytest.mark.parametrize("only_changes", [False, True])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[actor]\neps_clip_low_high = 'unset'",
+        "[actor]\neps_clip = 0.1",
+        "[actor]\neps_clip = 0.1\neps_clip_low_high = [0.2, 0.28]",
+        "[reward.options]\n'a b.c' = 1.5\nd = true\ne = 'x'",
+    ],
+)
+def test_the_shown_config_keeps_what_is_unset_and_the_options(recipe, text, only_changes):
+    cfg = load(str(recipe(text)))
+    shown = to_toml(cfg, only_changes=only_changes)
+    tomllib.loads(shown)
+    assert load(str(recipe(shown, "shown.toml"))).model_dump(exclude={"run_dir"}) == cfg.model_dump(exclude={"run_dir"})
