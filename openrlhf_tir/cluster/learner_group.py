@@ -7,6 +7,7 @@ the last checkpoint.
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 import time
 from pathlib import Path
@@ -16,14 +17,19 @@ import ray
 from ray.util.placement_group import remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
+from ..background import growing_pause
 from ..config import Config
 from ..deadlines import Deadline, within
-from ..errors import DeadlineMissed, InfraError
+from ..errors import ClusterFull, DeadlineMissed, InfraError
 from ..machine import gpu_count
 from ..types import StepReport, TrainBatch
 from .ray_faults import death
 from .ray_session import place, worker_env
 
+log = logging.getLogger(__name__)
+PLACEMENT_ATTEMPTS = 8
+"""For ranks that start again; with the pauses in between and timeouts.placement_s for each, about twenty minutes."""
+FIRST_PAUSE_S, MAX_PAUSE_S = 5.0, 300.0
 DEATH_NOTICE_S = 20
 """How long Ray may take to find out that a process is gone, after another rank has failed."""
 
@@ -88,6 +94,17 @@ class LearnerGroup:
             await self.stop()  # else its resources stay reserved, and the next try finds the cluster full
             raise
         return self
+
+    @classmethod
+    async def start_again(cls, cfg: Config) -> LearnerGroup:
+        """In place of ranks that are lost: what they held may not be free yet, or their node is to come back. Raises ClusterFull in the end."""
+        for attempt in range(1, PLACEMENT_ATTEMPTS):
+            try:
+                return await cls.start(cfg)
+            except ClusterFull as e:
+                log.log(logging.WARNING if attempt == 1 else logging.DEBUG, "the learner waits for room, tried again: %s", e)
+                await asyncio.sleep(growing_pause(attempt, FIRST_PAUSE_S, MAX_PAUSE_S))
+        return await cls.start(cfg)
 
     async def step(self, batch: TrainBatch) -> StepReport:
         start = time.monotonic()

@@ -30,7 +30,7 @@ class Session:
     async def replace_learner(self, cfg: Config) -> None:
         """New processes for all ranks, some of which are dead; what is left of the old ones is killed. The rollout actors stay up."""
         await self.learner.stop()
-        self.learner = await LearnerGroup.start(cfg)
+        self.learner = await LearnerGroup.start_again(cfg)
 
 
 @asynccontextmanager

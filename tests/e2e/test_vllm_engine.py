@@ -9,11 +9,13 @@ import asyncio
 
 import httpx
 import numpy as np
+import psutil
 import pytest
 import pytest_asyncio
 
+from openrlhf_tir.deadlines import Deadline
 from openrlhf_tir.engines.sessions import Sessions
-from openrlhf_tir.errors import EngineError, WeightsUnverified
+from openrlhf_tir.errors import EngineError, RequestRefused, WeightsUnverified
 from openrlhf_tir.types import Canary, Sampling
 from openrlhf_tir.weights.publisher import WeightPublisher
 
@@ -108,9 +110,22 @@ async def test_a_sampled_eos_is_the_last_token_and_none_is_invented(engine, lear
     assert EOS not in full.token_ids
 
 
-async def test_a_prompt_that_does_not_fit_is_an_engine_error(engine):
-    with pytest.raises(EngineError, match="500 prompt tokens"):
+async def test_a_prompt_that_does_not_fit_is_refused_and_costs_no_engine(engine, prompt):
+    with pytest.raises(RequestRefused, match="500 prompt tokens") as refused:
         await engine.generate([5] * 500, Sampling(8), request_id="long")
+    assert not isinstance(refused.value, EngineError), "an engine error makes the pool replace the engine"
+    await engine.alive()
+    assert len((await engine.generate(prompt, Sampling(2), request_id="next")).token_ids) >= 1
+
+
+async def test_the_engine_counts_the_work_that_it_has_done(engine, prompt):
+    before = engine._latest.tokens_done
+    completion = await engine.generate(prompt, Sampling(16), request_id="work")
+    for _ in range(100):  # statistics arrive with the engine's next message
+        if engine._latest.tokens_done >= before + len(completion.token_ids):
+            break
+        await asyncio.sleep(0.01)
+    assert engine._latest.tokens_done >= before + len(completion.token_ids)
 
 
 async def test_seeded_requests_survive_a_prefill_bigger_than_one_engine_step(engine):
@@ -342,6 +357,24 @@ async def test_what_refused_weights_sampled_is_lost_and_not_returned(engine, lea
     with pytest.raises(WeightsUnverified, match="5 nats"):
         await held
     engine.proof = type(engine.proof)()  # the next test wants a working engine
+
+
+async def test_the_heartbeat_finds_an_engine_process_that_stands_still_though_the_actors_own_answers(engine, prompt):
+    """vLLM computes in a process of its own: stopped, it keeps every request, and the actor around it would look well."""
+    (core,) = [p for p in psutil.Process().children(recursive=True) if "EngineCore" in p.name() or "EngineCore" in " ".join(p.cmdline())]
+    await engine.alive()
+    patience, engine._silence = engine._silence, Deadline(1.0, "rollout.unresponsive_s")
+    core.suspend()
+    try:
+        kept = asyncio.create_task(engine.generate(prompt, Sampling(2), request_id="kept"))
+        with pytest.raises(EngineError, match=r"An answer of vLLM's engine process was not over within rollout\.unresponsive_s = 1 s"):
+            await engine.alive()
+        assert not kept.done()
+    finally:
+        core.resume()
+        engine.broken, engine._silence = None, patience  # the next test wants a working engine
+    await kept
+    await engine.alive()
 
 
 async def test_a_push_that_fails_half_way_breaks_the_engine_and_frees_its_callers(engine, prompt, tmp_path):

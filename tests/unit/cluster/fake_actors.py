@@ -72,6 +72,9 @@ class FakeActor:
     async def do_start(self, *args: Any) -> str:
         return f"http://fake-{self.index}"
 
+    async def do_address(self) -> tuple[str, int]:
+        return "127.0.0.1", 1
+
     async def do_stop(self) -> None: ...
 
     async def do_heartbeat(self) -> list[str]:

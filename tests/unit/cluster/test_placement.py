@@ -142,3 +142,31 @@ def test_learner_ranks_that_do_not_come_up_are_ended_and_give_their_room_back(ra
         assert [g.removed for g in ray.groups] == [True] and len(ray.killed) == 2
 
     run(scenario())
+
+
+def test_ranks_that_start_again_wait_for_the_room_that_the_lost_ones_held(ray, caplog):
+    async def scenario():
+        from openrlhf_tir.cluster.learner_group import LearnerGroup
+
+        ray.ready_s = 1000
+        starting = asyncio.create_task(LearnerGroup.start_again(Config(actor={"num_gpus_per_node": 2})))
+        await asyncio.sleep(200)
+        assert len(ray.groups) == 3 and not starting.done()
+        ray.ready_s = 1.0
+        group = await starting
+        assert [g.removed for g in ray.groups] == [True, True, True, False] and len(group.ranks) == 2
+
+    run(scenario())
+    assert len([r for r in caplog.records if "waits for room" in r.message and r.levelname == "WARNING"]) == 1
+
+
+def test_they_do_not_wait_for_ever(ray):
+    async def scenario():
+        from openrlhf_tir.cluster.learner_group import LearnerGroup
+
+        ray.ready_s = 1000
+        with pytest.raises(ClusterFull):
+            await LearnerGroup.start_again(Config())
+        assert len(ray.groups) == 8 and all(g.removed for g in ray.groups)
+
+    run(scenario())

@@ -9,7 +9,7 @@ import numpy as np
 
 from openrlhf_tir.config import Config
 from openrlhf_tir.episodes.group import EvalMode, GroupRunner
-from openrlhf_tir.errors import EnvError, VerifierError
+from openrlhf_tir.errors import EnvError, RequestRefused, VerifierError
 from openrlhf_tir.types import Completion, GroupKey, RewardParts, Task, Verdict
 
 from .test_episode import CharCodec, PlayedEnv
@@ -28,6 +28,19 @@ class IndexEngine:
         await asyncio.sleep(self.delays.get(i, 0))
         n = i + 1
         return Completion(np.full(n, 97, np.int32), np.zeros(n, np.float32), np.full(n, 5, np.int32), "a" * n, "stop", "</answer>")
+
+
+class RefusingEngine(IndexEngine):
+    """Has no answer to the samples of `refused`."""
+
+    def __init__(self, refused):
+        super().__init__()
+        self.refused = refused
+
+    async def generate(self, token_ids, sampling, *, request_id):
+        if int(request_id.split("#")[1].split("/")[0]) in self.refused:
+            raise RequestRefused("longer than the model's context")
+        return await super().generate(token_ids, sampling, request_id=request_id)
 
 
 class Envs:
@@ -92,3 +105,14 @@ async def test_evaluation_has_its_own_n_and_no_filter():
 async def test_a_filtered_group_carries_its_reason():
     meta, _ = await runner(judge=lambda g: Verdict(False, "accuracy_low")).run(KEY, Task("Q", "x"))
     assert meta.verdict == (False, "accuracy_low")
+
+
+async def test_a_sample_whose_request_the_engine_refuses_is_failed_by_that_name_and_counted():
+    meta, group = await runner(RefusingEngine({1})).run(KEY, Task("p", "1"))
+    assert (meta.failed, meta.failures, meta.index) == (None, {"request_refused": 1}, [0, 2, 3])
+    assert group.trajectories[1].reward is None
+
+
+async def test_a_group_whose_requests_are_all_refused_is_not_failed_as_an_engine_error():
+    meta, _ = await runner(RefusingEngine({0, 1, 2, 3})).run(KEY, Task("p", "1"))
+    assert meta.failed == "request_refused"
