@@ -73,7 +73,7 @@ class Member:
         except EngineGone:
             raise
         except (DeadlineMissed, EngineError) as e:
-            why, error = str(e), e
+            why, error = str(getattr(e, "cause", None) or e), e  # what crossed Ray has its whole traceback as its text
         except ray.exceptions.RayError as e:
             what_happened = death(e)
             if what_happened is None:

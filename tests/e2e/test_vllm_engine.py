@@ -361,7 +361,8 @@ async def test_what_refused_weights_sampled_is_lost_and_not_returned(engine, lea
 
 async def test_the_heartbeat_finds_an_engine_process_that_stands_still_though_the_actors_own_answers(engine, prompt):
     """vLLM computes in a process of its own: stopped, it keeps every request, and the actor around it would look well."""
-    (core,) = [p for p in psutil.Process().children(recursive=True) if "EngineCore" in p.name() or "EngineCore" in " ".join(p.cmdline())]
+    (process,) = engine._llm.engine_core.resources.engine_manager.processes
+    core = psutil.Process(process.pid)
     await engine.alive()
     patience, engine._silence = engine._silence, Deadline(1.0, "rollout.unresponsive_s")
     core.suspend()
