@@ -251,9 +251,11 @@ class VllmEngine:
         """A sign of life of vLLM's engine process, not of this one only. Raises EngineError, after which the engine is broken, when it is dead,
         does not answer, or has requests and makes no progress with them."""
         self.check()
+        if self._updating:
+            return  # it answers nobody while it loads weights, for as long as timeouts.push_s allows; that deadline is the push's own
         try:
             await within(self._silence, self._llm.is_paused(), "An answer of vLLM's engine process")
-            idle = self._paused or self._updating or not self._llm.get_num_unfinished_requests()
+            idle = self._paused or not self._llm.get_num_unfinished_requests()
             self._progress.check(self._latest.tokens_done, busy=not idle)
         except Exception as e:  # vLLM's errors and ours: an engine that cannot be asked cannot be used
             self.broken = str(e) or type(e).__name__

@@ -117,3 +117,16 @@ def test_a_core_that_answers_and_samples_nothing_is_found_by_its_progress():
             await e.alive()
 
     run(scenario())
+
+
+def test_an_engine_that_loads_weights_answers_nobody_and_is_not_given_up_for_it():
+    async def scenario():
+        llm = SilentCore()
+        e = engine(llm)
+        llm.silent, e._updating = True, True
+        await e.alive()
+        e._updating = False
+        with pytest.raises(EngineError):
+            await e.alive()
+
+    run(scenario())
