@@ -14,6 +14,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
+from .backoff import backoff_s
 from .errors import BackgroundDied, ConfigError, PipelineError
 
 log = logging.getLogger(__name__)
@@ -23,11 +24,6 @@ FIRST_PAUSE_S = 1.0
 MAX_PAUSE_S = 60.0
 WELL_S = 300.0
 """Who ran for so long before it failed counts its failures anew."""
-
-
-def growing_pause(failures: int, first_s: float = FIRST_PAUSE_S, most_s: float = MAX_PAUSE_S) -> float:
-    """Seconds to wait after that many failures in a row (1, 2, ...): `first_s`, doubled each time, never above `most_s`."""
-    return min(most_s, first_s * 2.0 ** min(failures - 1, 62))
 
 
 async def kept_running(
@@ -56,7 +52,7 @@ async def kept_running(
                 raise BackgroundDied(
                     f"The background task '{name}' failed {failures} times in a row, the last time with {what}. The run cannot do without it."
                 ) from e
-            pause = growing_pause(failures, first_pause_s, max_pause_s)
+            pause = backoff_s(failures - 1, first_s=first_pause_s, cap_s=max_pause_s)
             log.error("background task '%s' failed (%s); starting it again in %g s", name, what, pause, exc_info=e)
             await asyncio.sleep(pause)
 

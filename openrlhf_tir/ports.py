@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, Self, runtime_checkable
 
 from .protocol import StepReply
-from .types import Canary, Completion, Group, GroupKey, GroupMeta, PublishReport, Sampling, StepReport, Task, TrainBatch
+from .types import Canary, Completion, EngineBounds, Group, GroupKey, GroupMeta, PublishReport, Sampling, StepReport, Task, TrainBatch
 
 if TYPE_CHECKING:
     from .config import Config
@@ -42,6 +42,7 @@ class RolloutEngine(Engine, Protocol):
     """What a rollout actor needs of its engine: engines/vllm_engine.py, engines/torch_engine.py. Belongs to one event loop."""
 
     proof: Passes
+    bounds: EngineBounds
     broken: str | None
     """Why this engine cannot be used any more; None while it can."""
 

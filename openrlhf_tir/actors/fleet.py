@@ -16,7 +16,8 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Generic, Protocol, TypeVar
 
-from ..background import growing_pause, kept_running
+from ..background import kept_running
+from ..backoff import backoff_s
 from ..errors import BackgroundDied, ClusterFull, EngineGone
 from .router import Router
 
@@ -123,12 +124,12 @@ class Fleet(Generic[A]):
                 actor = await self._start_proved(index)
             except ClusterFull as e:
                 full += 1
-                pause = growing_pause(full, FIRST_PAUSE_S, MAX_PAUSE_S)
+                pause = backoff_s(full - 1, first_s=FIRST_PAUSE_S, cap_s=MAX_PAUSE_S)
                 log.log(logging.WARNING if full == 1 else logging.DEBUG, "rollout-%d waits for room, tried again until there is some: %s", index, e)
             except Exception as e:  # whatever kept it from starting: the model, the push, a fault; the others go on meanwhile
                 full, failures = 0, self._failures.get(index, 0) + 1
                 self._failures[index] = failures
-                pause = growing_pause(failures, FIRST_PAUSE_S, MAX_PAUSE_S)
+                pause = backoff_s(failures - 1, first_s=FIRST_PAUSE_S, cap_s=MAX_PAUSE_S)
                 log.error("rollout-%d did not start (%s: %s), failure %d in a row; next try in %g s", index, type(e).__name__, e, failures, pause)
                 if not self.members and all(self._failures.get(i, 0) >= HOPELESS for i in self._starting):
                     self.router.give_up(e)

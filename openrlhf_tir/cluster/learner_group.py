@@ -17,7 +17,7 @@ import ray
 from ray.util.placement_group import remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from ..background import growing_pause
+from ..backoff import backoff_s
 from ..config import Config
 from ..deadlines import Deadline, within
 from ..errors import ClusterFull, DeadlineMissed, InfraError
@@ -103,7 +103,7 @@ class LearnerGroup:
                 return await cls.start(cfg)
             except ClusterFull as e:
                 log.log(logging.WARNING if attempt == 1 else logging.DEBUG, "the learner waits for room, tried again: %s", e)
-                await asyncio.sleep(growing_pause(attempt, FIRST_PAUSE_S, MAX_PAUSE_S))
+                await asyncio.sleep(backoff_s(attempt - 1, first_s=FIRST_PAUSE_S, cap_s=MAX_PAUSE_S))
         return await cls.start(cfg)
 
     async def step(self, batch: TrainBatch) -> StepReport:

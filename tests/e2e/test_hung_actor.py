@@ -41,8 +41,7 @@ def config(work: Path) -> Config:
     )
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.long  # three actors import torch and load a model, and a fourth takes one's place
 async def test_the_work_of_a_stopped_actor_is_done_by_the_others_and_its_process_does_not_stay(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(ROOT))  # Ray's workers unpickle WithPid by its name
     monkeypatch.setenv("DS_ACCELERATOR", "cpu")

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from openrlhf_tir.background import background, growing_pause, kept_running
+from openrlhf_tir.background import background, kept_running
 from openrlhf_tir.errors import BackgroundDied, ConfigError
 from openrlhf_tir.simulation.virtual_loop import run
 
@@ -105,7 +105,3 @@ def test_an_error_of_the_body_is_raised_as_it_is():
         assert work.cancelled
 
     run(scenario())
-
-
-def test_pauses_double_up_to_their_cap_however_many_failures_there_are():
-    assert [growing_pause(n, 5, 300) for n in (1, 2, 3, 7, 10_000)] == [5, 10, 20, 300, 300]
