@@ -13,7 +13,7 @@ import pytest
 import pytest_asyncio
 
 from openrlhf_tir.engines.sessions import Sessions
-from openrlhf_tir.errors import EngineError, WeightsUnverified
+from openrlhf_tir.errors import EngineError, RequestRefused, WeightsUnverified
 from openrlhf_tir.types import Canary, Sampling
 from openrlhf_tir.weights.publisher import WeightPublisher
 
@@ -108,9 +108,11 @@ async def test_a_sampled_eos_is_the_last_token_and_none_is_invented(engine, lear
     assert EOS not in full.token_ids
 
 
-async def test_a_prompt_that_does_not_fit_is_an_engine_error(engine):
-    with pytest.raises(EngineError, match="500 prompt tokens"):
+async def test_a_prompt_that_does_not_fit_is_refused_and_no_fault_of_the_engine(engine):
+    with pytest.raises(RequestRefused, match="500 prompt tokens"):
         await engine.generate([5] * 500, Sampling(8), request_id="long")
+    assert engine.bounds.max_model_len < 500 and engine.broken is None
+    assert len((await engine.generate([5], Sampling(1), request_id="short")).token_ids) == 1
 
 
 async def test_seeded_requests_survive_a_prefill_bigger_than_one_engine_step(engine):
