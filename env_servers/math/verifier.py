@@ -12,7 +12,6 @@ from typing import NamedTuple
 from openrlhf_tir.rewards import answer_check, symbolic
 from openrlhf_tir.rewards.workers import Late, Workers
 
-
 HANDED_OVER = 2
 """Checks per worker that the pool holds. What it holds can only be taken back by killing a worker; what waits here is just dropped."""
 
