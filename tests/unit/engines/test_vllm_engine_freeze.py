@@ -7,6 +7,7 @@ import itertools
 
 import pytest
 
+from openrlhf_tir.config import Config
 from openrlhf_tir.engines.vllm_engine import VllmEngine
 
 
@@ -60,7 +61,7 @@ def llm() -> FakeLlm:
 
 @pytest.fixture
 def engine(llm) -> Engine:
-    return Engine(llm, "model", "file", None, 0)
+    return Engine(llm, "model", "file", None, 0, Config())
 
 
 CANARY = ([[1]], 1, 0)
