@@ -102,7 +102,6 @@ def serve(app: FastAPI, args: argparse.Namespace) -> None:
         log_config=None,
         log_level="warning",
         access_log=False,
-        ws="none",
         timeout_graceful_shutdown=max(1, round(args.drain)),
         **uvicorn_options(app.state.connections),
     )

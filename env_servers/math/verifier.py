@@ -5,11 +5,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from typing import NamedTuple
 
 from openrlhf_tir.rewards import answer_check, symbolic
 from openrlhf_tir.rewards.workers import Late, Workers
+
+HANDED_OVER = 2
+"""Checks per worker that the pool holds. What it holds can only be taken back by killing a worker; what waits here is just dropped."""
 
 
 class Verdict(NamedTuple):
@@ -22,6 +26,7 @@ class Verdict(NamedTuple):
 class Verifier:
     def __init__(self, workers: Workers) -> None:
         self._workers = workers
+        self._places = asyncio.Semaphore(workers.count * HANDED_OVER)
 
     def at_once(self, answer: str, gold: str) -> Verdict | None:
         """The verdict of strings and exact arithmetic, in microseconds; None where computer algebra must decide."""
@@ -35,7 +40,8 @@ class Verifier:
             return verdict
         start = time.monotonic()
         try:
-            equal, how = await self._workers.run(symbolic.equal, answer_check.clean(answer), answer_check.clean(gold)), "symbolic"
+            async with self._places:
+                equal, how = await self._workers.run(symbolic.equal, answer_check.clean(answer), answer_check.clean(gold)), "symbolic"
         except Late:
             equal, how = False, "timeout"
         return Verdict(equal, how, round(time.monotonic() - start, 6))

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import math
 
+from ..backoff import backoff_s
+
 LEAST_S, DEFAULT_S, LONGEST_S = 0.02, 1.0, 60.0
 """Bounds of a server's own word, and what stands for one that says nothing usable."""
 FIRST_S, MOST_S = 0.01, 5.0
@@ -43,4 +45,4 @@ class Refusals:
 
     def pause_s(self, after_s: float) -> float:
         """`after_s` is the server's word."""
-        return max(after_s, min(MOST_S, FIRST_S * 2 ** min(self.in_a_row - 1, 20)))
+        return max(after_s, backoff_s(self.in_a_row - 1, first_s=FIRST_S, cap_s=MOST_S))

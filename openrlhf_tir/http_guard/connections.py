@@ -38,9 +38,9 @@ class ConnectionLimits:
 
 
 def uvicorn_options(limits: ConnectionLimits) -> dict[str, Any]:
-    """Arguments of uvicorn.Config. Each server calls this once: connections are counted per call."""
+    """Arguments of uvicorn.Config. Each server calls this once: connections are counted per call. No websockets: they would have no deadlines."""
     http = type("GuardedProtocol", (_Guarded, AutoHTTPProtocol), {"limits": limits, "waiting": {}})
-    return {"http": http, "timeout_keep_alive": limits.idle_timeout_s, "backlog": 2048}
+    return {"http": http, "ws": "none", "timeout_keep_alive": limits.idle_timeout_s, "backlog": 2048}
 
 
 class _Guarded:
@@ -78,10 +78,6 @@ class _Guarded:
         if not self._is_answering():  # else the next one had been sent already
             self._begun = False
             self.waiting[self] = None
-
-    def handle_websocket_upgrade(self, *args: Any) -> None:
-        self._busy()
-        super().handle_websocket_upgrade(*args)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._busy()

@@ -24,6 +24,7 @@ from ..engines.session_trace import AGENT_FACTS
 from ..engines.sessions import Reward, Session, SessionGone
 from ..episodes.agents import Agents
 from ..episodes.group import WHY_CHARS
+from ..http_guard.leaving import unless_client_leaves
 from ..http_guard.slots import Slots
 from .groups import Temperature, trajectory_json
 from .session_requests import policy_request
@@ -97,7 +98,7 @@ def session_routes(app: FastAPI, agents: Agents, vllm_app: ASGIApp, slots: Slots
     @router.post("/agent/tasks", response_model=AgentTask, responses={204: {"description": "no task meanwhile"}})
     async def take_task(body: TakeTask, request: Request):
         """Take a training task (rollout.agent = "external"). End it with its reward; silence for rollout.agent_idle_s fails it."""
-        session = await agents.take(body.wait_s, override_sampling=body.override_sampling)
+        session = await unless_client_leaves(request.receive, agents.take(body.wait_s, override_sampling=body.override_sampling))
         if session is None:
             return Response(status_code=204)
         t = session.task

@@ -90,6 +90,15 @@ async def test_a_hanging_expression_costs_its_deadline_and_nobody_else(http):
     assert await verify(http, r"\sqrt{8}", r"2\sqrt2") == (True, "symbolic")
 
 
+async def test_a_client_that_hangs_up_takes_its_checks_along(http):
+    """A hundred deadlines, one after the other on two workers; none is waited for."""
+    asking = asyncio.create_task(http.send("POST", "/verify", json=[{"answer": HANGS, "gold": str(i)} for i in range(100)]))
+    await http.until_running(1)
+    asking.cancel()
+    await http.until_running(0)
+    assert await verify(http, r"\sqrt{8}", r"2\sqrt2") == (True, "symbolic")
+
+
 async def test_an_answer_is_one_step_with_a_reward(http):
     right, wrong = [await http.step(await http.open({"label": "42"}), 0, a) for a in ("42.0", "41")]
     assert (right[1]["reward"], right[1]["done"], right[1]["signals"]["how"]) == (1.0, True, "exact")

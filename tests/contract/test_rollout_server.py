@@ -148,17 +148,15 @@ async def test_generate_over_the_bound_is_429_and_a_broken_engine_503(client, se
     assert broken.json() == {"error": "engine_error", "detail": "engine 0 is broken"}
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
+async def test_what_no_engine_can_answer_is_422_and_never_reaches_one(client, service):
+    wrong = [
         {"token_ids": []}, {"token_ids": [-1]}, {"token_ids": [100]}, {"token_ids": [1] * 50}, {"token_ids": [2**40]}, {"max_tokens": 0}, {"max_tokens": 51},
         {"max_tokens": 10**12}, {"temperature": 1e9}, {"temperature": 1e-300}, {"temperature": -1}, {"seed": -1}, {"seed": 2**63}, {"top_p": 1e-300},
         {"stop": [""]}, {"stop": ["x"] * 99}, {"tempreature": 1},
-    ],
-)  # fmt: skip
-async def test_what_no_engine_can_answer_is_422_and_never_reaches_one(client, service, wrong):
-    assert (await client.post("/generate", json={"token_ids": [1], "max_tokens": 1} | wrong)).status_code == 422
-    assert service.asked == []
+    ]  # fmt: skip
+    for fields in wrong:
+        reply = await client.post("/generate", json={"token_ids": [1], "max_tokens": 1} | fields)
+        assert (reply.status_code, service.asked) == (422, []), fields
 
 
 async def test_the_bounds_themselves_are_answered(client, service):
@@ -175,11 +173,11 @@ async def test_a_request_that_the_engine_itself_refuses_is_422_and_no_fault_of_t
     assert (reply.status_code, reply.json()) == (422, {"error": "request_refused", "detail": "too long"})
 
 
-@pytest.mark.parametrize("stream", ["", "?stream=true"])
-@pytest.mark.parametrize("wrong", ['"\\ud800"', '"p", "meta": {"a": ["\\udfff"]}', '"p", "meta": {"a": NaN}', '"p", "temperature": 1e-300', '"p", "n": 1025'])
-async def test_a_group_that_cannot_be_sampled_is_422_before_its_stream_begins(client, service, wrong, stream):
-    reply = await client.post(f"/v1/groups{stream}", content=f'{{"prompt": {wrong}}}', headers={"Content-Type": "application/json"})
-    assert (reply.status_code, service.asked) == (422, [])
+async def test_a_group_that_cannot_be_sampled_is_422_before_its_stream_begins(client, service):
+    for wrong in ['"\\ud800"', '"p", "meta": {"a": ["\\udfff"]}', '"p", "meta": {"a": NaN}', '"p", "temperature": 1e-300', '"p", "n": 1025']:
+        for stream in ("", "?stream=true"):
+            reply = await client.post(f"/v1/groups{stream}", content=f'{{"prompt": {wrong}}}', headers={"Content-Type": "application/json"})
+            assert (reply.status_code, service.asked) == (422, []), wrong
 
 
 async def test_an_environment_that_nobody_knows_is_422(client, service):
@@ -315,6 +313,21 @@ async def test_an_external_agent_takes_a_task_asks_and_is_rewarded(client, servi
     assert end == {"requests": 2, "chains": 1, "model_tokens": 2, "untrained_tokens": 0, "notes": [], "trajectory": None}
     t = await running
     assert (t.index, t.reward, t.token_ids.tolist(), t.versions.tolist()) == (4, 0.5, [2, 9, 3], [3, -1, 3])
+
+
+async def test_an_agent_that_hung_up_while_it_waited_gets_no_task(client, service):
+    waiting = asyncio.create_task(client.post("/agent/tasks", json={"wait_s": 30}))
+    async with asyncio.timeout(10):
+        while not service.agents._offers._getters:
+            await asyncio.sleep(0.01)
+        waiting.cancel()
+        while service.agents._offers._getters:
+            await asyncio.sleep(0.01)
+    running = asyncio.create_task(service.agents.run(Task("1+1?", "2", "math"), 0))
+    task = (await client.post("/agent/tasks", json={"wait_s": 5})).json()
+    assert task["prompt"] == "1+1?"
+    await client.delete(f"/sessions/{task['session_id']}")
+    await running
 
 
 async def test_requests_outside_the_session_are_not_in_its_trace(client, service):

@@ -114,6 +114,7 @@ async def test_a_prompt_that_does_not_fit_is_refused_and_costs_no_engine(engine,
     with pytest.raises(RequestRefused, match="500 prompt tokens") as refused:
         await engine.generate([5] * 500, Sampling(8), request_id="long")
     assert not isinstance(refused.value, EngineError), "an engine error makes the pool replace the engine"
+    assert engine.bounds.max_model_len < 500 and engine.broken is None
     await engine.alive()
     assert len((await engine.generate(prompt, Sampling(2), request_id="next")).token_ids) >= 1
 
