@@ -32,6 +32,7 @@ from functools import partial
 
 from .. import job
 from ..bwrap import UNPRIVILEGED_UID, become_subreaper, root_file_system, site_packages
+from ..control_group import ControlGroups
 from ..limits import Limits
 from ..sandbox import Execution, Sandbox, SandboxError, Snippet
 from ..stage import Stage
@@ -42,7 +43,15 @@ from .template import Template, needs_full
 
 
 class WarmSandbox(Sandbox):
-    def __init__(self, limits: Limits = Limits(), *, slots: int = 2, seccomp: bytes | None = None, echo_last: bool = False) -> None:
+    def __init__(
+        self,
+        limits: Limits = Limits(),
+        *,
+        slots: int = 2,
+        seccomp: bytes | None = None,
+        echo_last: bool = False,
+        groups: ControlGroups | None = None,
+    ) -> None:
         """Starts nothing: the first call does. `echo_last` is for sessions. Raises SandboxError when bubblewrap is not installed."""
         bwrap = shutil.which("bwrap")
         if bwrap is None:
@@ -53,8 +62,9 @@ class WarmSandbox(Sandbox):
         become_subreaper()
         root = root_file_system(bwrap, self._stage, limits)
         container = partial(Container, root, limits, slots, seccomp, inside=self._stage.inside, echo_last=echo_last)
-        self._light = Template("light", partial(container, light=True), slots)
-        self._full = Template("full", container, slots)
+        self._groups = groups
+        self._light = Template("light", partial(container, light=True), slots, groups, limits.memory_bytes)
+        self._full = Template("full", container, slots, groups, limits.memory_bytes)
         self._free: deque[int] = deque(range(slots))
         self._waiting: deque[asyncio.Future[int]] = deque()
         self._turns: set[asyncio.Task[Execution]] = set()
@@ -94,6 +104,8 @@ class WarmSandbox(Sandbox):
         await asyncio.gather(*self._turns, return_exceptions=True)
         for template in (self._light, self._full):
             await template.close()
+        if self._groups is not None:
+            self._groups.close()
         await asyncio.to_thread(self._stage.close)
 
     async def _take(self) -> int:
