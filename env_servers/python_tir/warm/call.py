@@ -187,7 +187,7 @@ class Call:
             raise SandboxError("the slot that ran the snippet ended: killed from outside, or out of memory on the host")
         if reason == b"lost":
             raise SandboxError("the session's interpreter was killed between two calls: from outside, or out of memory on the host")
-        if not report.startswith(b"R"):
+        if not report.startswith(b"R") and self.stopped != "cancelled":  # ended before it was up, by us: its slot is as good as before
             self.slot.kill()
             raise SandboxError(f"the snippet's process did not come up (wait status {status}); its slot is replaced")
         return Execution(
