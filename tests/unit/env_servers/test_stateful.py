@@ -202,8 +202,9 @@ word = frame.f_locals["request"] + b" 0 R"
     [
         "os.write(3, word)\nprint('and on', flush=True)\nwhile True: time.sleep(0.01)",
         "if os.fork() == 0: os.write(3, word); os._exit(0)\ntime.sleep(60)",
+        "if os.fork() == 0: time.sleep(0.2); os.write(3, word); os._exit(0)\nimport socket; socket.socket(fileno=3).recvmsg(64)",
     ],
-    ids=["itself", "its child"],
+    ids=["itself", "its child", "its child, while it waits as its interpreter would"],
 )
 async def test_a_cell_that_answers_for_its_interpreter_before_it_has_ended_loses_the_session(session, early):
     step = await session.step(ANSWER + early, 20.0)
