@@ -1,20 +1,21 @@
 """BwrapSandbox: each call is one fresh bubblewrap container with one fresh interpreter.
 
 Covered
-- Namespaces: user, pid, mount, network (none, not even loopback up), ipc, uts, cgroup. An unprivileged uid, without capabilities.
+- Namespaces: user, pid, mount, network (a loopback of its own and nothing else), ipc, uts, cgroup. An unprivileged uid, without capabilities.
 - Files: a read-only root with /usr, the interpreter and its site-packages; /tmp and /dev/shm are size-limited tmpfs of this call
   only. Nothing else of the host: no /etc, no /home, no /sys. The environment is empty but for what is set here.
 - Code comes in an anonymous memory file, output goes out through pipes: other requests, other users see neither.
 - rlimits per process, a memory cap over all processes of the call, output caps, a wall clock; see `limits`. When the call ends,
   by itself or not, every process of its pid namespace is dead before the result is returned.
 - seccomp (when libseccomp is there; /health says "bwrap+seccomp"): no nested namespaces, mounts, ptrace, keyrings, io_uring, bpf,
-  perf; sockets AF_UNIX only. See `seccomp`.
+  perf; no memory that outlives its mappings; sockets AF_UNIX, TCP and UDP only. See `seccomp`.
 
 Not covered
 - Kernel bugs reachable through the allowed system calls.
-- Memory caps are checked every quarter second: a burst can overshoot before it is killed. CPU is bounded by the wall clock times
-  the number of cores, not by cgroups. The number of files in /tmp is bounded by time only.
+- Memory caps are checked every quarter second: a burst can overshoot before it is killed. What counts is in `memory`. CPU is bounded
+  by the wall clock times the number of cores, not by cgroups. The number of files in /tmp is bounded by that memory only.
 - What a snippet prints is taken at its word: it can print anything and exit with any code.
+- /proc/self/mountinfo names the directories of the host that are bound. flock() on a read-only file is seen by other calls.
 - Timing: snippets on one machine can tell that others are running.
 """
 

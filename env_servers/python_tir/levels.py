@@ -15,6 +15,7 @@ import sys
 
 from .bare import BareSandbox
 from .bwrap import BwrapSandbox
+from .control_group import ControlGroups
 from .fence import FenceSandbox
 from .limits import Limits
 from .sandbox import Sandbox, SandboxError
@@ -57,7 +58,8 @@ def _bubblewrap(limits: Limits, warm: bool, workers: int, echo_last: bool) -> Sa
     reason = None
     if warm:
         try:
-            return _said(asyncio.run(proved(WarmSandbox(limits, slots=workers, seccomp=seccomp, echo_last=echo_last))), seccomp)
+            sandbox = WarmSandbox(limits, slots=workers, seccomp=seccomp, echo_last=echo_last, groups=ControlGroups.delegated())
+            return _said(asyncio.run(proved(sandbox)), seccomp)
         except SandboxError as e:
             reason = e
     try:

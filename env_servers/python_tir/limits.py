@@ -13,11 +13,11 @@ class Limits:
     start_timeout_s: float = 10.0
     """Wall clock of sandbox and interpreter start: env_error, never the model's fault."""
     memory_bytes: int = 2 << 30
-    """Address space of each process (MemoryError), and resident memory of all together (killed: error_type memory)."""
+    """Address space of each process (MemoryError), and what all together hold, files and sockets too (`memory`; killed: error_type memory)."""
     processes: int = 64
     """Processes and threads at once: EAGAIN in the snippet. Where the kernel counts no call by itself (`fence`), also killed: error_type memory."""
     file_bytes: int = 64 << 20
-    """One written file (OSError EFBIG), and /tmp and /dev/shm each as a whole (ENOSPC)."""
+    """One written file (OSError EFBIG), and /tmp and /dev/shm each as a whole (ENOSPC), within `memory_bytes`."""
     open_files: int = 256
     stack_bytes: int = 8 << 20
     keep_bytes: int = 64 << 10

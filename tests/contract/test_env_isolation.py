@@ -65,7 +65,24 @@ def is_open(fd):
     except OSError: return False
 print("open:", [fd for fd in range(3, 256) if is_open(fd)])
 """
+COUNT = """
+import os, time
+n = 0
+try:
+    while n < 500:
+        if os.fork() == 0:
+            os.setsid()
+            time.sleep(60)
+        n += 1
+except BlockingIOError: print(20 < n <= 64, flush=True)
+os._exit(0)
+"""
 ATTACKS = [
+    (COUNT, "True"),
+    ("import os\nwhile True:\n    try: os.fork() == 0 and os.setsid()\n    except OSError: pass", "LimitExceeded"),
+    ("import os; os._exit = None; print('hello')", "hello"),
+    ("import socket; socket.socket()", "PermissionError"),
+    ("import mmap; mmap.mmap(-1, 1 << 20)", "PermissionError"),
     ("open('/etc/passwd').read()", "PermissionError"),
     ("import os; os.listdir('/proc')", "PermissionError"),
     ("open('/tmp/elsewhere', 'w')", "PermissionError"),

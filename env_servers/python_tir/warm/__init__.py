@@ -6,5 +6,5 @@
                                      └ child: one fork per call; unprivileged, limited, filtered; runs the snippet as `__main__`
                                  └ session: like a slot, around one child that keeps its state (a notebook), for calls of one session
 
-Programs that run inside (kernel, master, slot, session, notebook, warmup) are compiled by the server, shipped as marshal and never imported by it.
+Programs that run inside (kernel, master, slot, session, freeze, notebook, warmup) are compiled by the server, shipped as marshal and never imported by it.
 """

@@ -20,6 +20,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Literal
 
+from ..control_group import ControlGroup
 from ..limits import Limits
 from ..memory import private_bytes, session_bytes, used_bytes
 from ..sandbox import Execution, SandboxError
@@ -41,6 +42,8 @@ class Slot:
     pidfd: int
     directories: list[int]
     """Descriptors of its tmpfs mounts, by which is read what they hold."""
+    group: ControlGroup | None = None
+    """Its own, where the server may make such."""
     usable: bool = True
     own_bytes: int = field(init=False)
 
@@ -62,6 +65,8 @@ class Slot:
         self.sock.close()
         for fd in (self.pidfd, *self.directories):
             os.close(fd)
+        if self.group is not None:
+            self.group.remove()
 
     def used_bytes(self, enough: int) -> int:
         """See `memory.used_bytes`."""
@@ -91,6 +96,7 @@ class Call:
         self.start = time.monotonic()
         self.loop = asyncio.get_running_loop()
         self.done: asyncio.Future[None] = self.loop.create_future()
+        self.kills_before = slot.group.kills() if slot.group is not None else 0
         self.id = secrets.token_hex(8).encode()  # what an earlier cell has left running cannot answer for this one
 
     async def run(self, job: bytes, given_up: asyncio.Future[None], *fds: int) -> Execution:
@@ -174,12 +180,14 @@ class Call:
 
     def _describe(self) -> Execution:
         status, reason, report = (int(self.reply[1]), self.reply[2], self.reply[3]) if self.reply else (0, b"cancel", b"R")
+        if self.stopped is None and self.slot.group is not None and self.slot.group.kills() > self.kills_before:
+            self.stopped = "memory"  # by the kernel, whichever process of the slot it chose
         killed = self.stopped or ("time_limit" if reason == b"time" else None)
         if self.reply is None and self.stopped is None:
             raise SandboxError("the slot that ran the snippet ended: killed from outside, or out of memory on the host")
         if reason == b"lost":
             raise SandboxError("the session's interpreter was killed between two calls: from outside, or out of memory on the host")
-        if not report.startswith(b"R"):
+        if not report.startswith(b"R") and self.stopped != "cancelled":  # ended before it was up, by us: its slot is as good as before
             self.slot.kill()
             raise SandboxError(f"the snippet's process did not come up (wait status {status}); its slot is replaced")
         return Execution(

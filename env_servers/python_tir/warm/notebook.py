@@ -17,7 +17,8 @@ import sys
 import traceback
 
 SOCKET_FD = 3
-_close, _dup2, _exit, _getpid, _recv_fds = os.close, os.dup2, os._exit, os.getpid, socket.recv_fds
+_close, _dup2, _exit, _getpid = os.close, os.dup2, os._exit, os.getpid
+_FD_BYTES, _ORDER = 4, sys.byteorder
 _compile_ast, _print_exception, _lines = ast.PyCF_ONLY_AST, traceback.print_exception, linecache.cache
 """What runs after a cell: taken before the first one, which may replace any attribute of any module."""
 FRAMES = 7
@@ -51,19 +52,21 @@ class Notebook:
 
     def converse(self):
         """Does not return. Whatever goes wrong out here is the end of the session, which the slot sees."""
-        me = _getpid()
+        me, receive, send = _getpid(), self.channel.recvmsg, self.channel.send
+        room = socket.CMSG_SPACE(3 * _FD_BYTES)
         try:
             self.channel.send(b"up")
             while True:
-                request, descriptors, _, _ = _recv_fds(self.channel, 64, 3)
+                request, ancillary, _, _ = receive(64, room)
                 if not request:
                     break
-                source = self._take(descriptors)
+                numbers = b"".join(data for _, _, data in ancillary)
+                source = self._take([int.from_bytes(numbers[i : i + _FD_BYTES], _ORDER) for i in range(0, len(numbers), _FD_BYTES)])
                 code, report = self._run(source)
                 self._flush()
                 if _getpid() != me:
                     _exit(code)  # a fork that ran on to the end of the cell is no second notebook
-                self.channel.send(b"%s %d %s" % (request, code, report))
+                send(b"%s %d %s" % (request, code, report))
         finally:
             _exit(1)
 

@@ -5,7 +5,8 @@
 
 Covered as by `WarmSandbox`: a session has its own namespaces, /tmp, process count and limits, and sees nothing of another one.
 A call that exceeds a limit or is cancelled, and code that ends or breaks its interpreter, lose the session's state: the next call finds a
-new interpreter, and `restarted` says so once. An interpreter that dies between two calls is a SandboxError, never the model's fault.
+new interpreter, and `restarted` says so once. An interpreter that dies between two calls is a SandboxError, never the model's fault: it is
+stopped then (`freeze`), and nothing that it has set up can end it.
 """
 
 from __future__ import annotations

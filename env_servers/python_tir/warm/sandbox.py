@@ -8,8 +8,9 @@ A library that is imported otherwise, `__import__("num" + "py")` or through a pa
 One call at a time runs in a place, whichever its template: capacity, limits and the place's uid are those of one slot.
 
 Covered, besides what `bwrap` lists (the same root, namespaces, limits and seccomp filter):
-- A call is PID 1's only child tree; the reply comes after all of it is dead and /tmp, /dev/shm are empty. A slot that cannot prove
-  that is replaced, not used again.
+- A call is PID 1's only child tree; the reply comes after all of it is dead, and /tmp, /dev/shm and the network hold nothing: no block,
+  no inode, no socket. A slot that cannot prove that is replaced, not used again.
+- A server in a control group of its own gives each slot one (`control_group`): the kernel then keeps the memory limit, also in a burst.
 - Code reaches only the process that runs it: earlier calls are in no memory that a later one can read.
 - The result is told by a process that the snippet cannot signal, trace or talk to.
 - Processes of one slot cannot use up the process limit of another.
@@ -32,6 +33,7 @@ from functools import partial
 
 from .. import job
 from ..bwrap import UNPRIVILEGED_UID, become_subreaper, root_file_system, site_packages
+from ..control_group import ControlGroups
 from ..limits import Limits
 from ..sandbox import Execution, Sandbox, SandboxError, Snippet
 from ..stage import Stage
@@ -42,7 +44,15 @@ from .template import Template, needs_full
 
 
 class WarmSandbox(Sandbox):
-    def __init__(self, limits: Limits = Limits(), *, slots: int = 2, seccomp: bytes | None = None, echo_last: bool = False) -> None:
+    def __init__(
+        self,
+        limits: Limits = Limits(),
+        *,
+        slots: int = 2,
+        seccomp: bytes | None = None,
+        echo_last: bool = False,
+        groups: ControlGroups | None = None,
+    ) -> None:
         """Starts nothing: the first call does. `echo_last` is for sessions. Raises SandboxError when bubblewrap is not installed."""
         bwrap = shutil.which("bwrap")
         if bwrap is None:
@@ -53,8 +63,9 @@ class WarmSandbox(Sandbox):
         become_subreaper()
         root = root_file_system(bwrap, self._stage, limits)
         container = partial(Container, root, limits, slots, seccomp, inside=self._stage.inside, echo_last=echo_last)
-        self._light = Template("light", partial(container, light=True), slots)
-        self._full = Template("full", container, slots)
+        self._groups = groups
+        self._light = Template("light", partial(container, light=True), slots, groups, limits.memory_bytes)
+        self._full = Template("full", container, slots, groups, limits.memory_bytes)
         self._free: deque[int] = deque(range(slots))
         self._waiting: deque[asyncio.Future[int]] = deque()
         self._turns: set[asyncio.Task[Execution]] = set()
@@ -94,6 +105,8 @@ class WarmSandbox(Sandbox):
         await asyncio.gather(*self._turns, return_exceptions=True)
         for template in (self._light, self._full):
             await template.close()
+        if self._groups is not None:
+            self._groups.close()
         await asyncio.to_thread(self._stage.close)
 
     async def _take(self) -> int:

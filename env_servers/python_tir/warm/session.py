@@ -18,6 +18,7 @@ import os
 import select
 import socket
 import struct
+import sys
 
 WORD = 64
 """No message of the notebook is longer."""
@@ -37,6 +38,8 @@ def serve(slot, modules, options):
         os._exit(1)
     session = _Session(slot, ours, pid, modules["slot"].end_all, modules["freeze"].Freezer(slot.kernel), modules["notebook"].SOCKET_FD)
     if not session.learn_how_it_waits() or not session.freezer.freeze(session.is_waiting):
+        remedy = "Allow ptrace in this container (kernel.yama.ptrace_scope below 3)."
+        print(f"an interpreter cannot be stopped between two calls. {remedy}", file=sys.stderr, flush=True)
         os._exit(1)
     slot.up()
     while True:

@@ -12,6 +12,9 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable
 
+from ..control_group import ControlGroups
+from ..sandbox import SandboxError
+from ..tree import descendants
 from .call import Slot
 from .container import Container, has_ended
 
@@ -27,8 +30,9 @@ def needs_full(texts: Iterable[bytes]) -> bool:
 
 
 class Template:
-    def __init__(self, name: str, new_container: Callable[[], Container], places: int) -> None:
-        self.name, self._new_container = name, new_container
+    def __init__(self, name: str, new_container: Callable[[], Container], places: int, groups: ControlGroups | None = None, memory_bytes: int = 0) -> None:
+        """`groups`: each slot gets one that bounds its memory."""
+        self.name, self._new_container, self._groups, self._memory_bytes = name, new_container, groups, memory_bytes
         self.container: Container | None = None
         self._starting = asyncio.Lock()
         self.slots: list[Slot | None] = [None] * places
@@ -46,7 +50,15 @@ class Template:
 
     async def open(self, index: int | None) -> Slot:
         """A slot that the caller ends; `index` None: a session's. Raises SandboxError."""
-        return Slot(*await (await self._running()).open_slot(index))
+        slot = Slot(*await (await self._running()).open_slot(index))
+        if self._groups is not None:
+            try:
+                slot.group = self._groups.new(self._memory_bytes)
+                slot.group.add([slot.pid, *descendants(slot.pid)])
+            except OSError as e:
+                await slot.end()
+                raise SandboxError(f"no control group for a slot: {e}") from e
+        return slot
 
     async def _running(self) -> Container:
         async with self._starting:

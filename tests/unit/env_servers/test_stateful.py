@@ -93,6 +93,8 @@ async def test_recursion_ends_where_it_does_in_a_script(session):
         ("import os, time\nfor i in range(9):\n    if os.fork() == 0: x = b'x' * (80 << 20); time.sleep(9)\ntime.sleep(9)", "model_error", None),
         ("import os; os._exit(0)", "ok", ""),
         ("import ctypes; ctypes.string_at(0)", "model_error", ""),
+        ("import os; os.kill(os.getpid(), 9)", "model_error", ""),
+        ("import os; os.kill(0, 9)", "model_error", ""),
         ("import os; os.close(3)", "model_error", ""),
         ("import os; os.write(3, b'1 0 R'); os.write(3, b'x' * 99)\nwhile True: pass", "model_error", ""),
     ],
@@ -142,6 +144,95 @@ async def test_nothing_runs_between_two_calls(session):
     assert sum(map(cpu_ticks, pids)) - before <= 1
     assert [state(pid) for pid in pids] == ["t"] * 2
     assert await say(session, "threading.active_count()") == "2\n"
+
+
+WAKERS = {
+    "a POSIX timer": """
+import ctypes
+class Event(ctypes.Structure): _fields_ = [("value", ctypes.c_void_p), ("signal", ctypes.c_int), ("notify", ctypes.c_int), ("rest", ctypes.c_char * 64)]
+timer = ctypes.c_void_p()
+ctypes.CDLL(None).timer_create(1, ctypes.byref(Event(0, 18, 0)), ctypes.byref(timer)) == 0 and ESCAPED""",
+    "the end of its output": """
+import fcntl
+try: fcntl.fcntl(1, 10, 18)
+except OSError: fcntl.fcntl(1, fcntl.F_SETFL, fcntl.fcntl(1, fcntl.F_GETFL) | 0o20000)
+else: ESCAPED""",
+    "an interval timer": "import signal; signal.signal(14, lambda *a: None); signal.setitimer(signal.ITIMER_REAL, 1e-3, 1e-3)",
+    "children that wake each other": "import os, signal\nfor _ in range(4):\n    if os.fork() == 0:\n        while True: os.kill(-1, signal.SIGCONT)",
+    "threads that fork": "import threading, subprocess\ndef f():\n    while True: subprocess.run(['true'])\nthreading.Thread(target=f, daemon=True).start()",
+}
+
+
+@pytest.mark.parametrize("waker", WAKERS.values(), ids=WAKERS)
+async def test_no_signal_wakes_a_session_between_two_calls(session, waker):
+    step = await session.step(f"import time\n{waker}", 20.0)
+    assert (step.outcome, step.signals["state_lost"]) == ("ok", False), step.observation
+    pids = list(descendants(session._notebook._slot.pid))
+    before = {pid: (state(pid), context_switches(pid)) for pid in pids}
+    await asyncio.sleep(0.3)
+    assert list(descendants(session._notebook._slot.pid)) == pids
+    assert {pid: (state(pid), context_switches(pid)) for pid in pids} == before
+    assert {state for state, _ in before.values()} <= {"t", "Z"}
+    assert await say(session, "6 * 7") == "42\n"
+
+
+def context_switches(pid: int) -> list[str]:
+    return [line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if "ctxt_switches" in line]
+
+
+async def test_an_interpreter_that_its_own_child_kills_as_the_cell_ends_is_the_models_error(session):
+    outcomes = set()
+    for delay in range(0, 4000, 500):
+        await say(session, "import os")
+        code = f"if os.fork() == 0:\n    for _ in range({delay}): pass\n    os.kill(2, 9)\n    os._exit(0)"
+        outcomes |= {(await session.step(code, 20.0)).outcome, (await session.step("1", 20.0)).outcome}
+    assert outcomes <= {"ok", "model_error"}  # at whichever moment it comes: never SandboxError
+
+
+ANSWER = """
+import os, sys, time
+frame = sys._getframe()
+while "request" not in frame.f_locals: frame = frame.f_back
+word = frame.f_locals["request"] + b" 0 R"
+"""
+
+
+@pytest.mark.parametrize(
+    "early",
+    [
+        "os.write(3, word)\nprint('and on', flush=True)\nwhile True: time.sleep(0.01)",
+        "if os.fork() == 0: os.write(3, word); os._exit(0)\ntime.sleep(60)",
+        "if os.fork() == 0: time.sleep(0.2); os.write(3, word); os._exit(0)\nimport socket; socket.socket(fileno=3).recvmsg(64)",
+    ],
+    ids=["itself", "its child", "its child, while it waits as its interpreter would"],
+)
+async def test_a_cell_that_answers_for_its_interpreter_before_it_has_ended_loses_the_session(session, early):
+    step = await session.step(ANSWER + early, 20.0)
+    assert (step.outcome, step.signals["error_type"], step.signals["state_lost"]) == ("model_error", "exception", True)
+    assert await say(session, "'word' in globals()") == "False\n"
+
+
+async def test_a_word_that_an_earlier_cell_left_is_no_answer_to_a_later_one(session):
+    wait = "import threading\nlater = threading.Event()\ndef f():\n    later.wait(); os.write(3, word)\nthreading.Thread(target=f).start()"
+    await say(session, ANSWER + wait)
+    step = await session.step("later.set(); time.sleep(0.5); print('forged by the thread')", 20.0)
+    assert (step.outcome, step.signals["state_lost"]) == ("model_error", True)
+
+
+async def test_what_a_cell_does_to_the_modules_is_not_the_end_of_its_interpreter(session):
+    code = "import os, socket, builtins\nfor module in (os, socket): vars(module).update(dict.fromkeys(vars(module)))\nbuiltins.len = builtins.int = None"
+    await say(session, "x = 5")
+    assert (await session.step(code, 20.0)).signals["state_lost"] is False
+    assert await say(session, "x") == "5\n"
+
+
+async def test_files_and_sockets_of_a_session_are_in_the_budget(session, notebooks):
+    await say(session, "import socket\nx = 1")
+    before = notebooks.held_bytes
+    await say(session, "import os\nfd = os.open('/dev/shm/x', os.O_RDWR | os.O_CREAT)\nos.write(fd, bytes(20 << 20))\nos.unlink('/dev/shm/x')")
+    assert 20 << 20 <= notebooks.held_bytes - before < 24 << 20
+    await say(session, "pairs = [socket.socketpair() for _ in range(20)]")
+    assert 40 << 20 <= notebooks.held_bytes - before < 44 << 20
 
 
 def state(pid: int) -> str:

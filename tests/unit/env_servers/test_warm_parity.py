@@ -84,6 +84,16 @@ SNIPPETS = [
     "for i in range(9): open('/tmp/%d' % i, 'wb').write(bytes(16 << 20))",
     "open('/usr/x', 'w')",
     "import faulthandler, ctypes; ctypes.string_at(0)",
+    "import os; os._exit = None; print('hello')",
+    "import os\nfor name in list(vars(os)): setattr(os, name, None)\nprint('hello')",
+    "import builtins\nbuiltins.isinstance = builtins.SystemExit = builtins.BaseException = builtins.getattr = None\nprint('hello')\n1/0",
+    "import sys; sys.modules.clear(); print('hello')",
+    "import sys; sys.excepthook = None; 1/0",
+    "import sys; del sys.stderr; sys.exit('bye')",
+    "import threading, atexit; threading._shutdown = None; atexit.register(print, 'atexit')",
+    "import mmap; mmap.mmap(-1, 4096)",
+    "import socket; socket.socket(socket.AF_INET, socket.SOCK_RAW)",
+    "print(open('/dev/zero', 'rb').read(3), open('/dev/null', 'wb').write(b'x'))",
 ]
 
 

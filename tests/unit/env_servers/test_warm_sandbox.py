@@ -100,6 +100,108 @@ async def test_files_that_cannot_be_wiped_cost_the_slot_and_nothing_else(warm):
     assert warm._light.slots[0] is not slot
 
 
+IN_FLIGHT = """
+import os, socket
+def gone(i):
+    fd = os.open(f"/tmp/{i}", os.O_RDWR | os.O_CREAT)
+    os.write(fd, bytes(9 << 20))
+    os.unlink(f"/tmp/{i}")
+    return fd
+a, b = socket.socketpair()
+socket.send_fds(a, [b"x"], [*map(gone, range(6)), a.fileno(), b.fileno()])
+socket.send_fds(b, [b"x"], [a.fileno(), b.fileno()])
+"""
+FILL = "print(sum(open(f'/tmp/{i}', 'wb').write(bytes(8 << 20)) for i in range(7)))"
+
+
+async def test_files_without_a_name_that_only_messages_hold_are_not_left_to_the_next_call(warm):
+    for _ in range(4):
+        assert (await warm.run(IN_FLIGHT)).return_code == 0
+        after = await warm.run(FILL)
+        assert (after.stdout, after.return_code) == (b"58720256\n", 0), after.stderr
+
+
+def exists(name: str, directory: int) -> bool:
+    try:
+        os.stat(name, dir_fd=directory)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+async def test_a_slot_whose_file_system_is_not_empty_is_replaced(warm):
+    """A file of the call that is still open elsewhere when it ends: its name can be removed, its blocks are in use."""
+    await warm.run("")
+    slot = warm._light.slots[0]
+    call = asyncio.create_task(warm.run("import time\nopen('/tmp/kept', 'w').write('x')\nopen('/tmp/there', 'w')\ntime.sleep(0.5)"))
+    while not exists("there", slot.directories[0]):
+        await asyncio.sleep(0.01)
+    held = os.open("kept", os.O_RDONLY, dir_fd=slot.directories[0])
+    try:
+        await call
+    finally:
+        os.close(held)
+    assert not slot.usable
+    await warm.run("")
+    assert warm._light.slots[0] is not slot
+
+
+TALK = """
+import socket, threading
+def answer():
+    connection, _ = server.accept()
+    connection.sendall(connection.recv(99).upper())
+    connection.close()
+server = socket.create_server((HOST, 8765), family=FAMILY)
+thread = threading.Thread(target=answer)
+thread.start()
+client = socket.create_connection((HOST, 8765), timeout=5)
+client.sendall(b"hello")
+print(client.recv(99))
+thread.join()
+"""
+UDP = "import socket\ns = socket.socket(2, 2)\ns.bind(('127.0.0.1', 0))\ns.sendto(b'udp', s.getsockname())\nprint(s.recv(9))"
+HTTP = """
+import http.server, threading, urllib.request
+server = http.server.ThreadingHTTPServer(("127.0.0.1", 8765), http.server.SimpleHTTPRequestHandler)
+threading.Thread(target=server.serve_forever, daemon=True).start()
+print(urllib.request.urlopen("http://127.0.0.1:8765/main.py").status)
+"""
+ASYNCIO = """
+import asyncio
+async def answer(reader, writer):
+    writer.write(await reader.readline())
+    writer.close()
+async def main():
+    server = await asyncio.start_server(answer, "127.0.0.1", 8765)
+    reader, writer = await asyncio.open_connection("127.0.0.1", 8765)
+    writer.write(b"line\\n")
+    print(await reader.read())
+asyncio.run(main())
+"""
+LOOPBACK = [
+    (f"HOST, FAMILY = '127.0.0.1', 2\n{TALK}", b"b'HELLO'\n"),
+    (f"HOST, FAMILY = '::1', 10\n{TALK}", b"b'HELLO'\n"),
+    (UDP, b"b'udp'\n"),
+    (HTTP, b"200\n"),
+    (ASYNCIO, b"b'line\\n'\n"),
+]
+
+
+@pytest.mark.parametrize(("code", "printed"), LOOPBACK)
+async def test_server_and_client_of_one_snippet_talk_and_nothing_of_it_is_left_to_the_next(warm, code, printed):
+    for _ in range(2):  # the same port again at once
+        e = await warm.run(code)
+        assert (e.stdout, e.return_code) == (printed, 0), e.stderr
+        look = await warm.run("print(open('/proc/net/sockstat').read().split()[2], len(open('/proc/net/tcp').readlines()))")
+        assert look.stdout == b"0 1\n"
+
+
+async def test_standard_input_has_no_flags_or_owner_of_an_earlier_call(warm):
+    code = "import fcntl, os\nprint(os.get_blocking(0), fcntl.fcntl(0, fcntl.F_GETOWN))\nos.set_blocking(0, False)\nfcntl.fcntl(0, fcntl.F_SETOWN, os.getpid())"
+    assert [(await warm.run(code)).stdout for _ in range(2)] == [b"True 0\n"] * 2
+
+
 async def test_random_numbers_differ_from_call_to_call(warm):
     code = "import random, numpy, sympy.core.random as s; print(random.random(), numpy.random.rand(), s.random())"
     first, second = (await warm.run(code)).stdout.split(), (await warm.run(code)).stdout.split()

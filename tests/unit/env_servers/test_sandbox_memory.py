@@ -1,0 +1,82 @@
+"""What a sandbox's processes hold: shared pages once, unnamed files, sockets that only the namespace knows, and processes that end while one looks."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from env_servers.python_tir import memory
+
+MIB = 1 << 20
+HOLD = """
+import os, sys, time
+x = b'x' * (40 << 20)
+if os.fork() == 0: time.sleep(60)
+print('up', flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.fixture
+def two_processes():
+    """Below this process: one that holds 40 MiB, and its fork, which shares them."""
+    shell = subprocess.Popen(["/bin/sh", "-c", f'"{sys.executable}" -c "$0" & wait', HOLD], stdout=subprocess.PIPE, start_new_session=True)
+    assert shell.stdout.readline() == b"up\n"
+    yield shell.pid
+    os.killpg(shell.pid, 9)
+    shell.wait()
+    shell.stdout.close()
+
+
+def test_pages_that_a_fork_shares_count_once_where_it_matters(two_processes):
+    descriptors = 2 * 3 * memory.PAIR_BYTES
+    assert memory.used_bytes(two_processes, enough=1 << 40) > 80 * MIB
+    assert 40 * MIB < memory.used_bytes(two_processes, enough=0) - descriptors < 60 * MIB
+
+
+def test_a_stopped_session_is_what_its_processes_hold_beyond_the_warm_interpreter(two_processes):
+    own = memory.private_bytes(os.getpid())
+    sockets = memory.socket_bytes(two_processes)
+    assert memory.session_bytes(two_processes, own=1 << 40, directories=()) == sockets
+    assert memory.session_bytes(two_processes, own=0, directories=()) - sockets > 80 * MIB
+    assert own > 0
+
+
+def test_the_largest_of_some_readings_counts_while_processes_end():
+    readings = iter([(5, False), (9, False), (7, True), (99, True)])
+    assert memory._steadily(os.getpid(), lambda pids: next(readings)) == 9
+    endless = iter(range(1, 1000))
+    assert memory._steadily(os.getpid(), lambda pids: (next(endless), False)) == memory.WALKS
+
+
+def test_a_process_that_has_ended_holds_nothing_and_makes_the_reading_unsteady():
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    assert memory._upper_bound([ended.pid]) == (0, False)
+    assert memory._exact([ended.pid], files=0) == (0, False)
+    assert memory.private_bytes(ended.pid) == memory.socket_bytes(ended.pid) == 0
+
+
+def test_a_file_without_a_name_is_in_its_file_systems_count():
+    directory = os.open("/dev/shm", os.O_RDONLY)
+    before = memory.file_bytes(directory)
+    fd = os.open("/dev/shm", os.O_TMPFILE | os.O_RDWR)
+    try:
+        os.write(fd, bytes(8 * MIB))
+        assert memory.file_bytes(directory) - before > 4 * MIB  # others may use /dev/shm meanwhile
+    finally:
+        os.close(fd)
+        os.close(directory)
+
+
+def test_a_connection_counts_as_what_its_ends_may_hold():
+    listener = socket.create_server(("127.0.0.1", 0))
+    with listener, socket.create_connection(listener.getsockname()):
+        plain, tuned = memory.socket_bytes(os.getpid()), memory.socket_bytes(os.getpid(), tcp_bytes=10 * memory.SOCKET_BYTES)
+    assert plain >= 2 * memory.SOCKET_BYTES
+    assert tuned - plain >= 2 * 9 * memory.SOCKET_BYTES
+    assert memory.SOCKET_BYTES <= memory.host_tcp_bytes() <= memory.MOST_TCP_BYTES
