@@ -16,8 +16,10 @@ import pytest
 
 from openrlhf_tir.cli import main
 from openrlhf_tir.cluster.control import read as read_control
+from openrlhf_tir.commands.preflight import Machine, check
 from openrlhf_tir.config import Data
-from openrlhf_tir.config.settings import RECIPES, known_keys, load, to_toml
+from openrlhf_tir.config.problems import Problems
+from openrlhf_tir.config.settings import RECIPES, attempt, known_keys, load, to_toml
 from openrlhf_tir.data import load_prompts
 
 from .bytes_and_text import NASTY, mutated, words
@@ -107,9 +109,35 @@ def control(rng: random.Random, tmp: Path) -> None:
     read_control(path)
 
 
-KINDS = table(recipe, values, flags, rows, cells, control)
-SHARES = {"recipe": 300, "values": 300, "flags": 150, "rows": 350, "cells": 350, "control": 100}
-"""Cases in the ordinary suite: 1,550. Command lines are the slowest."""
+MACHINE = Machine(gpus=0, cpus=2, shm_free=1 << 30, has_module=lambda name: True, isolation_fault=lambda: None)
+
+
+def checked(rng: random.Random, tmp: Path) -> None:
+    """The checks of train on a run of which one thing or two are damaged: a setting, the model's files, the data."""
+    model = tmp / "model"
+    model.mkdir(exist_ok=True)
+    files = {
+        model / "config.json": b'{"hidden_size": 128, "num_attention_heads": 4}',
+        model / "tokenizer_config.json": b'{"chat_template": "x"}',
+        model / "tokenizer.json": b"{}",
+        tmp / "d.jsonl": b'{"prompt": "1+1?", "label": "2"}\n' * 3,
+    }
+    damaged = rng.choice([*files, None])
+    for path, raw in files.items():
+        path.write_bytes(mutated(rng, raw) if path == damaged else raw)
+    over = {"ds.attn_implementation": "sdpa", "actor.num_gpus_per_node": 1, "rollout.batch_size": 2, "rollout.n_samples_per_prompt": 2}
+    over |= {"actor.model_name_or_path": str(model), "data.prompt_dataset": str(tmp / "d.jsonl"), "run_dir": str(tmp / "run")}
+    if rng.random() < 0.5:
+        ends_in = ("path", "name", "dir", "template", "_key", "url", "port", "backend", "estimator", "protocol", "split")
+        key = rng.choice([k for k in known_keys() if k.endswith(ends_in)])
+        over[key] = rng.choice([*NASTY, ":", ":x", "..:x", "./", "/dev/null", "/dev/null/x", str(tmp), "a.b:c", 3])
+    problems = Problems()
+    check(attempt(None, over, problems), machine=MACHINE, problems=problems)
+
+
+KINDS = table(recipe, values, flags, rows, cells, control, checked)
+SHARES = {"recipe": 300, "values": 300, "flags": 150, "rows": 300, "cells": 300, "control": 100, "checked": 150}
+"""Cases in the ordinary suite: 1,600. Command lines are the slowest."""
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -120,7 +148,7 @@ def test_no_input_ends_in_a_traceback(kind, tmp_path):
 @pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_hundred_thousand_inputs_end_in_no_traceback(kind, tmp_path):
-    """64 times as many, with other seeds: 99,200."""
+    """64 times as many, with other seeds: 102,400."""
     tried(KINDS[kind], 10**6, 64 * SHARES[kind], tmp_path)
 
 
