@@ -9,6 +9,9 @@ from __future__ import annotations
 
 import json
 import os
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +19,14 @@ from .. import rewards
 from ..algorithms.advantages import get_estimator
 from ..cluster.env_process import SERVERS
 from ..config import Config, Data
-from ..config.paths import asked, local_path, shorten
+from ..config.paths import asked, local_path, shorten, shown
 from ..config.problems import Problems
 from ..data import templates
 from ..data.prompts import problems as problems_of
 from ..data.prompts import render_text
 from ..envs.probe import probe_env
 from ..episodes import turns
-from ..errors import ConfigError, DataError, unknown
+from ..errors import ConfigError, DataError, TirError, unknown
 from ..pipeline.checkpoint import Checkpoints
 from .host_checks import Machine, check_gpus, check_isolation, check_loggers, check_ports, check_push_room, check_writable
 
@@ -79,16 +82,30 @@ def check(
 
 def check_names(cfg: Config, problems: Problems) -> None:
     """Everything that is looked up in a registry is in it, and what is accepted by name is wired in."""
-    with problems.caught():
+    with problems.caught(), _loading("env.protocol", cfg.env.protocol):
         turns.load(cfg.env.protocol)
-    with problems.caught():
+    with problems.caught(), _loading("reward.name", cfg.reward.name):
         rewards.load(cfg.reward.name)
-    with problems.caught():
+    with problems.caught(), _loading("algo.advantage.estimator", cfg.algo.advantage.estimator):
         get_estimator(cfg.algo.advantage.estimator)
     with problems.caught():
         templates.resolve(cfg.data.input_template)
     if cfg.vllm.sync_backend != "file":
         problems.add(f"vllm.sync_backend = {cfg.vllm.sync_backend!r} is not wired to the learner yet. Set it to 'file', which works on GPUs too.")
+
+
+@contextmanager
+def _loading(setting: str, name: str) -> Iterator[None]:
+    """A name may mean a module of the user's own, and importing that runs it: whatever it raises is told with the line that raised it."""
+    try:
+        yield
+    except TirError:
+        raise
+    except Exception as e:
+        at = traceback.extract_tb(e.__traceback__)[-1]
+        where = f"{e.filename}:{e.lineno}" if isinstance(e, SyntaxError) else f"{at.filename}:{at.lineno}"
+        said = f"{type(e).__name__}: {shorten(str(e))} ({where})"
+        raise ConfigError(f"{setting} = {shown(name)} cannot be loaded: {said}. Correct the name, or that file.") from None
 
 
 def check_run_dir(cfg: Config) -> None:

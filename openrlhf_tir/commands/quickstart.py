@@ -19,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from .preflight import check
 
-    cfg = config_of(args)
+    cfg = config_of(args, makes_data=True)
     check(cfg, model=False, data=False)
     from ..cluster.main import quickstart
 

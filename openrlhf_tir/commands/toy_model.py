@@ -16,7 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from .preflight import check
 
-    cfg = config_of(args)
+    cfg = config_of(args, makes_data=True)
     check(cfg, training=False, model=False, data=False)
     from ..cluster.main import toy_model
 

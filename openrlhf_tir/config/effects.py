@@ -83,9 +83,14 @@ def _auto(cfg: Config) -> bool:
     return cfg.pipeline.depth == "auto" or (cfg.pipeline.depth is None and cfg.pipeline.mode == "pipeline")
 
 
-def without_effect(cfg: Config, given: Mapping[str, Any]) -> Iterator[str]:
-    """A line for each of the `given` keys, flags of the command line, that changes nothing in `cfg`."""
+def without_effect(cfg: Config, given: Mapping[str, Any], *, makes_data: bool = False) -> Iterator[str]:
+    """A line for each of the `given` keys, flags of the command line, that changes nothing in `cfg`.
+
+    makes_data: the command makes model and data by itself, held-out problems among them.
+    """
     default = Config()
+    if makes_data:
+        cfg = cfg.model_copy(update={"eval": cfg.eval.model_copy(update={"dataset": cfg.eval.dataset or "made"})})
     for keys, when, why in IDLE:
         for key in keys.split():
             if key in given and when(cfg) and _at(cfg, key) != _at(default, key):

@@ -110,15 +110,16 @@ def _help(s: Setting) -> str:
     return f"{s.info.description or s.name.rsplit('.', 1)[-1].replace('_', ' ')} [{said}]".replace("%", "%%")
 
 
-def config_from(args: argparse.Namespace, problems: Problems) -> Config:
+def config_from(args: argparse.Namespace, problems: Problems, *, makes_data: bool = False) -> Config:
     """The Config that --recipe and the flags add up to, as far as they are right; every mistake in them is added to `problems`.
 
+    makes_data: the command makes model and data by itself.
     Raises ConfigError where the recipe cannot be read at all: then nothing can be said about the rest.
     """
     problems.add(unknown_flags(args.unknown))
     given = _overrides(args, problems)
     cfg = attempt(args.recipe, given, problems)
-    problems.add(effects.without_effect(cfg, given))
+    problems.add(effects.without_effect(cfg, given, makes_data=makes_data))
     return cfg
 
 

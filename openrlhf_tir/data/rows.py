@@ -31,6 +31,8 @@ def read_rows(source: str, split: str) -> Iterator[Row]:
     elif is_dir and not any((path / name).exists() for name in ("dataset_info.json", "dataset_dict.json", "state.json")):
         for file in _files_of(path, split):
             yield from _read_file(file)
+    elif not is_dir and asked(path, Path.exists, "data.prompt_dataset"):
+        raise ConfigError(f"Data set {shown(source)} is neither a file nor a directory (a pipe or a device). Write the rows into a file.")
     elif is_dir or not _looks_local(source):
         yield from _read_datasets(source, split)
     else:

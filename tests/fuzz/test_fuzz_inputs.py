@@ -1,6 +1,7 @@
 """Fuzz of everything that a user writes: recipes, flags, data rows, control files. Each ends in a result or in one of our errors.
 
-Every case has a seed of its own, printed when it fails: `replay("recipe", SEED)` repeats it. The ordinary suite tries about 1,500; `run.sh long` 10^5.
+Every case has a seed of its own, printed when it fails: `cases.replay(recipe, SEED, path)` repeats it. The ordinary suite tries about 1,500,
+`run.sh long` 10^5.
 """
 
 from __future__ import annotations
@@ -9,19 +10,20 @@ import contextlib
 import io
 import json
 import random
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from openrlhf_tir.cli import main
 from openrlhf_tir.cluster.control import read as read_control
-from openrlhf_tir.config import Config, Data
-from openrlhf_tir.config.settings import RECIPES, known_keys, load, to_toml
+from openrlhf_tir.commands.preflight import Machine, check
+from openrlhf_tir.config import Data
+from openrlhf_tir.config.problems import Problems
+from openrlhf_tir.config.settings import RECIPES, attempt, known_keys, load, to_toml
 from openrlhf_tir.data import load_prompts
-from openrlhf_tir.errors import TirError
 
 from .bytes_and_text import NASTY, mutated, words
+from .cases import ends, table, tried
 
 RECIPE_TEXTS = [p.read_bytes() for p in sorted(RECIPES.glob("*.toml"))] + [
     b'extends = "r.toml"\n[actor]\neps_clip = 0.1\n',
@@ -107,57 +109,50 @@ def control(rng: random.Random, tmp: Path) -> None:
     read_control(path)
 
 
-KINDS: dict[str, Callable[[random.Random, Path], None]] = {f.__name__: f for f in (recipe, values, flags, rows, cells, control)}
+MACHINE = Machine(gpus=0, cpus=2, shm_free=1 << 30, has_module=lambda name: True, isolation_fault=lambda: None)
 
 
-def replay(kind: str, seed: int, tmp: Path = Path("/tmp")) -> None:
-    """One case again. Raises what our code raised that is none of our errors."""
-    with contextlib.suppress(TirError):
-        KINDS[kind](random.Random(f"{kind} {seed}"), tmp)
+def checked(rng: random.Random, tmp: Path) -> None:
+    """The checks of train on a run of which one thing or two are damaged: a setting, the model's files, the data."""
+    model = tmp / "model"
+    model.mkdir(exist_ok=True)
+    files = {
+        model / "config.json": b'{"hidden_size": 128, "num_attention_heads": 4}',
+        model / "tokenizer_config.json": b'{"chat_template": "x"}',
+        model / "tokenizer.json": b"{}",
+        tmp / "d.jsonl": b'{"prompt": "1+1?", "label": "2"}\n' * 3,
+    }
+    damaged = rng.choice([*files, None])
+    for path, raw in files.items():
+        path.write_bytes(mutated(rng, raw) if path == damaged else raw)
+    over = {"ds.attn_implementation": "sdpa", "actor.num_gpus_per_node": 1, "rollout.batch_size": 2, "rollout.n_samples_per_prompt": 2}
+    over |= {"actor.model_name_or_path": str(model), "data.prompt_dataset": str(tmp / "d.jsonl"), "run_dir": str(tmp / "run")}
+    if rng.random() < 0.5:
+        ends_in = ("path", "name", "dir", "template", "_key", "url", "port", "backend", "estimator", "protocol", "split")
+        key = rng.choice([k for k in known_keys() if k.endswith(ends_in)])
+        over[key] = rng.choice([*NASTY, ":", ":x", "..:x", "./", "/dev/null", "/dev/null/x", str(tmp), "a.b:c", 3])
+    problems = Problems()
+    check(attempt(None, over, problems), machine=MACHINE, problems=problems)
 
 
-def tried(kind: str, first: int, count: int, tmp: Path) -> None:
-    for seed in range(first, first + count):
-        try:
-            replay(kind, seed, tmp)
-        except BaseException as e:
-            if isinstance(e, KeyboardInterrupt):
-                raise
-            raise AssertionError(f"replay({kind!r}, {seed}) raised {type(e).__name__}: {str(e)[:500]}") from e
-
-
-SHARES = {"recipe": 300, "values": 300, "flags": 150, "rows": 350, "cells": 350, "control": 100}
-"""Cases in the ordinary suite: 1,550. Command lines are the slowest."""
+KINDS = table(recipe, values, flags, rows, cells, control, checked)
+SHARES = {"recipe": 300, "values": 300, "flags": 150, "rows": 300, "cells": 300, "control": 100, "checked": 150}
+"""Cases in the ordinary suite: 1,600. Command lines are the slowest."""
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_input_ends_in_a_traceback(kind, tmp_path):
-    tried(kind, 0, SHARES[kind], tmp_path)
+    tried(KINDS[kind], 0, SHARES[kind], tmp_path)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_hundred_thousand_inputs_end_in_no_traceback(kind, tmp_path):
-    """64 times as many, with other seeds: 99,200."""
-    tried(kind, 10**6, 64 * SHARES[kind], tmp_path)
+    """64 times as many, with other seeds: 102,400."""
+    tried(KINDS[kind], 10**6, 64 * SHARES[kind], tmp_path)
 
 
-def test_the_fuzz_reaches_both_ends():
-    """Damage that always or never hurts would prove nothing: of each kind some cases are accepted and some refused."""
-    import tempfile
-
-    for kind, case in KINDS.items():
-        ends = set()
-        with tempfile.TemporaryDirectory() as tmp:
-            for seed in range(200):
-                try:
-                    case(random.Random(f"{kind} {seed}"), Path(tmp))
-                    ends.add("accepted")
-                except TirError:
-                    ends.add("refused")
-                if kind == "flags":  # its errors end inside `main`
-                    ends.add("refused")
-                if len(ends) == 2:
-                    break
-        assert ends == {"accepted", "refused"}, kind
-    assert isinstance(load(), Config)
+@pytest.mark.parametrize("kind", sorted(KINDS.keys() - {"flags"}))
+def test_the_fuzz_reaches_both_ends(kind, tmp_path):
+    """`flags` ends in exit codes instead of errors, which it checks itself."""
+    assert ends(KINDS[kind], tmp_path) == {"accepted", "refused"}

@@ -310,3 +310,13 @@ def test_a_chat_without_a_user_message_is_refused_before_the_model_is_loaded(rea
 def test_what_is_no_url_is_told(url):
     with pytest.raises(ConfigError, match="is no URL"):
         probe_env(url)
+
+
+def test_a_reward_of_ones_own_that_cannot_be_imported_names_its_line(ready, tmp_path, monkeypatch):
+    (tmp_path / "my_reward_that_fails.py").write_text("x = 1\nraise RuntimeError('no key')\n")
+    (tmp_path / "my_reward_that_is_no_python.py").write_text("x = 1\n\ndef f(:\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert "RuntimeError: no key" in (said := refused(ready, reward__name="my_reward_that_fails:f"))
+    assert "my_reward_that_fails.py:2)" in said
+    assert "my_reward_that_is_no_python.py:3)" in refused(ready, reward__name="my_reward_that_is_no_python:f")
+    assert "reward.name = '..:x' cannot be loaded" in refused(ready, reward__name="..:x")

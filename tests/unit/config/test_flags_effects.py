@@ -67,6 +67,13 @@ def test_a_recipe_may_hold_what_a_flag_may_not(capsys, tmp_path):
     assert shown(capsys, "--recipe", str(tmp_path / "r.toml"))["actor"] == {"min_lr_ratio": 0.5}
 
 
+def test_the_quickstart_makes_the_problems_that_it_evaluates_on(capsys):
+    """Its one other mistake is told, and --eval.max_samples is none."""
+    (line,) = mistakes(capsys, "quickstart", "--eval.max_samples", "32", "--run-dir", "/dev/null/x")
+    assert "/dev/null is not a directory" in line
+    assert any("--eval.max_samples has no effect" in line for line in mistakes(capsys, "train", "--recipe", "quickstart_cpu", "--eval.max_samples", "32"))
+
+
 def test_the_estimators_named_by_effects_are_the_registrys():
     assert {n for n, e in ESTIMATORS.items() if not e.whiten} == set(NOT_WHITENED)
     assert set(ESTIMATORS) - {"reinforce"} == set(GROUP_ESTIMATORS)

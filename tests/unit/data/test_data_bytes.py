@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import decimal
 import json
+import os
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -163,6 +164,8 @@ def test_directories_and_names_that_no_file_has(tmp_path):
     assert "NUL byte" in refused("a\0.jsonl", ConfigError)
     assert "not valid Unicode" in refused("\udcff.jsonl", ConfigError)
     assert "no such home directory" in refused("~no-such-user-here/d.jsonl", ConfigError)
+    os.mkfifo(tmp_path / "pipe")
+    assert "is neither a file nor a directory" in refused(tmp_path / "pipe", ConfigError)
     assert "File name too long" in refused("/" + "n" * 300 + ".jsonl", ConfigError)
 
 
