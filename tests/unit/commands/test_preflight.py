@@ -310,3 +310,32 @@ def test_a_chat_without_a_user_message_is_refused_before_the_model_is_loaded(rea
 def test_what_is_no_url_is_told(url):
     with pytest.raises(ConfigError, match="is no URL"):
         probe_env(url)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        ({"reward.name": "mine.py:score"}, r"mine.py:1: score(trajectory, task) cannot be called"),
+        ({"reward.group": "mine.py:nothing"}, r"mine.py has no 'nothing'. It defines: NoEnv, score"),
+        ({"env.protocol": "mine.py:NoEnv"}, r"NoEnv has no stops, advance"),
+        ({"filter.names": ["accuracy", "nowhere.py:keep"]}, r"there is no file"),
+        ({"env.file": "mine.py:NoEnv"}, r"NoEnv has no `async def step`"),
+        ({"reward.options": {"c": 3}, "reward.name": "zerotir"}, r"reward.options key 'c'"),
+        ({"reward.options": {"d": 3}, "reward.name": "otc"}, r"reward.options key 'd'"),
+        ({"filter.sample": "zerotir"}, r"filter.sample has 'zerotir', which reads what reward.name = 'zerotir' records"),
+        ({"filter.names": ["reward"]}, r"needs filter.reward_range"),
+    ],
+)
+def test_a_mistake_in_the_methods_own_code_is_told_with_file_and_line(ready, tmp_path, monkeypatch, overrides, said):
+    (tmp_path / "mine.py").write_text("def score(trajectory, task):\n    return 1.0\n\n\nclass NoEnv:\n    pass\n")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError) as e:
+        check(load(None, {**ready, **overrides}), machine=CPU)
+    assert said in str(e.value)
+
+
+def test_a_run_with_its_own_code_says_which_files_it_works_with(ready, tmp_path, monkeypatch):
+    (tmp_path / "mine.py").write_text("def score(trajectory, task, context):\n    return 1.0\n")
+    monkeypatch.chdir(tmp_path)
+    facts = check(load(None, {**ready, "reward.name": "mine:score"}), machine=CPU)
+    assert f"own code: {tmp_path}/mine.py" in facts[0]
