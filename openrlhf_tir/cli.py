@@ -12,13 +12,13 @@ from importlib import import_module
 from types import ModuleType
 
 from .config.flags import Parser, check_unknown
-from .errors import ColdStartError, ConfigError, DataError, TirError
+from .errors import ColdStartError, ConfigError, DataError, MethodBroken, TirError
 
 COMMANDS = {
     "quickstart": "make the tiny base model, then watch it learn to use Python by RL",
     "train": "train a policy: recipe and flags in, model, report and checkpoints out",
     "eval": "accuracy and tool use of a model on held-out problems",
-    "play": "print one episode, the trained tokens coloured",
+    "play": "print one episode, or what a step of a run trained or dropped, the trained tokens coloured",
     "show-config": "print the configuration that a recipe and flags add up to",
     "check-env": "check that an environment server keeps the protocol",
     "simulate": "predict throughput, idle shares and staleness of a configuration on a virtual clock, or plan a cluster",
@@ -62,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _module(args.command).run(args)
     except TirError as e:
         print(f"{type(e).__name__}: {e}", file=sys.stderr)
-        return 2 if isinstance(e, (ConfigError, DataError, ColdStartError)) else 3
+        return 2 if isinstance(e, (ConfigError, DataError, ColdStartError, MethodBroken)) else 3
     except KeyboardInterrupt:
         print("Interrupted.", file=sys.stderr)
         return 130

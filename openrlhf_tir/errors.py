@@ -20,8 +20,13 @@
     |  |- EvaluationFailed    too many samples of an evaluation were lost; says how many
     |  |- VerifierError       the answer checker died or missed its deadline
     |  |- WeightsUnverified   a weight push could not be proved to have landed
+    |  |- MethodError          a function of the method failed on one sample or group; the sample has no reward and is not trained
+    |  |  |- RewardError       a reward raised, or returned no number
+    |  |  |- FilterError       a filter raised, or returned no verdict
+    |  |  |- TurnError         a turn protocol raised, or answered with something else than a turn
     |- PipelineError
        |- ConservationError   a slot or a prompt was lost or counted twice
+       |- MethodBroken        a method's function failed on group after group; says where, and the last error
        |- StallError          nothing progressed for stall_timeout_s; names the blocked edge
        |- BackgroundDied      a task that must run beside the loop failed again and again; names it
     |- Unproductive           no group of several batches could be trained; says why and shows one
@@ -130,12 +135,38 @@ class WeightsUnverified(InfraError):
     reason = "weights_unverified"
 
 
+class MethodError(InfraError):
+    """A function of the method failed: what it was asked about has no reward. `str(e)` names file, line and what was expected."""
+
+    reason = "method_error"
+
+
+class RewardError(MethodError):
+    reason = "reward_error"
+
+
+class FilterError(MethodError):
+    reason = "filter_error"
+
+
+class TurnError(MethodError):
+    reason = "protocol_error"
+
+
+METHOD_REASONS = frozenset({RewardError.reason, FilterError.reason, TurnError.reason})
+"""Reasons of failure whose cause is in the method's own code: trying again helps seldom, and the user must hear of it."""
+
+
 class PipelineError(TirError):
     """The pipeline itself is broken."""
 
 
 class ConservationError(PipelineError):
     """acquired != trained + filtered + stale + surplus + failed + rolling + buffered + training."""
+
+
+class MethodBroken(PipelineError):
+    """Group after group failed by the method's own code."""
 
 
 class StallError(PipelineError):

@@ -55,9 +55,9 @@ class StepReply(_Wire):
     session_id: str
     step_id: int
     observation: str = ""
-    reward: float | None = None
-    done: bool = False
-    truncated: bool = False
+    reward: float | None = Field(default=None, allow_inf_nan=False, description="what this action earned; the trainer's reward 'env' adds them up")
+    done: bool = Field(default=False, description="the episode is over: this observation is appended, and nothing is sampled after it")
+    truncated: bool = Field(default=False, description="the episode is cut here, as if it had run out of tokens")
     outcome: Outcome = "ok"
     signals: dict[str, Any] = Field(default_factory=dict, description="raw facts; the trainer's reward weighs them")
 

@@ -55,6 +55,19 @@ TERMINAL = frozenset({GroupState.TRAINED, GroupState.FILTERED, GroupState.FAILED
 
 
 @dataclass(frozen=True, slots=True)
+class RunFacts:
+    """What a run knows when it issues a group. It travels with the task, so that rewards know where they are.
+
+    `update`: learner updates so far, of `max_updates`; `counters`: the run's own, kept in its checkpoints; `prompt`: those of this prompt alone.
+    """
+
+    update: int = 0
+    max_updates: int = 0
+    counters: Mapping[str, float] = field(default_factory=dict)
+    prompt: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class Task:
     """One problem: rendered prompt text, its label, and the name of its environment."""
 
@@ -62,6 +75,7 @@ class Task:
     label: str
     env: str = "python_tir"
     meta: Mapping[str, Any] = field(default_factory=dict)
+    run: RunFacts = RunFacts()
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,11 +150,25 @@ class ToolCall:
     outcome: str
     signals: Mapping[str, Any] = field(default_factory=dict)
     seconds: float = 0.0
+    reward: float | None = None
+    """What the environment gave for it, if anything; `reward.name = "env"` makes it the trajectory's."""
+    done: bool = False
+    truncated: bool = False
+
+
+class Change(NamedTuple):
+    """One change to the run's counters: `how` is "add", "lowest" or "highest", so that the order of many does not matter."""
+
+    scope: Literal["run", "prompt"]
+    name: str
+    how: Literal["add", "lowest", "highest"]
+    value: float
 
 
 @dataclass(slots=True)
 class Trajectory:
-    """One sampled response. `failed` names an infrastructure fault: such a trajectory has no reward and is never trained."""
+    """One sampled response. `failed` names a fault of infrastructure or of the method's code: such a trajectory has no reward and is
+    never trained. `masked` names why a valid one is not trained: it counts in its group's statistics only."""
 
     index: int
     prompt_ids: np.ndarray
@@ -153,6 +181,9 @@ class Trajectory:
     """Of a failed one: the fault in words, for a person."""
     reward: float | None = None
     parts: dict[str, float] = field(default_factory=dict)
+    masked: str = ""
+    changes: list[Change] = field(default_factory=list)
+    """What its reward asks the run's counters to be changed by."""
 
     def _cat(self, name: str, dtype) -> np.ndarray:
         return np.concatenate([getattr(s, name) for s in self.segments]) if self.segments else np.zeros(0, dtype)
@@ -199,6 +230,8 @@ class Group:
     key: GroupKey
     task: Task
     trajectories: list[Trajectory]
+    changes: list[Change] = field(default_factory=list)
+    """What the group reward asks the run's counters to be changed by."""
 
     @property
     def valid(self) -> list[Trajectory]:
@@ -248,6 +281,16 @@ class GroupMeta:
     actor: str = ""
     env: str = ""
     seconds: float = 0.0
+    masked: list[str] = field(default_factory=list)
+    """Per valid trajectory: why its loss is masked, "" where it is trained. Empty: all are trained."""
+    changes: list[Change] = field(default_factory=list)
+    """To the run's counters."""
+
+    @property
+    def trained_tokens(self) -> int:
+        """Model-written tokens of the trajectories that are trained."""
+        masked = self.masked or [""] * len(self.model_tokens)
+        return sum(n for n, why in zip(self.model_tokens, masked, strict=True) if not why)
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,7 +312,7 @@ class TrainBatch:
     @property
     def num_tokens(self) -> int:
         """Trained (model-written) tokens of the whole batch: the denominator of the token-mean loss."""
-        return sum(sum(item.meta.model_tokens) for item in self.items)
+        return sum(item.meta.trained_tokens for item in self.items)
 
 
 @dataclass(slots=True)

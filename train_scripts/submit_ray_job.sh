@@ -2,9 +2,11 @@
 # Submit a training run to a Ray cluster: submit_ray_job.sh --run-dir /shared/runs/a --recipe zerotir_7b ...   [any flag of `openrlhf-tir train`]
 # Environment: RAY_ADDRESS (dashboard, default http://127.0.0.1:8265), TIR_JOB_FLAGS (more flags for `ray job submit`, e.g. --no-wait),
 #   TIR_COMMAND (train, or another command).
-# The repository travels as the job's working directory, so the nodes need the requirements, not the code.
+# The repository travels as the job's working directory, so the nodes need the requirements, not the code. A recipe of your own, and the
+# files of your own that it or a flag names (path/file.py:function), are copied along.
 set -euo pipefail
 if [[ ${1:-} == --help ]]; then sed -n '2,/^set /{/^set /!s/^# \{0,1\}//p}' "$0"; exit 0; fi
+caller=$PWD
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 venv=${TIR_VENV:-.venv}
@@ -16,7 +18,11 @@ fi
 
 umask 077
 runtime_env=$(mktemp --suffix=.yaml) # a file: secrets do not belong on a command line
-trap 'rm -f "$runtime_env"' EXIT
+own=$(mktemp -d .job-XXXXXX) # inside of what is sent
+trap 'rm -rf "$runtime_env" "$own"' EXIT
+packed=$("$venv/bin/python" -c 'import sys; from pathlib import Path; from openrlhf_tir.config.packing import pack
+print("\0".join(pack(sys.argv[3:], Path(sys.argv[1]).resolve(), Path(sys.argv[2]))), end="\0")' "$own" "$caller" "$@" | base64 -w 0)
+mapfile -d '' -t args < <(base64 -d <<< "$packed")
 "$venv/bin/python" - > "$runtime_env" <<'PY'
 import json, os
 passed = ("WANDB_API_KEY", "HF_HOME", "HF_TOKEN", "HF_HUB_OFFLINE", "NCCL_DEBUG", "TIR_ENV_TOKEN")
@@ -27,4 +33,4 @@ print(json.dumps({
 PY
 read -r -a job_flags <<< "${TIR_JOB_FLAGS:-}"
 "$venv/bin/ray" job submit --address "${RAY_ADDRESS:-http://127.0.0.1:8265}" --working-dir . --runtime-env "$runtime_env" "${job_flags[@]}" \
-    -- python -m openrlhf_tir.cli "${TIR_COMMAND:-train}" "$@"
+    -- python -m openrlhf_tir.cli "${TIR_COMMAND:-train}" "${args[@]}"

@@ -14,6 +14,8 @@ from ..config import Config
 from ..errors import ConfigError, EnvError, TirError, unknown
 
 SERVERS = {"python_tir": "env_servers.python_tir", "echo": "env_servers.echo"}
+OWN = "env_servers.own"
+"""The server of a class of the user's own, env.file."""
 START_TIMEOUT_S = 120
 STARTS = 3
 """How often one that is killed while it starts is started again at once, the first included."""
@@ -27,8 +29,8 @@ async def env_urls(cfg: Config) -> AsyncIterator[dict[str, list[str]]]:
     if cfg.env.url:
         yield {cfg.env.name: [u.strip().rstrip("/") for u in cfg.env.url.split(",")]}
         return
-    if cfg.env.name not in SERVERS:
-        raise unknown("env", cfg.env.name, SERVERS, "Set env.name to one of them, or point env.url at a running server.")
+    if cfg.env.name not in SERVERS and not cfg.env.file:
+        raise unknown("env", cfg.env.name, SERVERS, "Set env.name to one of them, point env.url at a running server, or give env.file.")
     server = _Server(cfg)
     url = await server.start(port=0)
     keeper = asyncio.create_task(server.keep_alive(), name="env server")
@@ -68,11 +70,14 @@ class _Server:
     async def _spawn(self, port: int) -> None:
         self.port_file.unlink(missing_ok=True)
         args = ["--host", "127.0.0.1", "--port", str(port), "--port-file", str(self.port_file), "--die-with-parent", str(os.getpid())]
-        if self.cfg.env.name == "python_tir":
+        module = OWN if self.cfg.env.file else SERVERS[self.cfg.env.name]
+        if self.cfg.env.file:
+            args += [self.cfg.env.file, "--name", self.cfg.env.name]
+        elif self.cfg.env.name == "python_tir":
             args += ["--workers", str(self.cfg.env.workers), "--code-timeout", str(self.cfg.env.code_timeout_s)]
             args += ["--stateful"] if self.cfg.env.stateful else []
         with self.log.open("ab") as log:
-            self.process = await asyncio.create_subprocess_exec(sys.executable, "-m", SERVERS[self.cfg.env.name], *args, stdout=log, stderr=log)
+            self.process = await asyncio.create_subprocess_exec(sys.executable, "-m", module, *args, stdout=log, stderr=log)
 
     def _said(self, what: str) -> str:
         return f"The {self.cfg.env.name} environment server {what}. Its log ({self.log}) ends:\n{self.log.read_text(errors='replace')[-600:]}"

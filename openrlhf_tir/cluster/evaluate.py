@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ..episodes.group import EvalMode
-from ..errors import EngineError, EngineGone
+from ..errors import METHOD_REASONS, EngineError, EngineGone, MethodBroken
 from ..types import GroupKey, GroupMeta, Task
 from .pool import RolloutPool
 
@@ -59,6 +59,8 @@ def summarise(tasks: list[Task], metas: list[GroupMeta], n: int) -> Figures:
     failed = sum(sum(m.failures.values()) for m in metas)
     if failed > max(1, MAX_FAILED * n * len(tasks)):
         reasons = {k for m in metas for k in m.failures}
+        if error := next((why for m in metas for reason, why in m.why.items() if reason in METHOD_REASONS), None):
+            raise MethodBroken(f"{failed} of {n * len(tasks)} evaluation samples failed ({', '.join(sorted(reasons))}). The last error: {error}")
         raise EngineError(
             f"{failed} of {n * len(tasks)} evaluation samples failed by infrastructure ({', '.join(sorted(reasons))}). "
             "Look at the environment server's log and try again."

@@ -11,6 +11,7 @@ from pathlib import Path
 from rich.console import Console
 
 from ..config import Config
+from ..config.own_files import freeze
 from ..errors import ConfigError, TirError
 from ..report.summary import Summary
 from .evaluate import Figures
@@ -24,6 +25,7 @@ from .train import measure, run_training, scores
 
 def train(cfg: Config) -> Summary:
     """The `train` command."""
+    cfg = freeze(cfg)
 
     async def go() -> Summary:
         inputs = load_inputs(cfg)
@@ -37,6 +39,7 @@ def evaluate(cfg: Config, out: Path | None = None) -> tuple[Figures, Figures]:
     """The `eval` command: prints figures, writes them as JSON to `out`."""
     if not cfg.eval.dataset:
         raise ConfigError("eval.dataset is not set. Give the held-out problems, e.g. --eval.dataset data/test.jsonl.")
+    cfg = freeze(cfg)
 
     async def go() -> tuple[Figures, Figures]:
         tasks = load_inputs(cfg, training=False).held_out
@@ -53,6 +56,7 @@ def evaluate(cfg: Config, out: Path | None = None) -> tuple[Figures, Figures]:
 
 def play(cfg: Config, question: str | None = None, row: int = 0) -> None:
     """The `play` command."""
+    cfg = freeze(cfg)
 
     async def go() -> None:
         task = pick_task(cfg, question, row)
@@ -112,4 +116,5 @@ def _run(coroutine):
         while isinstance(error, BaseExceptionGroup):
             error = error.exceptions[0]
         Console(stderr=True).print_exception() if group.split(TirError)[1] else None
-        raise error from None
+        # What a rank or an actor raised carries its whole traceback as text: the error itself says what is wrong.
+        raise (getattr(error, "cause", None) or error) from None

@@ -6,6 +6,7 @@ results: the controller then owns the reference without fetching the data, and a
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -52,8 +53,9 @@ class RolloutActor:
         from ..envs.client import EnvClient
         from ..episodes.agents import Agents
         from ..episodes.group import GroupRunner
-        from ..filters import build
+        from ..episodes.judge import Judge
         from ..logs.own_log import own_log
+        from ..logs.trajectories import TrajectoryLog
         from ..rewards.pool import RewardPool
         from ..serving.app import build_app, serve
         from .service import RolloutService
@@ -64,10 +66,11 @@ class RolloutActor:
         self.batcher = Batcher(self.engine, max_wait_ms=r.max_wait_ms, max_batch=r.max_batch, max_running=cfg.max_running, max_queue=r.max_queue)
         self.envs = EnvClient.of(cfg.env, env_urls, token=token, owner=ray.get_runtime_context().get_actor_id())
         self.rewards = RewardPool(cfg.reward)
+        self.kept = TrajectoryLog(cfg.run_dir, self.name, cfg.logger.trajectories)
         codec = HfCodec(AutoTokenizer.from_pretrained(model))
         self.agents = Agents(Sessions(idle_s=r.agent_idle_s), codec, self.engine.proof.passed, overflow=r.agent_overflow)
         external = self.agents if r.agent == "external" else None
-        self.runner = GroupRunner(cfg, self.batcher, codec, self.envs, self.rewards, build(cfg.filter), self.name, external)
+        self.runner = GroupRunner(cfg, self.batcher, codec, self.envs, self.rewards, Judge(cfg, self.rewards.workers), self.name, external)
         host = "127.0.0.1" if token is None else ray.util.get_node_ip_address()
         app = build_app(RolloutService(self), token=token, vllm_app=await self.engine.openai_app(cfg))
         self._server, port = await serve(app, host, r.port and r.port + self.index)
@@ -77,6 +80,8 @@ class RolloutActor:
 
     async def run_group(self, key: GroupKey, task: Task, mode=None) -> tuple[GroupMeta, Group]:
         meta, group = await self.runner.run(key, task, mode)
+        if mode is None:
+            await asyncio.to_thread(self.kept.write, meta, group)
         meta.load = self.load()
         return meta, group
 
@@ -113,4 +118,5 @@ class RolloutActor:
         self._server.cancel()
         await self.envs.close()
         self.rewards.close()
+        self.kept.close()
         await self.engine.stop()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -17,6 +18,7 @@ from ..deadlines import Deadline
 from ..errors import PayloadLost
 from ..logs import metrics as metrics_log
 from ..logs import trace as traces
+from ..logs import trajectories
 from ..logs.progress import Progress, bar
 from ..pipeline.checkpoint import Checkpoints
 from ..pipeline.loop import Pipeline
@@ -66,6 +68,8 @@ async def run_training(
         checkpoints.clear()
         for name in (LEDGER, traces.FILE, BASE):
             (cfg.run_dir / name).unlink(missing_ok=True)
+        for path in (cfg.run_dir / trajectories.DIRECTORY).glob("*.jsonl"):
+            os.truncate(path, 0)  # actors have them open already
     public = cfg.model_copy(update={"logger": cfg.logger.model_copy(update={"wandb": cfg.logger.wandb.model_copy(update={"key": None})})})
     (cfg.run_dir / "config.toml").write_text(to_toml(public))
     base = base or _read_base(cfg)

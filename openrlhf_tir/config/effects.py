@@ -55,6 +55,27 @@ IDLE = [
         lambda c: c.env.url is not None,
         "with --env.url: that server was started with its own. Set it there, or leave --env.url out to have a server started.",
     ),
+    Idle(
+        "reward.env_reduce",
+        lambda c: "env" not in (c.reward.weights or [c.reward.name]),
+        "without the reward 'env'. Set --reward.name env or add it to --reward.weights, or leave it out.",
+    ),
+    Idle("reward.group_options", lambda c: c.reward.group is None, "without --reward.group. Name one, or leave it out."),
+    *(
+        Idle(
+            f"filter.{setting}",
+            lambda c, name=name: c.filter.names is not None and name not in c.filter.names,
+            f"while --filter.names leaves the filter '{name}' out. Add it there, or leave it out.",
+        )
+        for setting, name in {
+            "accuracy_range": "accuracy",
+            "zero_variance": "zero_variance",
+            "max_length_gap": "length_gap",
+            "max_truncated": "truncated",
+        }.items()
+    ),
+    Idle("filter.reward_range", lambda c: "reward" not in c.filter.order, "unless --filter.names has 'reward'. Add it there, or leave it out."),
+    Idle("filter.max_verifier_failures", lambda c: "verifiers" not in c.filter.order, "unless --filter.names has 'verifiers'. Leave it out."),
     Idle("rollout.agent_idle_s", lambda c: c.rollout.agent != "external", "without --rollout.agent external. Leave it out."),
     Idle(
         "rollout.straggler_s",

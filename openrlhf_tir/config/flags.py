@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import tomllib
 import types
 from collections.abc import Sequence
 from typing import Any, Literal, Union, get_args, get_origin
@@ -88,25 +89,37 @@ def _add(group, s: Setting, short: str | None) -> None:
     if kind is bool:
         group.add_argument(*names, nargs="?", const="true", metavar="BOOL", **options)
         group.add_argument(f"--no-{s.name}", **{**options, "nargs": 0, "help": argparse.SUPPRESS})
+    elif kind is dict:
+        group.add_argument(*names, nargs="+", metavar="KEY=VALUE", **options)
     elif kind is tuple:
-        group.add_argument(*names, nargs="+", metavar="X", **options)
+        group.add_argument(*names, nargs="*" if _is_list(s.info.annotation) else "+", metavar="X", **options)
     else:
         choices = [str(c) for c in get_args(kind)] if get_origin(kind) is Literal else None
         group.add_argument(*names, metavar="{" + ",".join(choices) + "}" if choices else getattr(kind, "__name__", "VALUE").upper(), **options)
 
 
 def _kind(annotation: Any) -> Any:
-    """The type behind `X | None`; every tuple or list counts as tuple."""
+    """The type behind `X | None`; every tuple or list counts as tuple, every table as dict."""
+    annotation = _without_none(annotation)
+    return {tuple: tuple, list: tuple, dict: dict}.get(get_origin(annotation), annotation)
+
+
+def _without_none(annotation: Any) -> Any:
     if get_origin(annotation) in (Union, types.UnionType):
-        annotation = next(a for a in get_args(annotation) if a is not type(None))
-    return tuple if get_origin(annotation) in (tuple, list) else annotation
+        return next(a for a in get_args(annotation) if a is not type(None))
+    return annotation
+
+
+def _is_list(annotation: Any) -> bool:
+    """A list may be empty; a tuple has its length."""
+    return get_origin(_without_none(annotation)) is list
 
 
 def _help(s: Setting) -> str:
     default = s.info.get_default(call_default_factory=True)
-    if isinstance(default, tuple):
-        default = " ".join(map(str, default))
-    said = "unset" if default in (None, "") else str(default)
+    if isinstance(default, tuple | list):
+        default = " ".join(map(str, default)) or "none"
+    said = "unset" if default in (None, "", {}) else str(default)
     return f"{s.info.description or s.name.rsplit('.', 1)[-1].replace('_', ' ')} [{said}]".replace("%", "%%")
 
 
@@ -148,9 +161,22 @@ def _typed(s: Setting, value: Any) -> Any:
     if word == "unset" and s.info.default == "":
         return ""
     kind = _kind(s.info.annotation)
+    if kind is dict and not isinstance(value, dict):
+        return dict(_pair(s.name, text) for text in value)
     if get_origin(kind) is Literal:
         return next((choice for choice in get_args(kind) if str(choice) == value), value)
     return value
+
+
+def _pair(name: str, text: str) -> tuple[str, Any]:
+    """ "c=3" -> ("c", 3): the value as TOML reads it, and as plain text where TOML does not."""
+    key, equals, value = text.partition("=")
+    if not key or not equals:
+        raise ConfigError(f"--{name} {text!r} is no KEY=VALUE. Write e.g. --{name} c=3 variant=v1.")
+    try:
+        return key, tomllib.loads(f"v = {value}")["v"]
+    except tomllib.TOMLDecodeError:
+        return key, value
 
 
 def check_unknown(extra: Sequence[str]) -> None:

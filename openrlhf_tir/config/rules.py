@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 def violations(c: Config) -> Iterator[str]:
     yield from _batch(c)
     yield from _lengths(c)
+    yield from _method(c)
     yield from _policy(c)
     yield from _pipeline(c)
 
@@ -37,6 +38,22 @@ def _batch(c: Config) -> Iterator[str]:
     lo, hi = c.filter.accuracy_range
     if not 0 <= lo < hi <= 1:
         yield f"filter.accuracy_range = ({lo}, {hi}) is no range within 0..1. Use lo < hi, e.g. [0.0, 1.0]."
+
+
+def _method(c: Config) -> Iterator[str]:
+    rewards = list(c.reward.weights) or [c.reward.name]
+    for setting, value in (("filter.sample", c.filter.sample), *(("filter.names", name) for name in c.filter.order)):
+        if value in ("zerotir", "verifiers") and "zerotir" not in rewards:
+            yield f"{setting} has {value!r}, which reads what reward.name = 'zerotir' records, and the reward is {', '.join(rewards)}. Leave it out."
+    if c.rollout.early_stop and "accuracy" not in c.filter.order:
+        yield f"rollout.early_stop gives groups up that filter 'accuracy' is sure to drop, and filter.names = {c.filter.order} has none. Switch one of them."
+    if c.actor.policy_loss and (c.algo.advantage.is_correction_level != "off" or c.actor.policy_loss_type != "ppo"):
+        yield (
+            f"actor.policy_loss = {c.actor.policy_loss!r} replaces the loss, so actor.policy_loss_type = '{c.actor.policy_loss_type}' and "
+            f"algo.advantage.is_correction_level = '{c.algo.advantage.is_correction_level}' would do nothing. Leave them at 'ppo' and 'off'."
+        )
+    if c.env.file and c.env.url:
+        yield f"env.file = {c.env.file!r} is an environment that the run starts, and env.url = {c.env.url!r} is one that runs. Unset one of them."
 
 
 def _lengths(c: Config) -> Iterator[str]:

@@ -24,6 +24,10 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", validate_assignment=True, protected_namespaces=(), allow_inf_nan=False)
 
 
+Option = bool | int | float | str | list[Any] | dict[str, Any]
+"""What an option of a method's function may be: what TOML can say."""
+
+
 class LoggerWandb(Section):
     key: str | None = Field(None, description="API key, or the string 'env' to use WANDB_API_KEY; unset: no wandb")
     org: str | None = None
@@ -53,6 +57,8 @@ class Actor(Section):
     eps_clip_low_high: tuple[float, float] | None = Field((0.2, 0.28), description="clip-higher: the upper side is wider, so rare tokens can grow")
     dual_clip: float | None = Field(None, gt=1, description="bounds the loss of negative advantages at c * A")
     policy_loss_type: Literal["ppo", "gspo"] = "ppo"
+    policy_loss: str | None = Field(None, description="policy loss of one's own in place of policy_loss_type, 'path/file.py:function' (docs/algorithms.md)")
+    policy_loss_options: dict[str, Option] = Field(default_factory=dict, description="what that loss is told, as LossInputs.options")
     loss_agg_mode: Literal["token-mean", "seq-mean-token-mean"] = Field("token-mean", description="token-mean: over all trained tokens of the global batch")
     entropy_coef: float | None = Field(None, description="entropy bonus; 0 only logs it; unset: logged as well, never in the loss")
     gradient_checkpointing_enable: bool = False
@@ -198,7 +204,11 @@ class Env(Section):
     name: str = Field("python_tir", description="which environment the tasks use, when a row does not say")
     url: str | None = Field(None, description="base URL of a running server; unset: the launcher starts one on loopback")
     token_env: str = Field("TIR_ENV_TOKEN", description="environment variable that holds the bearer token")
-    protocol: str = Field("zerotir", description="turn protocol: which text means a call and how its output is inserted")
+    file: str | None = Field(
+        None, description="environment class of one's own, 'path/file.py:Class' or 'package.module:Class': the run starts its server (docs/environments.md)"
+    )
+    protocol: str = Field("zerotir", description="turn protocol: which text means a call and how its output is inserted; registered, or one's own")
+    options: dict[str, Option] = Field(default_factory=dict, description="keyword arguments of the turn protocol besides max_calls and budget_message")
     max_calls: int = Field(2, ge=0, description="N: tool calls per response")
     step_timeout_s: float = Field(20.0, gt=0, description="deadline of one call; missed by server or network: the trajectory is failed")
     code_timeout_s: float = Field(5.0, gt=0, description="the snippet's own limit; exceeding it is the model's error, an observation")
@@ -222,28 +232,93 @@ class Env(Section):
 
 
 class Reward(Section):
-    name: str = Field("math", description="a registered reward: 'math' is 1.0 iff the boxed answer equals the label, in the required format")
-    verify_timeout_s: float = Field(5.0, gt=0, description="hard deadline of one symbolic check")
-    workers: int = Field(1, ge=1, description="processes that check answers, per rollout actor")
+    """What a response is worth. Functions: a registered name, 'package.module:function' or 'path/file.py:function' (docs/rewards.md)."""
+
+    name: str = Field(
+        "math",
+        description="reward of one response: registered, or one's own; 'math' is 1.0 iff the boxed answer equals the label, in the required format, "
+        "'env' what the environment gave",
+    )
+    weights: dict[str, float] = Field(
+        default_factory=dict,
+        description="a weighted sum of rewards instead of reward.name, e.g. env=1.0 format=0.1; the first decides what counts as correct",
+    )
+    group: str | None = Field(None, description="group reward: replaces the rewards of a prompt's trajectories after all of them are known; registered: otc")
+    env_reduce: Literal["sum", "last", "max"] = Field("sum", description="how the rewards of an environment's replies become one (reward 'env')")
+    verify_timeout_s: float = Field(5.0, gt=0, description="hard deadline of one symbolic check, and of one call of a function of one's own")
+    workers: int = Field(1, ge=1, description="processes that check answers and run functions of one's own, per rollout actor")
     format: Literal["think_answer", "answer", "boxed"] = Field(
         "answer", description="tags the response must have; 'think_answer' is ZeroTIR's, 'answer' its loose form"
     )
-    options: dict[str, bool | float | str] = Field(
-        default_factory=dict, description="what the named reward can be told besides, e.g. zerotir's bonuses; unknown keys are refused"
+    options: dict[str, Option] = Field(
+        default_factory=dict,
+        description="what the reward can be told besides, e.g. zerotir's bonuses; with reward.weights a table per reward; registered ones refuse unknown keys",
     )
+    group_options: dict[str, Option] = Field(default_factory=dict, description="what the group reward can be told")
+    max_failed_groups: int = Field(
+        3, ge=1, description="so many prompts one after the other whose groups failed by an error in reward, filter or protocol end the run, with the last one"
+    )
+
+    def options_of(self, name: str) -> dict[str, Option]:
+        """The options of one reward: all of them, or with `weights` its own table."""
+        if not self.weights:
+            return self.options
+        table = self.options.get(name, {})
+        return table if isinstance(table, dict) else {}
+
+    @model_validator(mode="after")
+    def _weights_have_tables(self) -> Reward:
+        if self.weights and (strange := sorted(set(self.options) - set(self.weights))):
+            raise ValueError(
+                f"reward.options.{strange[0]} belongs to no reward of reward.weights ({', '.join(self.weights)}). "
+                f"With weights, options are a table per reward: [reward.options.{next(iter(self.weights))}]."
+            )
+        return self
 
 
 class Filter(Section):
     """Which groups are worth training on. Each drop is counted by its reason."""
 
-    accuracy_range: tuple[float, float] = Field((0.0, 1.0), description="keep iff lo < mean accuracy < hi, both strict")
+    names: list[str] | None = Field(
+        None,
+        description="filters in the order in which they are asked, registered or one's own; empty: none; unset: accuracy, and those that the settings below "
+        "switch on. accuracy looks at what is correct, reward at rewards (filter.reward_range): with it, groups that are all right are kept",
+    )
+    sample: str | None = Field(None, description="which samples of a kept group are not trained, though their group counts them; registered: zerotir")
+    options: dict[str, Option] = Field(default_factory=dict, description="what filters of one's own are told, as their second argument")
+    reward_range: tuple[float, float] | None = Field(None, description="filter 'reward': keep iff lo < mean reward < hi, both strict, any numbers")
+    max_verifier_failures: float = Field(0.4, ge=0, le=1, description="filter 'verifiers': drop groups of which a larger share has no verdict")
+    accuracy_range: tuple[float, float] = Field((0.0, 1.0), description="filter 'accuracy': keep iff lo < mean accuracy < hi, both strict")
     zero_variance: bool = Field(True, description="drop groups whose rewards are all equal: their advantage is zero")
     max_length_gap: float | None = Field(None, gt=0, description="drop iff |mean length correct - mean length wrong| reaches it (tokens)")
     max_truncated: float = Field(1.0, ge=0, le=1, description="drop groups of which a larger share hit the length limit")
 
+    @property
+    def order(self) -> list[str]:
+        """The filters that are asked. Unset, accuracy comes first: "all right" says more than "all equal"."""
+        if self.names is not None:
+            return self.names
+        wanted = {"zero_variance": self.zero_variance, "length_gap": self.max_length_gap is not None, "truncated": self.max_truncated < 1}
+        return ["accuracy", *(name for name, on in wanted.items() if on)]
+
+    @model_validator(mode="after")
+    def _named_filters_have_what_they_need(self) -> Filter:
+        for name, setting in (("reward", "reward_range"), ("length_gap", "max_length_gap")):
+            if name in self.order and getattr(self, setting) is None:
+                raise ValueError(f"filter.names has {name!r}, which needs filter.{setting}, and that is unset. Set it, or leave {name!r} out.")
+        if self.reward_range and not self.reward_range[0] < self.reward_range[1]:
+            raise ValueError(f"filter.reward_range = {self.reward_range} is empty. Use lo < hi.")
+        if len(set(self.order)) < len(self.order):
+            raise ValueError(f"filter.names = {self.order} names a filter twice. Name each once.")
+        return self
+
 
 class Advantage(Section):
-    estimator: str = Field("reinforce_baseline", description="REINFORCE++-baseline: reward minus group mean, whitened over the batch's trained tokens")
+    estimator: str = Field(
+        "reinforce_baseline",
+        description="registered, or one's own; reinforce_baseline is REINFORCE++-baseline: reward minus group mean, whitened over the batch's trained tokens",
+    )
+    options: dict[str, Option] = Field(default_factory=dict, description="what an estimator of one's own is told, as AdvantageInputs.options")
     no_std_norm: bool = Field(False, description="keep the scale of the advantages: centre them only")
     gamma: float = Field(1.0, gt=0, le=1)
     is_correction_level: Literal["off", "token", "seq"] = "off"
@@ -404,6 +479,9 @@ class Ckpt(Section):
 class Logger(Section):
     logging_steps: int = Field(1, ge=1)
     tensorboard: bool = True
+    trajectories: float = Field(
+        0.0, ge=0, le=1, description="share of groups whose trajectories are kept in run_dir/trajectories, for `openrlhf-tir play RUN --step K`; 1: all"
+    )
     worker_logs: bool = Field(False, description="print what actors and learner ranks log here as well; it is always in Ray's session directory")
     wandb: LoggerWandb = Field(default_factory=LoggerWandb)
 

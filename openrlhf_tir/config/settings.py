@@ -13,7 +13,7 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
@@ -22,7 +22,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from ..errors import ConfigError
-from . import rules
+from . import own_files, rules
 from .paths import asked, local_path, shown
 from .problems import Problems
 from .schema import WITHOUT_RULES, Config
@@ -104,6 +104,7 @@ def read_recipe(name: str, problems: Problems, beside: Path | None = None, seen:
     table = read_toml(path, "Recipe")
     parent = table.pop("extends", None)
     table = _clip_for_both_sides(_known(table, path, problems))
+    table = own_files.renamed(table, own_files.absolute(path.parent))
     if parent is None:
         return table
     if not isinstance(parent, str):
@@ -182,7 +183,7 @@ def attempt(recipe: str | None, overrides: Mapping[str, Any], problems: Problems
     for key in overrides:
         if key not in known:
             problems.add(str(unknown_key(key, known, "among the overrides")))
-    given = nest({k: v for k, v in overrides.items() if k in known})
+    given = own_files.renamed(nest({k: v for k, v in overrides.items() if k in known}), own_files.absolute(Path.cwd()))
     own = read_recipe(recipe, problems) if recipe else {}
     table = merge(_without_other_modes(own, overrides.get("pipeline.mode")), _clip_for_both_sides(given))
     _leave_out_unprintable(table, problems)
@@ -271,22 +272,39 @@ def to_toml(cfg: Config, *, only_changes: bool = False) -> str:
     TOML has no null: None is left out where it is the default, and written as "unset" where it is not.
     """
     default = Config().model_dump()
-    lines: list[str] = []
 
-    def emit(table: Mapping[str, Any], base: Mapping[str, Any], prefix: str) -> None:
+    def leaves_of(table: Mapping[str, Any], base: Mapping[str, Any]) -> dict[str, Any]:
         leaves = {k: v for k, v in table.items() if not isinstance(v, Mapping) and (v, base.get(k)) != (None, None)}
         changed = {k for k, v in leaves.items() if not (only_changes and k in base and v == base[k])}
         if "eps_clip" in changed:  # alone it would stand for both sides
             changed.add("eps_clip_low_high")
-        leaves = {k: "unset" if v is None else v for k, v in leaves.items() if k in changed}
+        return {k: v for k, v in leaves.items() if k in changed}
+
+    return _toml(cfg.model_dump(), default, leaves_of)
+
+
+def dump(table: Mapping[str, Any]) -> str:
+    """A recipe's table as TOML."""
+    return _toml(table, {}, lambda node, base: {k: v for k, v in node.items() if not isinstance(v, Mapping)})
+
+
+Leaves = Callable[[Mapping[str, Any], Mapping[str, Any]], dict[str, Any]]
+"""(table, the same table of the defaults) -> what is written of it."""
+
+
+def _toml(table: Mapping[str, Any], base: Mapping[str, Any], leaves_of: Leaves) -> str:
+    lines: list[str] = []
+
+    def emit(table: Mapping[str, Any], base: Mapping[str, Any], prefix: str) -> None:
+        leaves = {k: "unset" if v is None else v for k, v in leaves_of(table, base).items()}
         if leaves and prefix:
             lines.extend(["", f"[{prefix}]"])
         lines.extend(f"{_toml_key(k)} = {_toml_value(v)}" for k, v in leaves.items())
         for k, v in table.items():
             if isinstance(v, Mapping):
-                emit(v, base[k], f"{prefix}.{_toml_key(k)}" if prefix else _toml_key(k))
+                emit(v, base.get(k, {}), f"{prefix}.{_toml_key(k)}" if prefix else _toml_key(k))
 
-    emit(cfg.model_dump(), default, "")
+    emit(table, base, "")
     return "\n".join(lines).strip() + "\n"
 
 
@@ -301,6 +319,8 @@ def _toml_value(v: Any) -> str:
         return repr(v)
     if isinstance(v, list | tuple):
         return "[" + ", ".join(_toml_value(x) for x in v) + "]"
+    if isinstance(v, Mapping):
+        return "{" + ", ".join(f"{_toml_key(k)} = {_toml_value(x)}" for k, x in v.items()) + "}"
     return _toml_string(str(v))
 
 

@@ -34,7 +34,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from ..errors import EngineError, EngineGone, EnvLost, WeightsUnverified
+from ..errors import METHOD_REASONS, EngineError, EngineGone, EnvLost, WeightsUnverified
 from ..types import Trajectory
 
 SLOW = frozenset({"deadline", "straggler", "early_stop"})
@@ -94,9 +94,12 @@ def voided(ended: Sequence[Trajectory | None], order: Sequence[int], server_of: 
 
 
 def _ended_all_at_once(reasons: Sequence[str | None]) -> bool:
-    """Whether at least the last two to end failed, but not all did: whoever was unfinished at the first of these faults."""
+    """Whether at least the last two to end failed, but not all did: whoever was unfinished at the first of these faults.
+
+    A reward that fails on two samples is no fault that they share, even if they are the last.
+    """
     tail = 0
-    while tail < len(reasons) and reasons[-1 - tail] is not None and reasons[-1 - tail] not in SLOW:
+    while tail < len(reasons) and reasons[-1 - tail] is not None and reasons[-1 - tail] not in SLOW | METHOD_REASONS:
         tail += 1
     return 2 <= tail < len(reasons)
 

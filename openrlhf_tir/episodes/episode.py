@@ -3,7 +3,8 @@
     segment = engine(prompt + response so far)          the model's tokens, kept as sampled
     protocol.advance(segment)  -> End                   done
                                -> GoOn                  sample on
-                               -> Call(action)          env.step(action); its output is tokenised once and appended
+                               -> Call(action)          env.step(action); its output is tokenised once and appended; the environment may
+                                                        say that the episode is done, or cut it (truncated)
                                -> Reject(action, ...)   a call that cannot be read: told to the model, recorded for the reward
 
 Token in, token out: what was sampled is never decoded and encoded again, and nothing is appended that nobody produced (no EOS).
@@ -24,6 +25,8 @@ from ..ports import Codec, Engine, EnvSession
 from ..types import Sampling, Segment, ToolCall, Trajectory
 from .turns import Call, End, Reject, TurnProtocol
 
+ENV_DONE, ENV_TRUNCATED = "env_done", "env_truncated"
+"""Stop reasons of an episode that its environment ended; a cut one has finish_reason "length", as one that ran out of tokens."""
 MAX_CHARS_PER_TOKEN = 256
 """No vocabulary has a longer token: what has more characters than this allows is too long, without being tokenised."""
 
@@ -81,6 +84,10 @@ async def run_episode(
                     step_id += 1
                     call = await _run(env, action, step_id)
                     traj.calls.append(call)
+                    if call.done or call.truncated:  # nothing follows: the observation alone, without a word about what comes next
+                        observe(*_block(protocol, codec, call.observation, limits.output_max_tokens))
+                        traj.finish_reason, traj.stop_reason = ("stop", ENV_DONE) if call.done else ("length", ENV_TRUNCATED)
+                        break
                     observe(*_insertion(protocol, codec, call.observation, limits.output_max_tokens))
                 case Reject(action, defect, message):
                     traj.calls.append(ToolCall(action, message, "model_error", {"error_type": "malformed_call", "defect": defect}))
@@ -90,14 +97,15 @@ async def run_episode(
         else:
             traj.finish_reason = "length"
     except InfraError as e:
-        traj.failed = e.reason
+        traj.failed, traj.why = e.reason, str(e)
     return traj
 
 
 async def _run(env: EnvSession, action: str, step_id: int) -> ToolCall:
     start = time.monotonic()
     reply = await env.step(action, step_id=step_id)
-    return ToolCall(action, reply.observation, reply.outcome, reply.signals, time.monotonic() - start)
+    seconds = time.monotonic() - start
+    return ToolCall(action, reply.observation, reply.outcome, reply.signals, seconds, reply.reward, reply.done, reply.truncated)
 
 
 def _insertion(protocol: TurnProtocol, codec: Codec, observation: str, max_tokens: int) -> tuple[str, list[int]]:

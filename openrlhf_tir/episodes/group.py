@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import inspect
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -31,7 +32,7 @@ from .episode import Limits, run_episode
 from .group_meta import describe, failed_as
 from .turns import make
 
-WHY_CHARS = 500
+WHY_CHARS = 1000
 """Of a fault's words that travel with its trajectory."""
 
 
@@ -88,7 +89,7 @@ class GroupRunner:
         codec: Codec,
         envs: Envs,
         rewards: Rewards,
-        judge: Callable[[Group], Verdict],
+        judge: Callable[[Group], Verdict | Awaitable[Verdict]],
         name: str = "",
         agents: Agents | None = None,
     ) -> None:
@@ -114,11 +115,22 @@ class GroupRunner:
             g.ended = [t or Trajectory(i, prompt_ids, failed=late) for i, t in enumerate(g.ended)]
         group = Group(key, task, select(g.ended, n).members)
         failed = failed_as(group, 1 if mode else r.min_valid)
-        verdict = KEEP if mode or failed else self.judge(group)
+        verdict, fault = (KEEP, None) if mode or failed else await self._judged(group)
+        failed = fault.reason if fault else failed
         meta = describe(group, prompt_tokens=len(prompt_ids), verdict=verdict, failed=failed, actor=self.name, seconds=seconds)
+        if fault:
+            meta.why[fault.reason] = str(fault)[:WHY_CHARS]
         if extra:
             meta.stats |= length_facts(group.trajectories, g.finished, n)
         return meta, group
+
+    async def _judged(self, group: Group) -> tuple[Verdict, InfraError | None]:
+        """Verdict, and the fault by which the group failed after all: a group reward or filter that is broken says nothing about the group."""
+        try:
+            verdict = self.judge(group)
+            return (await verdict if inspect.isawaitable(verdict) else verdict), None
+        except InfraError as e:
+            return KEEP, e
 
     async def _collect(self, g: _Running) -> bool:
         """Run the episodes until the group can be closed; the others are given up. True when the filter is sure to drop it."""

@@ -25,7 +25,7 @@ def describe(group: Group, *, prompt_tokens: int, verdict: Verdict, failed: str 
         index=[t.index for t in valid],
         rewards=[t.reward for t in valid],
         correct=[bool(t.parts["correct"]) for t in valid],
-        used_code=[bool(t.parts.get("used_code", 0.0)) for t in valid],
+        used_code=[bool(t.parts.get("used_code", t.calls)) for t in valid],
         response_tokens=[len(t.token_ids) for t in valid],
         model_tokens=[t.model_tokens for t in valid],
         prompt_tokens=prompt_tokens,
@@ -37,6 +37,8 @@ def describe(group: Group, *, prompt_tokens: int, verdict: Verdict, failed: str 
         actor=actor,
         env=group.task.env,
         seconds=seconds,
+        masked=[t.masked for t in valid] if any(t.masked for t in valid) else [],
+        changes=group.changes + [change for t in valid for change in t.changes],
     )
 
 

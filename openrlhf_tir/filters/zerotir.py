@@ -7,8 +7,10 @@ A dropped *sample* stays in its group's statistics: only its loss is masked, aft
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import TypeVar
+
+from ..types import KEEP, Group, Verdict
 
 Facts = Mapping[str, float]
 Key = TypeVar("Key", bound=Hashable)
@@ -19,8 +21,8 @@ MIN_BIN_ACCURACY = 0.05
 MAX_FAILED = 0.4
 
 
-def drop_sample(facts: Facts, *, base_ppl: float | None, max_tokens: int) -> bool:
-    """Whether a sample's loss is masked. `base_ppl` is its perplexity under the base model, where that is known.
+def why_dropped(facts: Facts, *, base_ppl: float | None, max_tokens: int) -> str:
+    """Why a sample's loss is masked, "" where it is trained. `base_ppl` is its perplexity under the base model, where that is known.
 
     Wrong and cut off; ended by neither length nor stop; code whose blocks, outputs and fences do not match, where it is correct
     or well-formed code that ran; improbable; malformed and repetitive.
@@ -32,14 +34,19 @@ def drop_sample(facts: Facts, *, base_ppl: float | None, max_tokens: int) -> boo
     faked = len({facts[name] for name in counts}) > 1
     ran = facts["code_exection_all_failed"] < 1
     repetitive = facts["repeatness"] > 0.2 or facts["repetition_penalty"] > 0.6
-    return (
-        (cut_off and not correct)
-        or facts["other"] > 0.5
-        or (correct and faked)
-        or (not malformed and faked and ran)
-        or (base_ppl is not None and base_ppl > MAX_PPL)
-        or (malformed and repetitive)
-    )
+    reasons = {
+        "cut_off": cut_off and not correct,
+        "strange_end": facts["other"] > 0.5,
+        "faked_output": (correct and faked) or (not malformed and faked and ran),
+        "improbable": base_ppl is not None and base_ppl > MAX_PPL,
+        "rambling": malformed and repetitive,
+    }
+    return next((reason for reason, drops in reasons.items() if drops), "")
+
+
+def drop_sample(facts: Facts, *, base_ppl: float | None, max_tokens: int) -> bool:
+    """Whether a sample's loss is masked."""
+    return bool(why_dropped(facts, base_ppl=base_ppl, max_tokens=max_tokens))
 
 
 def is_quality(facts: Facts, repeatness_threshold: float = 0.05, **label: object) -> bool:
@@ -52,9 +59,19 @@ def verifiers_failed(facts: Facts) -> bool:
     return facts["rule_eval_fails"] > 0.5 and facts["model_eval_fails"] > 0.5
 
 
-def too_many_failed(group: Sequence[Facts]) -> bool:
+def too_many_failed(group: Sequence[Facts], max_share: float = MAX_FAILED) -> bool:
     """A group is not used when more than 40 % of its samples have no verdict."""
-    return sum(map(verifiers_failed, group)) > MAX_FAILED * len(group)
+    return sum(map(verifiers_failed, group)) > max_share * len(group)
+
+
+def verifiers(max_share: float) -> Callable[[Group], Verdict]:
+    """Filter "verifiers". A check that missed its deadline gave no verdict either; here no model judges beside the rule."""
+
+    def judge(group: Group) -> Verdict:
+        facts = [t.parts | ({"rule_eval_fails": 1.0, "model_eval_fails": 1.0} if t.parts.get("verify_timeout") else {}) for t in group.valid]
+        return Verdict(False, "verifiers_failed") if too_many_failed(facts, max_share) else KEEP
+
+    return judge
 
 
 def length_balance(groups: Mapping[Key, Iterable[tuple[int, float]]]) -> set[Key]:

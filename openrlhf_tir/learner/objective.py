@@ -18,6 +18,7 @@ from __future__ import annotations
 import torch
 
 from ..algorithms.aggregate import GlobalCounts
+from ..algorithms.losses import own
 from ..algorithms.losses.diagnostics import Tally
 from ..config import Config
 from .openrlhf_adapter import PolicyModel, SFTLoss, aggregate_loss, policy_loss
@@ -30,6 +31,7 @@ class PolicyObjective:
     def __init__(self, cfg: Config, model: PolicyModel, counts: GlobalCounts, device: str) -> None:
         self.cfg, self.model, self.counts = cfg, model, counts
         self.loss = policy_loss(cfg)
+        self.own = own.load(cfg.actor.policy_loss) if cfg.actor.policy_loss else None
         self.tally = Tally(device)
 
     def __call__(self, micro: MicroBatch) -> torch.Tensor:
@@ -40,7 +42,12 @@ class PolicyObjective:
         rollout = torch.where(fields["sampled"] > 0, fields["rollout_logprobs"], current)
         old = rollout if self.cfg.algo.advantage.is_correction_level == "off" else current
         scaling = self.counts.loss_kwargs()
-        loss, _, _, _, outside = self.loss(log_probs, old, fields["advantages"], action_mask=mask, rollout_log_probs=rollout, **scaling)
+        if self.own:
+            inputs = own.LossInputs(log_probs, old, rollout, fields["advantages"], mask, self.cfg.actor.clip, self.cfg.actor.policy_loss_options)
+            by_token = self.cfg.actor.loss_agg_mode == "token-mean"
+            loss, outside = aggregate_loss(self.own(inputs), mask, token_level_loss=by_token, **scaling), None
+        else:
+            loss, _, _, _, outside = self.loss(log_probs, old, fields["advantages"], action_mask=mask, rollout_log_probs=rollout, **scaling)
         if outside is not None:
             tokens = self.cfg.algo.advantage.is_correction_level == "token"
             self.tally.add_gate(outside, mask.sum() if tokens else mask.new_tensor(len(mask)))

@@ -60,7 +60,7 @@ def local_samples(batch: TrainBatch, groups: Sequence[Group], rank: int, cfg: Co
             )
         masks = [trained_mask(t, cfg.train.env_mask) for t in valid]
         rewards = np.asarray(item.meta.rewards, np.float64)
-        advantages = estimator.fn(AdvantageInputs(rewards, masks, cfg.algo.advantage.gamma))
+        advantages = estimator.fn(AdvantageInputs(rewards, masks, cfg.algo.advantage.gamma, cfg.algo.advantage.options))
         samples += [Sample(t, m, a) for i, (t, m, a) in enumerate(zip(valid, masks, advantages, strict=True)) if batch.rank_of[(b, i)] == rank]
     return samples
 
@@ -71,9 +71,9 @@ def local_moments(samples: Sequence[Sample]) -> np.ndarray:
 
 
 def to_rows(samples: Sequence[Sample], total: np.ndarray, version: int, cfg: Config, estimator: Estimator) -> list[Row]:
-    """Rows of the samples that have a trained token. `total`: the moments of all ranks."""
+    """Rows of the samples that have a trained token and are not masked. `total`: the moments of all ranks, masked samples included."""
     mean, scale = mean_and_scale(total, no_std_norm=cfg.algo.advantage.no_std_norm) if estimator.whiten else (0.0, 1.0)
-    return [_row(s, whiten(s.advantages, s.trained, mean, scale), version) for s in samples if s.trained.any()]
+    return [_row(s, whiten(s.advantages, s.trained, mean, scale), version) for s in samples if s.trained.any() and not s.trajectory.masked]
 
 
 def _row(sample: Sample, advantages: np.ndarray, version: int) -> Row:

@@ -112,6 +112,7 @@ class Pipeline:
             failed = meta.failed
         except InfraError as e:
             meta, payload, failed = None, None, e.reason
+        self.state.method.settled(meta)
         if failed is None:
             self.watchdog.beat()
             self.state.measured(flight, meta, asyncio.get_running_loop().time(), self.rollout.engine_stats())

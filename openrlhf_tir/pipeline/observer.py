@@ -35,6 +35,10 @@ METRICS = {
 }
 
 
+NOT_PARTS = frozenset({"calls", "truncated", "correct", "used_code", *LENGTH_FACTS, *AGENT_FACTS})
+"""What stands in a group's stats beside the parts of its rewards, or has a metric of its own."""
+
+
 class Observer:
     """Collects between two steps, writes at each step. Groups count when they finish, trained or not: all since the last step, a batch at least."""
 
@@ -80,6 +84,9 @@ class Observer:
             for reason, n in meta.failures.items():
                 self._ends[f"trajectories_failed/{reason}"] += n
             self._explain(meta)
+            if end == "buffered":
+                for reason in filter(None, meta.masked):
+                    self._ends[f"masked/{reason}"] += 1
             if failed is None:
                 self._groups.append(meta)
 
@@ -156,6 +163,14 @@ def rollout_metrics(groups: list[GroupMeta]) -> dict[str, float]:
     for name in AGENT_FACTS:  # with external agents only
         if some := [(g.stats[name], n) for g, n in zip(groups, weights, strict=True) if name in g.stats]:
             out[f"agent/{name}"] = float(np.average([v for v, _ in some], weights=[n for _, n in some]))
+    out |= reward_parts(groups, weights)
     if correct.any():
         out["code_in_correct"] = float(code[correct].mean())
     return out
+
+
+def reward_parts(groups: list[GroupMeta], weights: list[int]) -> dict[str, float]:
+    """Mean of each part of the rewards over the trajectories that have it, as `reward/<part>`: whatever a reward records by name."""
+    names = dict.fromkeys(name for g in groups for name in g.stats if name not in NOT_PARTS)
+    some = {name: [(g.stats[name], n) for g, n in zip(groups, weights, strict=True) if name in g.stats] for name in names}
+    return {f"reward/{name}": float(np.average([v for v, _ in found], weights=[n for _, n in found])) for name, found in some.items()}

@@ -23,6 +23,7 @@ from ..replay.ledger import Ledger
 from ..types import BatchItem, GroupKey, GroupMeta, GroupState, StepReport, Task
 from .budget import Budget, gate_open
 from .depth import depth_for
+from .method_state import MethodState
 from .signal import Signal
 from .source import Flight, Source
 
@@ -49,6 +50,7 @@ class RunState:
         self.budget = Budget(batch_groups=self.B, max_staleness=self.S, depth=self.depth, signal=self.signal)
         self.source = Source(prompts, ledger)
         self.replay = ReplayBuffer()
+        self.method = MethodState(cfg)
         self.flights: dict[int, Flight] = {}
         """All groups that are issued and have not ended, by dispatch number: those rolling, in replay and in hand."""
         self.rolling: dict[int, Flight] = {}
@@ -71,7 +73,7 @@ class RunState:
         flight, task = self.source.issue(self.pushed, now)
         self.flights[flight.dispatch] = self.rolling[flight.dispatch] = flight
         self.budget.enter()
-        return flight, task
+        return flight, self.method.placed(task, flight.key.prompt, self.version)
 
     def measured(self, flight: Flight, meta: GroupMeta, now: float, engines: Mapping[str, float]) -> None:
         """A group was judged: what the depth controller learns from it. Before `settle`."""
@@ -212,6 +214,7 @@ class RunState:
             "world_size": self.world_size,
             "ledger_lines": self.ledger.lines,
             "source": self.source.state(),
+            "method": self.method.state(),
             "rolling": [asdict(f) for f in self.rolling.values()],
         }
         return Cut(self.version, facts, self.in_hand + [(self.flights[dispatch], item) for dispatch, item in self.replay.items()])
@@ -220,6 +223,8 @@ class RunState:
         """The inverse of `cut`, in a new state. Events after the cut never happened; what rolled is queued again as a new attempt."""
         self.version = version
         self.source.restore(facts["source"])
+        if "method" in facts:  # not in checkpoints of older versions
+            self.method.restore(facts["method"])
         rolled = [Flight(**{**f, "key": GroupKey(*f["key"])}) for f in facts["rolling"]]
         self.ledger.rolled_back(facts["ledger_lines"], [f.key for f in rolled] + [f.key for f, _ in accepted])
         for flight in rolled:

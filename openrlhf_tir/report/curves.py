@@ -100,6 +100,28 @@ def drops(columns: Columns, theme: Theme) -> Figure | None:
     return finish(figure, [axes])
 
 
+MAX_PARTS = 12
+"""Small figures at most; a reward may record dozens of facts."""
+
+
+def parts_of_rewards(columns: Columns, theme: Theme) -> Figure | None:
+    """One small figure per part that is not constant."""
+    measured = {name: series(columns, name) for name in sorted(columns) if name.startswith("reward/")}
+    moving = [name for name, values in measured.items() if values is not None and np.nanmax(values) - np.nanmin(values) > 1e-12]
+    if not moving:
+        return None
+    moving = moving[:MAX_PARTS]
+    across = min(3, len(moving))
+    rows = -(-len(moving) // across)
+    figure, axes = new_figure(2.0 * rows, columns=across, rows=rows)
+    for ax, name in zip(axes, moving, strict=False):
+        line(ax, columns, name, name, theme.series[0], width=1.6)
+        ax.set(title=name.removeprefix("reward/"))
+    for ax in axes[len(moving) :]:
+        ax.set_axis_off()
+    return finish(figure, axes[: len(moving)])
+
+
 def staleness(columns: Columns, theme: Theme) -> Figure | None:
     figure, (axes,) = new_figure(2.6)
     mean, largest = series(columns, "staleness_mean"), series(columns, "staleness_max")
@@ -194,6 +216,7 @@ CURVES = (
         "Lines are the sampled training responses of each step, before filters; markers are the held-out problems.",
         accuracy,
     ),
+    Curve("parts", "Parts of the reward", "What the reward recorded by name, mean over responses; parts that never change are left out.", parts_of_rewards),
     Curve("response", "Responses", "Length in tokens, model and tool output together, and how often a response calls the tool.", response),
     Curve("drops", "Dropped groups", "Groups that were sampled but not trained on. A group whose answers are all right or all wrong teaches nothing.", drops),
     Curve("staleness", "Staleness", "How many updates the learner was ahead of the weights that sampled a trained token. 0 is strictly on-policy.", staleness),

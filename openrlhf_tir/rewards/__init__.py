@@ -1,29 +1,30 @@
-"""Rewards: (Trajectory, Task, config.Reward) -> RewardParts. One pure function per file; this registry names them.
+"""Rewards: (Trajectory, Task, RewardContext) -> RewardParts, and group rewards: (Group, RewardContext) -> [float]. This registry names them.
 
-A reward may take a fourth parameter `ask`: `ask(function, *args)` is `function(*args)`, evaluated by the caller wherever it is
-safe and affordable to do so. Whatever can hang or burn CPU (symbolic equality, statistics of the whole text) goes through it, so
-that `pool.RewardPool` can run it in another process with a deadline; everything else is quick. Called without `ask`, a reward
-does all of its work on the spot.
+One pure function per file. A reward may take a fourth parameter `ask`: `ask(function, *args)` is `function(*args)`, evaluated by the
+caller wherever it is safe and affordable to do so. Whatever can hang or burn CPU (symbolic equality, statistics of the whole text) goes
+through it, so that `pool.RewardPool` can run it in another process with a deadline; everything else is quick. Called without `ask`, a
+reward does all of its work on the spot. Functions of one's own (docs/rewards.md) run in such a process as a whole.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
-from importlib import import_module
 from typing import Any
 
-from ..config import Reward
-from ..errors import ConfigError, unknown
-from ..types import RewardParts, Task, Trajectory
+from .. import plugins
+from ..types import Group, RewardParts, Task, Trajectory
+from .context import RewardContext
 
-RewardFn = Callable[[Trajectory, Task, Reward], RewardParts]
+RewardFn = Callable[[Trajectory, Task, RewardContext], RewardParts]
+GroupRewardFn = Callable[[Group, RewardContext], list[float]]
 Ask = Callable[..., Any]
 
 REGISTRY: dict[str, str] = {
     "apibank": "openrlhf_tir.rewards.apibank:apibank",
     "artist": "openrlhf_tir.rewards.artist:artist",
     "bfcl": "openrlhf_tir.rewards.bfcl:bfcl",
+    "env": "openrlhf_tir.rewards.environment:environment",
+    "format": "openrlhf_tir.rewards.response_format:response_format",
     "math": "openrlhf_tir.rewards.math_outcome:math_outcome",
     "otc": "openrlhf_tir.rewards.otc:otc",
     "retool": "openrlhf_tir.rewards.retool:retool",
@@ -35,20 +36,22 @@ REGISTRY: dict[str, str] = {
 }
 """name -> "module:function"; imported when it is asked for."""
 
+GROUP_REGISTRY: dict[str, str] = {"otc": "openrlhf_tir.rewards.otc:otc_group"}
+
+REWARD = plugins.Place("reward", "reward.name", "(trajectory, task, context) -> RewardParts or a number", REGISTRY, plugins.takes(3, optional=("ask",)))
+GROUP_REWARD = plugins.Place("group reward", "reward.group", "(group, context) -> one number per valid trajectory", GROUP_REGISTRY, plugins.takes(2))
+
 
 def on_the_spot(function: Callable[..., Any], *args: Any) -> Any:
     """The `ask` of a caller that has no other process to do the work."""
     return function(*args)
 
 
-@cache
 def load(name: str) -> RewardFn:
-    """The function behind a registered name or "pkg.mod:function". ConfigError says what is wrong with the name."""
-    target = REGISTRY.get(name, name)
-    module, colon, attribute = target.partition(":")
-    if not colon:
-        raise unknown("reward", name, REGISTRY, "Set reward.name, or use 'pkg.mod:function'.")
-    try:
-        return getattr(import_module(module), attribute)
-    except (ModuleNotFoundError, AttributeError) as e:
-        raise ConfigError(f"reward.name = {name!r} cannot be loaded: {e}. Give an importable 'pkg.mod:function'.") from e
+    """The reward called `name`. Raises ConfigError; see plugins.py."""
+    return plugins.load(REWARD, name)
+
+
+def load_group(name: str) -> GroupRewardFn:
+    """The group reward called `name`. Raises ConfigError; see plugins.py."""
+    return plugins.load(GROUP_REWARD, name)

@@ -9,10 +9,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from ..config import Reward
 from ..types import RewardParts, Task, Trajectory
 from .answer_text import model_text
 from .call_text import json_calls
+from .context import RewardContext
 from .math_outcome import call_facts
 
 
@@ -31,7 +31,7 @@ def matches(calls: list[Any], gold: dict[str, Any]) -> bool:
     return False
 
 
-def apibank(trajectory: Trajectory, task: Task, cfg: Reward) -> RewardParts:
+def apibank(trajectory: Trajectory, task: Task, context: RewardContext) -> RewardParts:
     """Calls are the JSON lines of the last <tool_call>. parts: correct, format_ok (there are calls), call facts."""
     calls = json_calls(model_text(trajectory))
     correct = matches(calls, json.loads(task.label))

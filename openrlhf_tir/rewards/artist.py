@@ -15,9 +15,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from ..config import Reward
 from ..errors import unknown
 from ..types import RewardParts, Task, Trajectory
+from .context import RewardContext
 from .math_outcome import call_facts
 
 MATH_TAGS = ("think", "python", "output", "answer")
@@ -66,12 +66,12 @@ def function_parts(text: str, facts: Mapping[str, Any]) -> dict[str, float]:
     }
 
 
-def artist(trajectory: Trajectory, task: Task, cfg: Reward) -> RewardParts:
+def artist(trajectory: Trajectory, task: Task, context: RewardContext) -> RewardParts:
     """parts: correct, format_ok (strict), the summands, and those of `call_facts`."""
-    if strange := set(cfg.options) - {"functions"}:
+    if strange := set(context.options) - {"functions"}:
         raise unknown("reward.options key", min(strange), ["functions"], "This is the option of reward.name = 'artist'.")
     calls = trajectory.calls
-    if cfg.options.get("functions"):
+    if context.options.get("functions"):
         parts = function_parts(trajectory.text, calls[-1].signals if calls else {})
         correct = parts["state"] + parts["function"] == 1.0
     else:

@@ -11,11 +11,11 @@ import json
 import re
 from typing import Any
 
-from ..config import Reward
 from ..errors import unknown
 from ..types import RewardParts, Task, Trajectory
 from .answer_text import model_text
 from .call_text import Calls, json_call_arguments, python_calls
+from .context import RewardContext
 from .math_outcome import call_facts
 
 TYPES = {"string": str, "integer": int, "float": float, "boolean": bool, "array": list, "tuple": list, "dict": dict, "any": str}
@@ -127,11 +127,11 @@ def standard(value: Any) -> Any:
     return [standard(v) if isinstance(v, str) else v for v in value] if isinstance(value, list) else value
 
 
-def bfcl(trajectory: Trajectory, task: Task, cfg: Reward) -> RewardParts:
+def bfcl(trajectory: Trajectory, task: Task, context: RewardContext) -> RewardParts:
     """options: `notation`, "python" (the default) or "json" (ToolRL's). parts: correct, format_ok (there are calls), call facts."""
-    if strange := set(cfg.options) - {"notation"}:
+    if strange := set(context.options) - {"notation"}:
         raise unknown("reward.options key", min(strange), ["notation"], "This is the option of reward.name = 'bfcl'.")
-    notation = str(cfg.options.get("notation", "python"))
+    notation = str(context.options.get("notation", "python"))
     if notation not in NOTATIONS:
         raise unknown("reward.options.notation", notation, NOTATIONS, "These are the notations of reward.name = 'bfcl'.")
     label = json.loads(task.label)

@@ -6,10 +6,10 @@ sampled EOS is a proper end (the reference's code wants a stop *string* in the l
 
 from __future__ import annotations
 
-from ..config import Reward
 from ..types import RewardParts, Task, Trajectory
 from . import Ask, answer_check, on_the_spot
 from .answer_text import find_answer, model_text
+from .context import RewardContext
 
 
 def call_facts(trajectory: Trajectory) -> dict[str, float]:
@@ -23,9 +23,9 @@ def call_facts(trajectory: Trajectory) -> dict[str, float]:
     }
 
 
-def math_outcome(trajectory: Trajectory, task: Task, cfg: Reward, ask: Ask = on_the_spot) -> RewardParts:
+def math_outcome(trajectory: Trajectory, task: Task, context: RewardContext, ask: Ask = on_the_spot) -> RewardParts:
     """parts: correct, format_ok, used_code, num_calls, code_ok, truncated, code_in_correct (used code and correct)."""
-    ok, answer = find_answer(model_text(trajectory), cfg.format)
+    ok, answer = find_answer(model_text(trajectory), context.format)
     graded = ok and trajectory.finish_reason == "stop"
     correct = graded and answer_check.equal(answer, task.label, ask)
     facts = call_facts(trajectory)

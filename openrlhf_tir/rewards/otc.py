@@ -5,7 +5,8 @@
           r_tool = 1 where m = n = 0;  cos(m pi / (2 m + c)) where n = 0;  sin(f pi / (2 n)) else
     reward = alpha * r_tool * r_correct, so a wrong response is 0 whatever it calls
 
-The GRPO form needs the group; `otc`, a reward of one response, is the PPO form.
+`otc`, a reward of one response, is the PPO form; `otc_group` (reward.group = "otc") is the GRPO form. Its n is the lowest of the group's
+and of the prompt's counter, which survives a resume: the fewest calls with which the question was ever answered in this run.
 """
 
 from __future__ import annotations
@@ -14,13 +15,15 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from ..config import Reward
 from ..errors import unknown
-from ..types import RewardParts, Task, Trajectory
+from ..types import Group, RewardParts, Task, Trajectory
 from . import Ask, on_the_spot
+from .context import RewardContext
 from .math_outcome import math_outcome
 
 OPTIONS = ("c", "alpha")
+FEWEST = "otc_fewest_calls"
+"""The prompt's counter."""
 
 
 class GroupScore(NamedTuple):
@@ -60,10 +63,31 @@ def productivity(correct: Sequence[float], calls: Sequence[int]) -> dict[str, fl
     }
 
 
-def otc(trajectory: Trajectory, task: Task, cfg: Reward, ask: Ask = on_the_spot) -> RewardParts:
+def otc(trajectory: Trajectory, task: Task, context: RewardContext, ask: Ask = on_the_spot) -> RewardParts:
     """The outcome reward times the PPO factor. options: `c` (3, the paper's for code), `alpha` (1)."""
-    if strange := set(cfg.options) - set(OPTIONS):
+    if strange := set(context.options) - set(OPTIONS):
         raise unknown("reward.options key", min(strange), OPTIONS, "These are the options of reward.name = 'otc'.")
-    reward, correct, parts = math_outcome(trajectory, task, cfg, ask)
-    factor = ppo_factor(len(trajectory.calls), float(cfg.options.get("c", 3)))
-    return RewardParts(float(cfg.options.get("alpha", 1)) * factor * reward, correct, {**parts, "tool_efficiency": factor})
+    reward, correct, parts = math_outcome(trajectory, task, context, ask)
+    factor = ppo_factor(len(trajectory.calls), float(context.options.get("c", 3)))
+    return RewardParts(float(context.options.get("alpha", 1)) * factor * reward, correct, {**parts, "tool_efficiency": factor})
+
+
+def otc_group(group: Group, context: RewardContext) -> list[float]:
+    """The GRPO form on the rewards that the trajectories have. options: `c` (3), `alpha` (1). Sets the part `tool_efficiency`."""
+    if strange := set(context.options) - set(OPTIONS):
+        raise unknown("reward.group_options key", min(strange), OPTIONS, "These are the options of reward.group = 'otc'.")
+    valid = group.valid
+    stored = context.prompt_counters.get(FEWEST)
+    score = grpo_group(
+        [len(t.calls) for t in valid],
+        [t.parts["correct"] for t in valid],
+        [t.reward for t in valid],
+        c=float(context.options.get("c", 3)),
+        alpha=float(context.options.get("alpha", 1)),
+        stored_n=None if stored is None else int(stored),
+    )
+    if score.n is not None:
+        context.lowest(FEWEST, score.n, prompt=True)
+    for t, factor in zip(valid, score.r_tool, strict=True):
+        t.parts["tool_efficiency"] = 0.0 if factor is None else factor
+    return score.reward

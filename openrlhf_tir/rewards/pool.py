@@ -2,47 +2,89 @@
 
 A reward is pure, so it is simply run again once what it asked for is known. A check that misses its deadline costs that deadline
 and its worker, and says "not equal": the answer is hostile, `parts["verify_timeout"]` counts it. A worker that dies is replaced
-and the work tried once more; then VerifierError fails the trajectory. No fault of ours becomes reward 0.
+and the work tried once more; then VerifierError fails the trajectory. No fault of ours becomes reward 0, and none of the reward's own:
+what raises or returns no finite number is a RewardError, with file and line.
+
+With `reward.weights` several rewards are added up: `parts` then holds each one's own value under its name.
 """
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
+from .. import plugins
 from ..config import Reward
-from ..errors import VerifierError
-from ..types import RewardParts, Task, Trajectory
-from . import REGISTRY, load, symbolic
+from ..errors import RewardError, VerifierError
+from ..types import Change, RewardParts, Task, Trajectory
+from . import REWARD, RewardFn, accept, load, symbolic
+from .context import RewardContext
+from .own import OwnReward
 from .workers import Late, Workers
 
 MAX_ASKED = 16
 """A reward asks for a handful of things; one that never stops asking is not pure."""
 
 
-class _Asked(Exception):
+class _Asked(BaseException):
     """Unwinds a reward that needs a value which is not known yet."""
 
     def __init__(self, question: tuple) -> None:
         self.question = question
 
 
+@dataclass(frozen=True, slots=True)
+class _Component:
+    """One of the rewards that are added up; `asks`: its slow parts can be done elsewhere."""
+
+    name: str
+    weight: float
+    function: RewardFn
+    asks: bool
+
+    @property
+    def part(self) -> str:
+        """What its value is called among the parts."""
+        return self.name.rpartition(":")[2]
+
+
+def components(cfg: Reward) -> list[_Component]:
+    """`reward.weights`, in its order, else `reward.name` alone. Raises ConfigError for a name that cannot be loaded."""
+    functions = {name: load(name) for name in cfg.weights or {cfg.name: 1.0}}
+    return [_Component(name, (cfg.weights or {name: 1.0})[name], f, "ask" in inspect.signature(f).parameters) for name, f in functions.items()]
+
+
 class RewardPool:
-    """Scores with `reward_cfg.name`, at most `reward_cfg.workers` checks at once, each within `verify_timeout_s`."""
+    """Scores with `reward_cfg.name` or `weights`, at most `reward_cfg.workers` checks at once, each within `verify_timeout_s`."""
 
     def __init__(self, reward_cfg: Reward) -> None:
         self.cfg = reward_cfg
-        self.reward = load(reward_cfg.name)
-        self._asks = "ask" in inspect.signature(self.reward).parameters
+        self.components = components(reward_cfg)
         self.workers = Workers(reward_cfg.workers, reward_cfg.verify_timeout_s, deadline_name="reward.verify_timeout_s", count_name="reward.workers")
 
     async def score(self, trajectory: Trajectory, task: Task) -> RewardParts:
-        """Raises VerifierError when the checker, not the answer, is at fault."""
-        if not self._asks:  # all of its work is done on the spot: quick if it is one of ours, unknown if not
-            if self.cfg.name in REGISTRY:
-                return self.reward(trajectory, task, self.cfg)
-            return await self.workers.run(self.reward, trajectory, task, self.cfg)
+        """Raises VerifierError when the checker, not the answer, is at fault, RewardError when the reward itself is.
+
+        What the rewards ask the run's counters to be changed by is left in `trajectory.changes`.
+        """
+        scored = [await self._score(component, trajectory, task) for component in self.components]
+        trajectory.changes = [change for _, changes in scored for change in changes]
+        results = [result for result, _ in scored]
+        if not self.cfg.weights:
+            return results[0]
+        parts = {name: value for result in reversed(results) for name, value in result.parts.items()}
+        parts |= {c.part: result.reward for c, result in zip(self.components, results, strict=True)}
+        total = sum(c.weight * result.reward for c, result in zip(self.components, results, strict=True))
+        return RewardParts(total, results[0].correct, parts)
+
+    async def _score(self, c: _Component, trajectory: Trajectory, task: Task) -> tuple[RewardParts, list[Change]]:
+        if not c.asks:  # all of its work is done on the spot: quick if it is one of ours, unknown if not
+            if plugins.is_own(REWARD, c.name):
+                return await self.workers.run(OwnReward(c.name), trajectory, task, self._context(c, task))
+            context = self._context(c, task)
+            return self._called(c, trajectory, task, context), context.changes
         known: dict[tuple, Any] = {}
         timeouts = 0
 
@@ -52,9 +94,10 @@ class RewardPool:
             return known[question]
 
         for _ in range(MAX_ASKED):
+            context = self._context(c, task)
             try:
-                reward, correct, parts = self.reward(trajectory, task, self.cfg, ask=ask)
-                return RewardParts(reward, correct, {**parts, "verify_timeout": float(timeouts > 0)})
+                reward, correct, parts = self._called(c, trajectory, task, context, ask=ask)
+                return RewardParts(reward, correct, {**parts, "verify_timeout": float(timeouts > 0)}), context.changes
             except _Asked as asked:
                 question = asked.question
             try:
@@ -63,7 +106,16 @@ class RewardPool:
                 if question[0] is not symbolic.equal:
                     raise
                 known[question], timeouts = False, timeouts + 1
-        raise VerifierError(f"Reward {self.cfg.name!r} asked for {MAX_ASKED} different things of one trajectory. It must be a pure function.")
+        raise VerifierError(f"Reward {c.name!r} asked for {MAX_ASKED} different things of one trajectory. It must be a pure function.")
+
+    def _context(self, c: _Component, task: Task) -> RewardContext:
+        """Of one call: a reward that is run again must not have asked for its changes twice. In a sum, options are by reward."""
+        return RewardContext(self.cfg, task.run, self.cfg.options_of(c.name))
+
+    def _called(self, c: _Component, trajectory: Trajectory, task: Task, context: RewardContext, **ask: Any) -> RewardParts:
+        with accept.named(REWARD, c.name, c.function, RewardError):
+            result = c.function(trajectory, task, context, **ask)
+        return accept.reward_parts(result, REWARD, c.name, c.function)
 
     def close(self) -> None:
         """Kill the workers. Checks that still run end in CancelledError."""

@@ -9,11 +9,11 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from ..config import Reward
 from ..errors import unknown
 from ..types import RewardParts, Task, Trajectory
 from . import Ask, answer_check, minerva, on_the_spot
 from .answer_text import find_answer, model_text
+from .context import RewardContext
 from .math_outcome import call_facts
 
 OPTIONS = ("turn_bonus", "official")
@@ -96,9 +96,9 @@ def eval_answer(text: str) -> str:
     return closed_box("\\boxed" + rest) or ""
 
 
-def retool(trajectory: Trajectory, task: Task, cfg: Reward, ask: Ask = on_the_spot) -> RewardParts:
+def retool(trajectory: Trajectory, task: Task, context: RewardContext, ask: Ask = on_the_spot) -> RewardParts:
     """parts: correct, format_ok (there is a box) and those of `math_outcome.call_facts`."""
-    options = dict(cfg.options)
+    options = dict(context.options)
     if strange := set(options) - set(OPTIONS):
         raise unknown("reward.options key", min(strange), OPTIONS, "These are the options of reward.name = 'retool'.")
     messages = 2 + 2 * len(trajectory.calls)

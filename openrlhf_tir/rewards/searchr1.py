@@ -19,10 +19,10 @@ import re
 import string
 from collections.abc import Sequence
 
-from ..config import Reward
 from ..errors import unknown
 from ..types import RewardParts, Task, Trajectory
 from .answer_text import model_text
+from .context import RewardContext
 from .math_outcome import call_facts
 
 OPTIONS = ("substring", "format_score", "structure_score", "final_score", "retrieval_score", "official")
@@ -126,9 +126,9 @@ def golds_of(label: str) -> list[str]:
     return [str(v) for v in value] if isinstance(value, list) else [label]
 
 
-def searchr1(trajectory: Trajectory, task: Task, cfg: Reward) -> RewardParts:
+def searchr1(trajectory: Trajectory, task: Task, context: RewardContext) -> RewardParts:
     """parts: correct, format_ok (the sequence is valid), retrieved (a gold answer was found) and those of `call_facts`."""
-    options = dict(cfg.options)
+    options = dict(context.options)
     if strange := set(options) - set(OPTIONS):
         raise unknown("reward.options key", min(strange), OPTIONS, "These are the options of reward.name = 'searchr1'.")
     golds, text = golds_of(task.label), trajectory.text

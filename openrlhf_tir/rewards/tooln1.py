@@ -12,10 +12,10 @@ import re
 from collections import Counter
 from typing import Any
 
-from ..config import Reward
 from ..errors import unknown
 from ..types import RewardParts, Task, Trajectory
 from .answer_text import model_text
+from .context import RewardContext
 from .math_outcome import call_facts
 
 _BLOCK = re.compile(r"<tool_call>(.*?)</tool_call>", re.DOTALL)
@@ -75,11 +75,11 @@ def score(text: str, truth: str, variant: str = "v0") -> float:
             return float(right and thinks)
 
 
-def tooln1(trajectory: Trajectory, task: Task, cfg: Reward) -> RewardParts:
+def tooln1(trajectory: Trajectory, task: Task, context: RewardContext) -> RewardParts:
     """options: `variant`, one of VARIANTS. Correct is v0's verdict. parts: correct, format_ok (thinks and a list of calls), call facts."""
-    if strange := set(cfg.options) - {"variant"}:
+    if strange := set(context.options) - {"variant"}:
         raise unknown("reward.options key", min(strange), ["variant"], "This is the option of reward.name = 'tooln1'.")
-    variant = str(cfg.options.get("variant", "v0"))
+    variant = str(context.options.get("variant", "v0"))
     if variant not in VARIANTS:
         raise unknown("reward.options.variant", variant, VARIANTS, "These are the variants of reward.name = 'tooln1'.")
     text = model_text(trajectory)

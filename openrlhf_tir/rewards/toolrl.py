@@ -18,10 +18,10 @@ from collections.abc import Collection
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
-from ..config import Reward
 from ..errors import unknown
 from ..types import RewardParts, Task, Trajectory
 from .answer_text import model_text
+from .context import RewardContext
 from .math_outcome import call_facts
 
 _THINK, _CALL, _SAY = r"<think>.*?</think>", r"<tool_call>\n.*?\n</tool_call>", r"<response>.*?</response>"
@@ -144,18 +144,20 @@ def score(text: str, truth: str, variant: Variant | None = None, step: int = 0) 
     return Score(form + right + length, form, right, length)
 
 
-def toolrl(trajectory: Trajectory, task: Task, cfg: Reward) -> RewardParts:
-    """The label is the target text. Correct is a perfect score of what is asked: well formed, and every call right.
+def toolrl(trajectory: Trajectory, task: Task, context: RewardContext) -> RewardParts:
+    """The label is the target text. Correct is a perfect score of what is asked: well formed, and every call right. The variants that change
+    with training (options two_stage, dynamic, dynamic_length) go by the update at which the group was issued.
 
     parts: correct, format_ok, correctness, length and those of `math_outcome.call_facts`.
     """
     text = model_text(trajectory).strip()
-    known = {f.name for f in fields(Variant)} - {"two_stage", "dynamic", "dynamic_length"}
-    if strange := set(cfg.options) - known:
+    known = {f.name for f in fields(Variant)}
+    if strange := set(context.options) - known:
         raise unknown("reward.options key", min(strange), known, "These are the options of reward.name = 'toolrl'.")
-    variant = Variant(**{name: bool(value) for name, value in cfg.options.items()})
-    s = score(text, task.label, variant)
-    best = score(task.label.strip(), task.label, variant)
-    correct = s.format == 1.0 and s.correctness >= best.correctness
-    parts = {"correct": float(correct), "format_ok": s.format, "correctness": s.correctness, "length": s.length, **call_facts(trajectory)}
+    variant = Variant(**{name: bool(value) for name, value in context.options.items()})
+    s = score(text, task.label, variant, context.update)
+    best = score(task.label.strip(), task.label, variant, context.update)
+    formed = well_formed(text, task.label)
+    correct = formed and s.correctness >= best.correctness
+    parts = {"correct": float(correct), "format_ok": float(formed), "correctness": s.correctness, "length": s.length, **call_facts(trajectory)}
     return RewardParts(s.score, correct, parts)

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import re
 
-from ..config import Reward
 from ..errors import unknown
 from ..types import RewardParts, Task, Trajectory
 from . import Ask, answer_check, minerva, on_the_spot, symbolic
 from .answer_text import find_answer, model_text
+from .context import RewardContext
 from .math_outcome import call_facts
 
 OPTIONS = ("wformat", "execution_penalty", "official")
@@ -52,9 +52,9 @@ def reward_of(boxed: bool, correct: bool, wformat: bool = False) -> float:
     return -0.5 if wformat and boxed else -1.0
 
 
-def torl(trajectory: Trajectory, task: Task, cfg: Reward, ask: Ask = on_the_spot) -> RewardParts:
+def torl(trajectory: Trajectory, task: Task, context: RewardContext, ask: Ask = on_the_spot) -> RewardParts:
     """parts: correct, format_ok (there is a box) and those of `math_outcome.call_facts`."""
-    options = dict(cfg.options)
+    options = dict(context.options)
     if strange := set(options) - set(OPTIONS):
         raise unknown("reward.options key", min(strange), OPTIONS, "These are the options of reward.name = 'torl'.")
     if options.get("official"):

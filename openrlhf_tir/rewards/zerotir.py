@@ -12,12 +12,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from ..config import Reward
 from ..errors import unknown
 from ..types import RewardParts, Task, Trajectory
 from . import Ask, answer_check, on_the_spot, symbolic, text_metrics
 from .answer_text import count_words, last_boxed, model_text, without_code
 from .code_text import OUTPUT_BLOCK, PYTHON_BLOCK, has_code
+from .context import RewardContext
 from .math_outcome import call_facts
 from .zerotir_format import TEMPLATES, ZERO_V2, Template, answer_span, has_box
 
@@ -171,12 +171,12 @@ def score(
     }
 
 
-def zerotir(trajectory: Trajectory, task: Task, cfg: Reward, ask: Ask = on_the_spot) -> RewardParts:
-    """`cfg.options` sets `Flags`; `cfg.format` "answer" implies `loose`. There is no model verifier here: its verdict is 0.
+def zerotir(trajectory: Trajectory, task: Task, context: RewardContext, ask: Ask = on_the_spot) -> RewardParts:
+    """`context.options` sets `Flags`; `context.format` "answer" implies `loose`. There is no model verifier here: its verdict is 0.
 
     parts: everything numeric that `score` records, and those of `math_outcome.call_facts`.
     """
-    flags = _flags(cfg)
+    flags = _flags(context)
     errors = [int(c.outcome != "ok") for c in trajectory.calls]
     facts = Facts(
         response=trajectory.text,
@@ -200,9 +200,9 @@ def zerotir(trajectory: Trajectory, task: Task, cfg: Reward, ask: Ask = on_the_s
     return RewardParts(numbers["rewards"], correct, parts)
 
 
-def _flags(cfg: Reward) -> Flags:
+def _flags(context: RewardContext) -> Flags:
     known = {f.name for f in fields(Flags)}
-    for name in cfg.options:
+    for name in context.options:
         if name not in known:
             raise unknown("reward.options key", name, known, "These are the flags of reward.name = 'zerotir'.")
-    return Flags(**{"loose": cfg.format == "answer", **cfg.options})
+    return Flags(**{"loose": context.format == "answer", **context.options})

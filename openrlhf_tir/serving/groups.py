@@ -8,7 +8,7 @@ import uuid
 from collections import OrderedDict
 from collections.abc import AsyncIterator
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Annotated, Any, Protocol
 
 from fastapi import APIRouter, HTTPException, Response
@@ -112,7 +112,7 @@ def trajectory_json(t: Trajectory) -> dict[str, Any]:
             {"source": s.source, "token_ids": s.token_ids.tolist(), "logprobs": s.logprobs.tolist(), "versions": s.versions.tolist(), "text": s.text}
             for s in t.segments
         ],
-        "calls": [{"action": c.action, "observation": c.observation, "outcome": c.outcome, "signals": dict(c.signals), "seconds": c.seconds} for c in t.calls],
+        "calls": [asdict(c) for c in t.calls],
         "finish_reason": t.finish_reason,
         "stop_reason": t.stop_reason,
         "failed": t.failed,

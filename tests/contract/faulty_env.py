@@ -27,6 +27,8 @@ FAULTS = {
     "large bodies taken": "413 for a large body",
     "failure is ok": "a failing action",
     "failure breaks the session": "a failing action",
+    "done and truncated": "end and rewards",
+    "infinite reward": "end and rewards",
     "random observations": "determinism under a seed",
     "claims to keep state": "state",
     "sessions share state": "session isolation",
@@ -143,6 +145,8 @@ class FaultyEnv:
             "step_id": body["step_id"],
             "observation": said,
             "signals": {"seconds": time.monotonic() - start},
+            **({"done": True, "truncated": True} if self.has("done and truncated") else {}),
+            **({"reward": float("inf")} if self.has("infinite reward") else {}),
             **fields,
         }
 

@@ -26,7 +26,9 @@ async def test_the_environment_of_the_documentation_is_a_server_that_keeps_the_p
                     break
                 low, high = (guess + 1, high) if reply["observation"] == "higher" else (low, guess - 1)
             assert (reply["observation"], reply["reward"], reply["signals"]["tries"]) == ("Correct.", 1.0, step_id + 1)
-        actions = replace(actions_for("guess"), valid="50", failing="x")
+        actions = replace(actions_for("guess"), valid="50", failing="x", ending="1", ending_task={"high": 1})
         findings = await check_server(url, actions, Options(steps=100, concurrency=8))
     assert {f.verdict for f in findings} == {"pass", "skip"}, findings
-    assert sum(f.verdict == "pass" for f in findings) >= 12
+    assert sum(f.verdict == "pass" for f in findings) >= 13
+    (end,) = [f for f in findings if f.check == "end and rewards"]
+    assert end.fact == "done after 1 steps; rewards 1"

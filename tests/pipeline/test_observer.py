@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from openrlhf_tir.pipeline.budget import Budget
-from openrlhf_tir.pipeline.observer import Observer
+from openrlhf_tir.pipeline.observer import Observer, rollout_metrics
 from openrlhf_tir.types import GroupKey, StepReport
 
 from .fakes import MemoryMetrics, Silent, group_of
@@ -33,3 +33,13 @@ def test_all_groups_since_the_last_step_count():
 def test_few_groups_are_seen_with_those_before_them():
     """While the buffer was full one group finished, a wrong one: accuracy has not dropped to 0."""
     assert accuracies([True] * 8, [False], [], [False] * 5 + [True] * 5) == [1.0, 0.75, 0.75, 0.5]
+
+
+def test_parts_of_rewards_are_metrics_by_name_weighted_by_trajectories():
+    one, _ = group_of(GroupKey(0, 0), 0)
+    other, _ = group_of(GroupKey(0, 1), 0)
+    one.stats |= {"form": 1.0, "brevity": 0.5}
+    other = replace(other, correct=[True] * 6, used_code=[True] * 6, response_tokens=[2] * 6, stats=other.stats | {"form": 0.0})
+    row = rollout_metrics([one, other])
+    assert (row["reward/form"], row["reward/brevity"]) == (0.25, 0.5)
+    assert not any(name.startswith("reward/") and name.split("/")[1] in ("calls", "truncated") for name in row)

@@ -1,8 +1,17 @@
-"""Advantage estimators: algo.advantage.estimator -> Estimator. One file each: formula, paper, edge case."""
+"""Advantage estimators: algo.advantage.estimator -> Estimator. One file each: formula, paper, edge case.
+
+One of one's own is a function AdvantageInputs -> one array [T] per trajectory, or an `Estimator` that also says whether the batch is whitened
+(docs/algorithms.md).
+"""
 
 from __future__ import annotations
 
-from ...errors import unknown
+from functools import partial
+
+import numpy as np
+
+from ... import plugins
+from ...errors import MethodBroken
 from .base import AdvantageFn, AdvantageInputs, Estimator
 from .dr_grpo import dr_grpo
 from .group_norm import group_norm
@@ -19,11 +28,38 @@ ESTIMATORS: dict[str, Estimator] = {
 }
 
 
+ESTIMATOR = plugins.Place(
+    "advantage estimator",
+    "algo.advantage.estimator",
+    "a function (inputs: AdvantageInputs) -> one array [T] per trajectory, or Estimator(function, whiten=True)",
+    dict.fromkeys(ESTIMATORS, __name__),
+    lambda thing: None if isinstance(thing, Estimator) else plugins.takes(1)(thing),
+)
+
+
 def get_estimator(name: str) -> Estimator:
-    """Raises ConfigError for a name that is not in the registry."""
-    if name not in ESTIMATORS:
-        raise unknown("advantage estimator", name, ESTIMATORS, "Set algo.advantage.estimator to one of them.")
-    return ESTIMATORS[name]
+    """The registered estimator, or one's own: a plain function is not whitened. Raises ConfigError for a name that cannot be loaded."""
+    if name in ESTIMATORS:
+        return ESTIMATORS[name]
+    own = plugins.load(ESTIMATOR, name)
+    made = own if isinstance(own, Estimator) else Estimator(own, whiten=False)
+    return Estimator(partial(_checked, made.fn, name), made.whiten)
+
+
+def _checked(fn: AdvantageFn, name: str, inputs: AdvantageInputs) -> list[np.ndarray]:
+    """What a function of one's own returned, as float64 arrays that fit the masks. Raises MethodBroken with file, line and what is wrong."""
+    try:
+        advantages = [np.asarray(a, np.float64) for a in fn(inputs)]
+    except Exception as e:
+        at = plugins.raised_at(e, plugins.source_file(fn)) or plugins.location(fn)
+        raise MethodBroken(f"algo.advantage.estimator = {name!r}: {at}: {type(e).__name__}: {e}. It is a bug in that line.") from e
+    said = f"algo.advantage.estimator = {name!r}: {plugins.location(fn)}"
+    got, wanted = [a.shape for a in advantages], [m.shape for m in inputs.trained_G]
+    if got != wanted:
+        raise MethodBroken(f"{said}: it returned arrays of shapes {got}, and the responses have {wanted}. One advantage per token, 0 where not trained.")
+    if not all(np.isfinite(a).all() for a in advantages):
+        raise MethodBroken(f"{said}: it returned an advantage that is not finite, for rewards {inputs.rewards_G.tolist()}.")
+    return advantages
 
 
 __all__ = ["ESTIMATORS", "AdvantageFn", "AdvantageInputs", "Estimator", "get_estimator"]

@@ -5,8 +5,9 @@ Shapes: G valid trajectories of a group, T response tokens of one trajectory (mo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -21,6 +22,8 @@ class AdvantageInputs:
     rewards_G: np.ndarray
     trained_G: Sequence[np.ndarray]
     gamma: float = 1.0
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """algo.advantage.options."""
 
 
 AdvantageFn = Callable[[AdvantageInputs], list[np.ndarray]]
@@ -32,6 +35,9 @@ class Estimator:
 
     fn: AdvantageFn
     whiten: bool
+
+    def __call__(self, inputs: AdvantageInputs) -> list[np.ndarray]:
+        return self.fn(inputs)
 
 
 def returns_to_go(score: float, trained: np.ndarray, gamma: float) -> np.ndarray:

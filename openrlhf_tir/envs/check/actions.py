@@ -20,6 +20,9 @@ class Actions:
     slow_task: dict[str, Any] = field(default_factory=dict)
     failing: str | None = None
     """Outcome model_error or env_error."""
+    ending: str | None = None
+    """Ends the episode in a session of `ending_task`."""
+    ending_task: dict[str, Any] = field(default_factory=dict)
     write: str | None = None
     """Leaves SECRET wherever a session can leave something."""
     read: str | None = None

@@ -21,6 +21,7 @@ CHECKS: dict[str, Check] = {
     "401 without the token": load.without_the_token_is_401,
     "413 for a large body": load.too_large_is_413,
     "a failing action": sessions.a_failing_action_leaves_the_session_usable,
+    "end and rewards": sessions.the_end_and_the_rewards_are_told,
     "determinism under a seed": sessions.a_seed_determines_the_episode,
     "state": sessions.the_schema_tells_whether_state_is_kept,
     "session isolation": sessions.sessions_do_not_see_each_other,

@@ -117,6 +117,33 @@ async def a_seed_determines_the_episode(kit: Kit) -> str:
     return "two episodes of three turns are equal"
 
 
+ENDING_STEPS = 8
+"""Valid actions after which an episode that has neither ended nor rewarded is taken for one that does neither."""
+
+
+async def the_end_and_the_rewards_are_told(kit: Kit) -> str:
+    """`done`, `truncated` and `reward` decide what is trained: they are there, and a retried step repeats them."""
+    ending = kit.actions.ending
+    session = await kit.open(kit.actions.ending_task if ending is not None else None)
+    replies: list[StepReply] = []
+    while len(replies) < (1 if ending is not None else ENDING_STEPS) and not (replies and (replies[-1].done or replies[-1].truncated)):
+        replies.append(await kit.ok(session, len(replies), ending))
+    last = replies[-1]
+    if last.done and last.truncated:
+        raise Broken("a reply is both done and truncated: an episode ends as finished or is cut")
+    over = last.done or last.truncated
+    if ending is not None and not over:
+        raise Broken(f"the ending action neither ends nor cuts the episode: done and truncated are false, observation {last.observation[:40]!r}")
+    if (again := await kit.ok(session, len(replies) - 1, ending)) != last:
+        raise Broken(f"the last step, sent again, has reward {again.reward} and done {again.done}; it had {last.reward} and {last.done}")
+    await kit.close(session)
+    given = [r.reward for r in replies if r.reward is not None]
+    if not over and not given:
+        return f"{ENDING_STEPS} valid actions neither ended the episode nor had a reward: the trainer judges (else give --ending-action, --ending-task)"
+    how = "done" if last.done else "truncated" if last.truncated else "not over"
+    return f"{how} after {len(replies)} steps; rewards {', '.join(f'{r:g}' for r in given) or 'none: the trainer judges'}"
+
+
 async def sessions_do_not_see_each_other(kit: Kit) -> str:
     if kit.actions.write is None or kit.actions.read is None:
         raise Skip("no actions known that leave and look for something; give --write-action and --read-action")

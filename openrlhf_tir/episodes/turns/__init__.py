@@ -1,15 +1,19 @@
 """Turn protocols: which text of the model is a call, and how its output is inserted. One small state machine per method.
 
-A protocol sees text and answers with what to do next; it never sees tokens, engines or environments. One instance per episode.
+A protocol sees text and answers with what to do next; it never sees tokens, engines or environments. One instance per episode. One of
+one's own is a class in a file (docs/protocols.md): what it raises fails the trajectory as `protocol_error`, with file and line.
 """
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib import import_module
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from ...errors import unknown
+from ... import plugins
+from ...errors import ConfigError, TurnError
 
 if TYPE_CHECKING:
     from ...config import Env
@@ -64,26 +68,106 @@ class TurnProtocol(Protocol):
 
 
 PROTOCOLS = {
-    "artist": "artist:Artist",
-    "function": "structured:Function",
-    "hermes": "structured:Hermes",
-    "retool": "retool:ReTool",
-    "searchr1": "searchr1:SearchR1",
-    "tooln1": "structured:ToolN1",
-    "toolrl": "structured:ToolRL",
-    "torl": "torl:ToRL",
-    "zerotir": "zerotir:ZeroTir",
+    "artist": f"{__name__}.artist:Artist",
+    "function": f"{__name__}.structured:Function",
+    "hermes": f"{__name__}.structured:Hermes",
+    "retool": f"{__name__}.retool:ReTool",
+    "searchr1": f"{__name__}.searchr1:SearchR1",
+    "tooln1": f"{__name__}.structured:ToolN1",
+    "toolrl": f"{__name__}.structured:ToolRL",
+    "torl": f"{__name__}.torl:ToRL",
+    "zerotir": f"{__name__}.zerotir:ZeroTir",
 }
+MEMBERS = ("stops", "advance", "insertion", "too_long", "after_insertion")
+
+
+def _complaint(cls: Any) -> str | None:
+    lacks = [name for name in MEMBERS if not isinstance(cls, type) or not hasattr(cls, name)]
+    if lacks == ["stops"] and "self.stops" in inspect.getsource(cls):
+        lacks = []  # set by the constructor
+    return f"{cls.__name__} has no {', '.join(lacks)}" if lacks else plugins.takes(0, "max_calls", "budget_message")(cls)
+
+
+PROTOCOL = plugins.Place(
+    "turn protocol",
+    "env.protocol",
+    "a class with stops, advance(completion), insertion(observation), too_long() and after_insertion(), made with max_calls=, budget_message= and env.options",
+    PROTOCOLS,
+    _complaint,
+)
 
 
 def load(name: str) -> type:
-    """The protocol class called `name`. Raises ConfigError for an unknown one."""
-    if name not in PROTOCOLS:
-        raise unknown("turn protocol", name, PROTOCOLS, "Set env.protocol to one of them.")
-    module, _, cls = PROTOCOLS[name].partition(":")
-    return getattr(import_module(f".{module}", __name__), cls)
+    """The protocol class called `name`. Raises ConfigError for an unknown one; see plugins.py."""
+    return plugins.load(PROTOCOL, name)
+
+
+def check(cfg: Env) -> None:
+    """Raises ConfigError for a protocol that cannot be made with its options."""
+    cls = load(cfg.protocol)
+    try:
+        inspect.signature(cls).bind(max_calls=0, budget_message=False, **cfg.options)
+    except TypeError as e:
+        raise ConfigError(f"env.options = {cfg.options}: {plugins.location(cls)}: {cls.__name__}{inspect.signature(cls)} does not take them: {e}.") from None
 
 
 def make(cfg: Env) -> TurnProtocol:
     """A fresh protocol instance for one episode."""
-    return load(cfg.protocol)(max_calls=cfg.max_calls, budget_message=cfg.budget_message)
+    cls = load(cfg.protocol)
+    if not plugins.is_own(PROTOCOL, cfg.protocol):
+        return cls(max_calls=cfg.max_calls, budget_message=cfg.budget_message, **cfg.options)
+    return OwnProtocol(cfg, cls)
+
+
+class OwnProtocol:
+    """A protocol of one's own: what it raises, and an answer of the wrong type, is a TurnError with file and line."""
+
+    def __init__(self, cfg: Env, cls: type) -> None:
+        self._name, self._cls = cfg.protocol, cls
+        with self._named():
+            self._protocol = cls(max_calls=cfg.max_calls, budget_message=cfg.budget_message, **cfg.options)
+
+    @property
+    def stops(self) -> tuple[str, ...]:
+        with self._named():
+            stops = self._protocol.stops
+        if isinstance(stops, str) or not all(isinstance(stop, str) and stop for stop in stops):
+            raise self._wrong("stops", stops, "a tuple of texts")
+        return tuple(stops)
+
+    def advance(self, completion: Completion) -> Call | Reject | GoOn | End:
+        with self._named():
+            answer = self._protocol.advance(completion)
+        return self._checked("advance", answer, Call | Reject | GoOn | End, "a Call, Reject, GoOn or End")
+
+    def insertion(self, observation: str) -> str:
+        with self._named():
+            text = self._protocol.insertion(observation)
+        return self._checked("insertion", text, str, "text")
+
+    def too_long(self) -> str | None:
+        with self._named():
+            text = self._protocol.too_long()
+        return self._checked("too_long", text, str | None, "text or None")
+
+    def after_insertion(self) -> str:
+        with self._named():
+            text = self._protocol.after_insertion()
+        return self._checked("after_insertion", text, str, "text")
+
+    def _checked(self, method: str, value: Any, kind: Any, wanted: str) -> Any:
+        if isinstance(value, kind):
+            return value
+        raise self._wrong(method, value, wanted)
+
+    def _wrong(self, method: str, value: Any, wanted: str) -> TurnError:
+        return TurnError(f"env.protocol = {self._name!r}: {plugins.location(self._cls)}: {method} gave {value!r} ({type(value).__name__}), not {wanted}.")
+
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as e:
+            at = plugins.raised_at(e, plugins.source_file(self._cls))
+            remedy = "It is a bug in that line, or a text that it does not expect."
+            raise TurnError(f"env.protocol = {self._name!r}: {at}: {type(e).__name__}: {e}. {remedy}") from e

@@ -317,6 +317,35 @@ def test_a_reward_of_ones_own_that_cannot_be_imported_names_its_line(ready, tmp_
     (tmp_path / "my_reward_that_is_no_python.py").write_text("x = 1\n\ndef f(:\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     assert "RuntimeError: no key" in (said := refused(ready, reward__name="my_reward_that_fails:f"))
-    assert "my_reward_that_fails.py:2)" in said
-    assert "my_reward_that_is_no_python.py:3)" in refused(ready, reward__name="my_reward_that_is_no_python:f")
+    assert "my_reward_that_fails.py:2:" in said
+    assert "my_reward_that_is_no_python.py:3:" in refused(ready, reward__name="my_reward_that_is_no_python:f")
     assert "reward.name = '..:x' cannot be loaded" in refused(ready, reward__name="..:x")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        ({"reward.name": "mine.py:score"}, r"mine.py:1: score(trajectory, task) cannot be called"),
+        ({"reward.group": "mine.py:nothing"}, r"mine.py has no 'nothing'. It defines: NoEnv, score"),
+        ({"env.protocol": "mine.py:NoEnv"}, r"NoEnv has no stops, advance"),
+        ({"filter.names": ["accuracy", "nowhere.py:keep"]}, r"there is no file"),
+        ({"env.file": "mine.py:NoEnv"}, r"NoEnv has no `async def step`"),
+        ({"reward.options": {"c": 3}, "reward.name": "zerotir"}, r"reward.options key 'c'"),
+        ({"reward.options": {"d": 3}, "reward.name": "otc"}, r"reward.options key 'd'"),
+        ({"filter.sample": "zerotir"}, r"filter.sample has 'zerotir', which reads what reward.name = 'zerotir' records"),
+        ({"filter.names": ["reward"]}, r"needs filter.reward_range"),
+    ],
+)
+def test_a_mistake_in_the_methods_own_code_is_told_with_file_and_line(ready, tmp_path, monkeypatch, overrides, said):
+    (tmp_path / "mine.py").write_text("def score(trajectory, task):\n    return 1.0\n\n\nclass NoEnv:\n    pass\n")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError) as e:
+        check(load(None, {**ready, **overrides}), machine=CPU)
+    assert said in str(e.value)
+
+
+def test_a_run_with_its_own_code_says_which_files_it_works_with(ready, tmp_path, monkeypatch):
+    (tmp_path / "mine.py").write_text("def score(trajectory, task, context):\n    return 1.0\n")
+    monkeypatch.chdir(tmp_path)
+    facts = check(load(None, {**ready, "reward.name": "mine:score"}), machine=CPU)
+    assert f"own code: {tmp_path}/mine.py" in facts[0]

@@ -37,6 +37,14 @@ def mistakes(capsys, *argv: str) -> list[str]:
         ("--rollout.max_batch 4", "--rollout.max_batch has no effect while --rollout.max_wait_ms is 0"),
         ("--env.max_batch 4 --env.batch_wait_ms 0", "--env.max_batch has no effect"),
         ("--env.workers 8 --env.url http://h:1", "--env.workers has no effect with --env.url"),
+        ("--reward.env_reduce max", "--reward.env_reduce has no effect without the reward 'env'"),
+        ("--reward.group_options c=3", "--reward.group_options has no effect without --reward.group"),
+        ("--filter.accuracy_range 0.1 0.9 --filter.names zero_variance", "while --filter.names leaves the filter 'accuracy' out"),
+        ("--filter.names --filter.zero_variance false", "while --filter.names leaves the filter 'zero_variance' out"),
+        ("--filter.max_length_gap 9 --filter.names accuracy", "while --filter.names leaves the filter 'length_gap' out"),
+        ("--filter.max_truncated 0.5 --filter.names accuracy", "while --filter.names leaves the filter 'truncated' out"),
+        ("--filter.reward_range -1 2", "--filter.reward_range has no effect unless --filter.names has 'reward'"),
+        ("--filter.max_verifier_failures 0.1", "--filter.max_verifier_failures has no effect unless --filter.names has 'verifiers'"),
         ("--rollout.agent_idle_s 5", "--rollout.agent_idle_s has no effect without --rollout.agent external"),
         ("--rollout.straggler_s 4000", "--rollout.straggler_s has no effect at or above --rollout.group_deadline_s"),
         ("--logger.wandb.group g", "--logger.wandb.group has no effect while --logger.wandb.key is unset"),
@@ -158,5 +166,3 @@ def test_flat_names_are_all_told_with_their_new_ones(capsys):
 def test_several_unknown_words_are_told_together(capsys):
     lines = mistakes(capsys, "show-config", "stray", "--trian.seed", "3", "--actor.l2", "1", "--vlm.x")
     assert len(lines) == 3, lines
-
-

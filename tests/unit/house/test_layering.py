@@ -10,7 +10,7 @@ import pytest
 REPO = Path(__file__).resolve().parents[3]
 
 LAYERS = [
-    {"types", "protocol", "errors", "http_guard", "machine", "config", "backoff"},
+    {"types", "protocol", "errors", "http_guard", "machine", "plugins", "config", "backoff"},
     {"ports", "background", "deadlines"},
     {"algorithms", "rewards", "filters"},
     {"engines", "envs", "data", "replay", "weights", "learner", "logs"},
@@ -48,6 +48,7 @@ TORCH_FREE = {
     "http_guard",
     "logs",
     "pipeline",
+    "plugins",
     "ports",
     "protocol",
     "replay",
@@ -61,6 +62,8 @@ ENV_MAY_SHARE = {
     # One guard between the network and every HTTP server, so that a hole is closed once. Torch-free: http_guard is in TORCH_FREE.
     "env_servers/": {f"openrlhf_tir.http_guard.{module}" for module in ("connections", "guard", "json_body", "leaving")},
     # One check of answers for trainer and service, so that they never disagree. Torch-free: rewards is in TORCH_FREE.
+    # The class is looked up as every function of one's own is. Standard library only.
+    "env_servers/own/": {"openrlhf_tir.plugins"},
     "env_servers/math/": {"openrlhf_tir.rewards.answer_check", "openrlhf_tir.rewards.symbolic", "openrlhf_tir.rewards.workers"},
 }
 """Environment -> modules of the trainer that it imports besides protocol and errors, each with its reason."""

@@ -72,3 +72,13 @@ def test_whitened_advantages_of_trained_tokens_have_mean_zero_and_std_one():
     adv = np.concatenate([r.fields["advantages"][r.fields["trained"] > 0] for r in rows])
     assert adv.mean() == pytest.approx(0, abs=1e-6)
     assert adv.std() == pytest.approx(1, abs=1e-6)
+
+
+def test_a_masked_sample_counts_in_baseline_and_whitening_and_makes_no_row():
+    """Rewards 1, 0, 0 with the last masked: the baseline stays 1/3 and the std that of all six tokens; two rows are left."""
+    group = group_of(0, [1, 2], [trajectory(i, [1, 2], [("model", [10, 11], 5)], r) for i, r in enumerate((1.0, 0.0, 0.0))])
+    group.trajectories[2].masked = "faked_output"
+    samples = local_samples(make_batch([group], 1), [group], 0, Config(), ESTIMATOR)
+    rows = to_rows(samples, local_moments(samples), 5, Config(), ESTIMATOR)
+    std = (2 / 9) ** 0.5
+    assert [r.fields["advantages"][-1] for r in rows] == pytest.approx([2 / 3 / std, -1 / 3 / std])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from openrlhf_tir.config import Reward
+from openrlhf_tir.rewards.context import RewardContext
 from openrlhf_tir.types import Group, GroupKey, Segment, Task, ToolCall, Trajectory
 
 
@@ -34,3 +36,8 @@ def scored(correct: float, tokens: int = 1, *, reward: float | None = None, fini
     t.failed = failed
     t.reward, t.parts = (correct if reward is None else reward), {"correct": correct}
     return t
+
+
+def in_run(**settings) -> RewardContext:
+    """The context of a reward under these settings, outside of any run."""
+    return RewardContext.of(Reward(**settings))

@@ -8,12 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openrlhf_tir.config import Reward
 from openrlhf_tir.errors import ConfigError
 from openrlhf_tir.rewards import load
 from openrlhf_tir.rewards.bfcl import check_calls
 from openrlhf_tir.rewards.call_text import json_calls, python_calls
-from tests.unit.rewards.reward_fakes import says, task
+from tests.unit.rewards.reward_fakes import in_run, says, task
 
 ADD = {"name": "math.add", "parameters": {"properties": {"a": {"type": "integer"}, "b": {"type": "float"}}, "required": ["a"]}}
 ANSWER = {"math.add": {"a": [1], "b": [2.0, ""]}}
@@ -21,7 +20,7 @@ LABEL = json.dumps({"function": [ADD], "possible_answer": [ANSWER], "category": 
 
 
 def bfcl(text, label=LABEL, **options):
-    return load("bfcl")(says(text), task(label), Reward(name="bfcl", options=options))
+    return load("bfcl")(says(text), task(label), in_run(name="bfcl", options=options))
 
 
 @pytest.mark.parametrize(
@@ -98,7 +97,7 @@ def test_any_block_gives_a_list_of_named_calls(text):
 )
 def test_an_api_bank_call_is_the_gold_call_or_wrong(line, reward):
     gold = '{"name": "Q", "parameters": {"n": 3}}'
-    assert load("apibank")(says(f"<tool_call>\n{line}\n</tool_call>"), task(gold), Reward(name="apibank")).reward == reward
+    assert load("apibank")(says(f"<tool_call>\n{line}\n</tool_call>"), task(gold), in_run(name="apibank")).reward == reward
 
 
 def test_an_unknown_notation_is_named():

@@ -6,16 +6,15 @@ import time
 
 import pytest
 
-from openrlhf_tir.config import Reward
 from openrlhf_tir.rewards import load
 from openrlhf_tir.rewards.answer_text import find_answer, last_boxed
 from openrlhf_tir.rewards.math_outcome import math_outcome
 from openrlhf_tir.rewards.zerotir_format import ZERO_V2
-from tests.unit.rewards.reward_fakes import says, task, trajectory
+from tests.unit.rewards.reward_fakes import in_run, says, task, trajectory
 
-ANSWER = Reward(format="answer")
-ZEROTIR = Reward(format="think_answer")
-BOXED = Reward(format="boxed")
+ANSWER = in_run(format="answer")
+ZEROTIR = in_run(format="think_answer")
+BOXED = in_run(format="boxed")
 
 
 def reward(traj, cfg=ANSWER, label="42"):
@@ -122,9 +121,16 @@ def test_a_reward_is_found_by_name_or_by_import_path():
     assert load("openrlhf_tir.rewards.math_outcome:math_outcome") is math_outcome
 
 
-@pytest.mark.parametrize("name", ["maths", "no.such.module:f", "openrlhf_tir.rewards.math_outcome:nothing"])
-def test_an_unknown_reward_is_refused_with_a_remedy(name):
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("maths", r"Known: .*math.* Set reward\.name .* 'path/file\.py:reward'"),
+        ("no.such.module:f", "no module 'no'"),
+        ("openrlhf_tir.rewards.math_outcome:nothing", r"has no 'nothing'. It defines: call_facts, math_outcome"),
+    ],
+)
+def test_an_unknown_reward_is_refused_with_a_remedy(name, said):
     from openrlhf_tir.errors import ConfigError
 
-    with pytest.raises(ConfigError, match=r"pkg\.mod:function"):
+    with pytest.raises(ConfigError, match=said):
         load(name)

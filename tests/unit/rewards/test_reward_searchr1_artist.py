@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from openrlhf_tir.config import Reward
 from openrlhf_tir.errors import ConfigError
 from openrlhf_tir.rewards import load
 from openrlhf_tir.rewards.artist import is_strict
 from openrlhf_tir.rewards.searchr1 import golds_of
 from openrlhf_tir.types import Task, ToolCall
-from tests.unit.rewards.reward_fakes import says, task, trajectory
+from tests.unit.rewards.reward_fakes import in_run, says, task, trajectory
 
 GOLD = '{"target": ["Paris", "City of Light"]}'
 SEARCHED = (
@@ -21,7 +20,7 @@ SEARCHED = (
 
 
 def score(name, traj, label, **options):
-    return load(name)(traj, task(label), Reward(name=name, options=options))
+    return load(name)(traj, task(label), in_run(name=name, options=options))
 
 
 def test_any_gold_answer_will_do_after_normalisation():
@@ -46,8 +45,8 @@ def test_an_answer_that_was_retrieved_or_made_up_as_retrieved_is_none():
 
 def test_only_the_reference_takes_a_missing_answer_for_its_prompts_example():
     row = Task("<answer> and </answer> ... <answer> Beijing </answer>", "Beijing")
-    assert load("searchr1")(says(""), row, Reward(name="searchr1")).reward == 0.0
-    assert load("searchr1")(says(""), row, Reward(name="searchr1", options={"official": True})).reward == 1.0
+    assert load("searchr1")(says(""), row, in_run(name="searchr1")).reward == 0.0
+    assert load("searchr1")(says(""), row, in_run(name="searchr1", options={"official": True})).reward == 1.0
 
 
 def test_a_valid_sequence_is_worth_something_and_a_good_search_more():

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from openrlhf_tir.config import Reward
 from openrlhf_tir.rewards.otc import grpo_group, otc, ppo_factor, productivity
 from openrlhf_tir.rewards.tooln1 import VARIANTS, score, tooln1
-from tests.unit.rewards.reward_fakes import says, task, trajectory
+from tests.unit.rewards.reward_fakes import in_run, says, task, trajectory
 
 TRUTH = '[{"name": "add", "arguments": {"a": 1, "b": 2}}]'
 
@@ -47,7 +46,7 @@ def test_a_truth_may_be_encoded_twice_and_calls_may_come_in_any_order():
 
 
 def test_tooln1_is_correct_by_v0_whatever_the_variant_pays():
-    r = tooln1(says(call(TRUTH.replace("1", "7"))), task(TRUTH), Reward(name="tooln1", options={"variant": "v4_partial_reason_funcname"}))
+    r = tooln1(says(call(TRUTH.replace("1", "7"))), task(TRUTH), in_run(name="tooln1", options={"variant": "v4_partial_reason_funcname"}))
     assert r.reward == pytest.approx(0.4)
     assert not r.correct
 
@@ -78,7 +77,7 @@ def test_productivity_has_no_value_without_calls():
 
 def test_otc_scales_the_outcome_by_the_calls():
     one_call = trajectory(("model", "c"), ("env", "e"), ("model", r"<answer>\boxed{42}</answer>"), calls=("ok",))
-    r = otc(one_call, task("42"), Reward(name="otc", options={"c": 1}))
+    r = otc(one_call, task("42"), in_run(name="otc", options={"c": 1}))
     assert r.reward == pytest.approx(0.5)
     assert r.correct
-    assert otc(one_call, task("41"), Reward(name="otc")).reward == 0.0
+    assert otc(one_call, task("41"), in_run(name="otc")).reward == 0.0

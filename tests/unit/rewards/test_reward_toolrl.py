@@ -6,9 +6,8 @@ import json
 
 import pytest
 
-from openrlhf_tir.config import Reward
 from openrlhf_tir.rewards.toolrl import Variant, score, thought_length, toolrl
-from tests.unit.rewards.reward_fakes import says, task
+from tests.unit.rewards.reward_fakes import in_run, says, task
 
 
 def step(*calls, think="hm"):
@@ -78,7 +77,7 @@ def test_a_long_thought_pays_up_to_one():
 
 
 def test_a_trajectory_is_correct_only_when_all_is():
-    cfg = Reward(name="toolrl")
+    cfg = in_run(name="toolrl")
     perfect = toolrl(says(TRUTH), task(TRUTH), cfg)
     assert perfect.reward == 4.0
     assert perfect.correct

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from openrlhf_tir.config import Reward
 from openrlhf_tir.errors import ConfigError
 from openrlhf_tir.rewards.zerotir import FIXED, OFFICIAL, Facts, Flags, score, zerotir
-from tests.unit.rewards.reward_fakes import says, task, trajectory
+from tests.unit.rewards.reward_fakes import in_run, says, task, trajectory
 
 GOOD = r"we think </think> <answer> \boxed{42} </answer>"
 STOPS = ("</answer>", "<|im_end|>")
@@ -82,7 +81,7 @@ def test_overlong_counts_tokens():
 
 
 def test_a_trajectory_is_judged_by_what_the_model_wrote():
-    cfg = Reward(name="zerotir", format="think_answer")
+    cfg = in_run(name="zerotir", format="think_answer")
     honest = trajectory(("model", "```python\nprint(6*7)\n```"), ("env", "\n```output\n42\n```\n"), ("model", GOOD), calls=("ok",))
     r = zerotir(honest, task("42"), cfg)
     assert r.reward == 1.0
@@ -94,7 +93,7 @@ def test_a_trajectory_is_judged_by_what_the_model_wrote():
 
 
 def test_options_switch_bonuses_and_unknown_ones_are_refused():
-    cfg = Reward(name="zerotir", format="think_answer", options={"pattern_bonus": 0.5})
+    cfg = in_run(name="zerotir", format="think_answer", options={"pattern_bonus": 0.5})
     assert zerotir(says("Hmm wait, " + GOOD), task("42"), cfg).reward == 1.5
     with pytest.raises(ConfigError, match="patern"):
-        zerotir(says(GOOD), task("42"), Reward(name="zerotir", options={"patern": 1.0}))
+        zerotir(says(GOOD), task("42"), in_run(name="zerotir", options={"patern": 1.0}))

@@ -1,0 +1,1 @@
+"""An environment class of the user's own as a server."""

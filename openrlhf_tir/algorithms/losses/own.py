@@ -1,0 +1,58 @@
+"""A policy loss of one's own: LossInputs -> loss per token, not reduced. `aggregate.py` alone knows means and the scaling over ranks.
+
+Shapes: b rows of a micro batch, L-1 positions of a padded row; entry t is about token t+1. Nothing here imports torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from ... import plugins
+from ...errors import MethodBroken
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True, slots=True)
+class LossInputs:
+    """All tensors [b, L-1] float32. `log_probs` alone takes a gradient.
+
+    old_log_probs: of the policy in the ratio's denominator (learner/objective.py says which); rollout_log_probs: of the policy that sampled
+    the token; mask: 1.0 where the token is trained; clip: (low, high) of actor.eps_clip_low_high; options: actor.policy_loss_options.
+    """
+
+    log_probs: torch.Tensor
+    old_log_probs: torch.Tensor
+    rollout_log_probs: torch.Tensor
+    advantages: torch.Tensor
+    mask: torch.Tensor
+    clip: tuple[float, float]
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+OwnLoss = Callable[[LossInputs], "torch.Tensor"]
+POLICY_LOSS = plugins.Place("policy loss", "actor.policy_loss", "(inputs: LossInputs) -> a tensor [b, L-1], the loss of each token", {}, plugins.takes(1))
+
+
+def load(name: str) -> OwnLoss:
+    """Raises ConfigError; see plugins.py. When it is called and fails, MethodBroken names file, line and what is wrong."""
+    fn = plugins.load(POLICY_LOSS, name)
+
+    def loss(inputs: LossInputs) -> torch.Tensor:
+        try:
+            per_token = fn(inputs)
+        except Exception as e:
+            at = plugins.raised_at(e, plugins.source_file(fn)) or plugins.location(fn)
+            raise MethodBroken(f"actor.policy_loss = {name!r}: {at}: {type(e).__name__}: {e}. It is a bug in that line.") from e
+        shape = getattr(per_token, "shape", None)
+        if shape != inputs.log_probs.shape or not per_token.requires_grad:
+            raise MethodBroken(
+                f"actor.policy_loss = {name!r}: {plugins.location(fn)}: it returned {type(per_token).__name__} of shape {shape}, not a loss of each token "
+                f"with a gradient, {tuple(inputs.log_probs.shape)}. Leave the mean to the trainer (actor.loss_agg_mode)."
+            )
+        return per_token
+
+    return loss

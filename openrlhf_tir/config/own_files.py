@@ -1,0 +1,128 @@
+"""Own files: the settings that may name a function or class of one's own, and what has to be done to such names.
+
+    recipe beside reward.py: "reward.py:score"  ->  "/abs/dir/reward.py:score"        when the recipe is read: the recipe's directory counts
+    flag                     "reward.py:score"  ->  "/cwd/reward.py:score"            the current directory counts
+    flag                     "reward:score"     ->  "/cwd/reward.py:score"            a module that only the current directory has
+    run                      "/abs/dir/reward.py:score"  ->  "RUN_DIR/own/reward-1f2e3d4c.py:score"     when a run starts (`freeze`)
+
+A run works with copies in its own directory, which every node sees: they reach each actor and rank and the processes of these, a file that
+is edited during the run changes nothing, and the directory holds the code that the run was made with.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import re
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from .schema import Config
+
+SETTINGS = (
+    "reward.name",
+    "reward.weights",
+    "reward.options",
+    "reward.group",
+    "env.protocol",
+    "env.file",
+    "filter.names",
+    "filter.sample",
+    "algo.advantage.estimator",
+    "actor.policy_loss",
+)
+"""Values, items of lists, or (of reward.weights and reward.options) keys that may name a file."""
+KEYED = ("reward.weights", "reward.options")
+OWN = "own"
+"""Directory of a run with the copies."""
+
+_FILE = re.compile(r"(?P<path>.+\.py):(?P<attribute>\w+)")
+_MODULE = re.compile(r"(?P<module>[A-Za-z_][\w.]*):(?P<attribute>\w+)")
+
+
+def renamed(table: Mapping[str, Any], change: Callable[[str], str]) -> dict[str, Any]:
+    """A nested table with `change` applied to every name that one of SETTINGS may hold."""
+    out = dict(table)
+    for setting in SETTINGS:
+        *parents, leaf = setting.split(".")
+        node = out
+        for parent in parents:
+            if not isinstance(node.get(parent), Mapping):
+                break
+            node[parent] = dict(node[parent])
+            node = node[parent]
+        else:
+            if leaf in node:
+                node[leaf] = _changed(node[leaf], change, keys=setting in KEYED)
+    return out
+
+
+def _changed(value: Any, change: Callable[[str], str], *, keys: bool) -> Any:
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, list | tuple):
+        return [change(v) if isinstance(v, str) else v for v in value]
+    if isinstance(value, Mapping) and keys:
+        return {change(k): v for k, v in value.items()}
+    return value
+
+
+def absolute(directory: Path) -> Callable[[str], str]:
+    """Names of files relative to `directory` become absolute; a module that is found there and nowhere else becomes its file."""
+
+    def change(name: str) -> str:
+        if m := _FILE.fullmatch(name):
+            path = Path(m["path"]).expanduser()
+            return f"{path if path.is_absolute() else (directory / path).absolute()}:{m['attribute']}"
+        if m := _MODULE.fullmatch(name):
+            path = directory / (m["module"].replace(".", "/") + ".py")
+            if path.is_file() and not _importable(m["module"]):
+                return f"{path.absolute()}:{m['attribute']}"
+        return name
+
+    return change
+
+
+def _importable(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except (ImportError, ValueError, AttributeError):
+        return False
+
+
+def files_of(cfg: Config) -> list[Path]:
+    """The files of one's own that a configuration names."""
+    found: dict[Path, None] = {}
+
+    def note(name: str) -> str:
+        if m := _FILE.fullmatch(name):
+            found[Path(m["path"])] = None
+        return name
+
+    renamed(cfg.model_dump(), note)
+    return list(found)
+
+
+def copies(cfg: Config, directory: Path) -> Iterator[tuple[Path, Path]]:
+    """(file, where its copy in `directory` belongs); the name says what is in it, so that two versions of a file do not meet."""
+    for path in files_of(cfg):
+        digest = hashlib.blake2b(path.read_bytes(), digest_size=4).hexdigest()
+        yield path, path if path.parent == directory else directory / f"{path.stem}-{digest}.py"
+
+
+def freeze(cfg: Config, directory: Path | None = None) -> Config:
+    """The configuration with copies of its files in the run's directory (or another) in place of the files themselves."""
+    directory = directory or cfg.run_dir / OWN
+    where = {}
+    for path, copy in copies(cfg, directory):
+        where[str(path)] = str(copy)
+        if copy != path:
+            directory.mkdir(parents=True, exist_ok=True)
+            copy.write_bytes(path.read_bytes())
+
+    def change(name: str) -> str:
+        m = _FILE.fullmatch(name)
+        return f"{where[m['path']]}:{m['attribute']}" if m else name
+
+    return Config.model_validate(renamed(cfg.model_dump(), change)) if where else cfg

@@ -1,0 +1,74 @@
+"""Packing: a command line whose recipe and own files are on this machine -> one that works where only a directory of copies is sent.
+
+`ray job submit` sends the repository. What else a run needs of the user's is a recipe and the files that it or a flag names: they are copied
+into a directory inside of the repository, and the arguments are written anew.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from . import own_files
+from .problems import Problems
+from .settings import RECIPES, dump, find_recipe, read_recipe
+
+_NAMED = re.compile(r"(?P<name>[^=]+:\w+)(?P<rest>=.*)?")
+
+
+def pack(args: Sequence[str], directory: Path, caller: Path) -> list[str]:
+    """The arguments with the recipe and every own file in `directory`, as paths relative to its parent; `caller` is where they were written.
+
+    Raises ConfigError for a recipe that cannot be read.
+    """
+    out: list[str] = []
+    for i, arg in enumerate(args):
+        flag, equals, value = arg.partition("=")
+        if flag == "--recipe" and equals:
+            out.append(f"--recipe={_recipe(value, directory, caller)}")
+        elif i and args[i - 1] == "--recipe":
+            out.append(_recipe(arg, directory, caller))
+        else:
+            out.append(_own(arg, directory, caller))
+    return out
+
+
+def _recipe(name: str, directory: Path, caller: Path) -> str:
+    """A recipe of the user's with all that it extends, as one file beside the copies; the package's own stays."""
+    path = find_recipe(name, caller)
+    if path.is_relative_to(RECIPES):
+        return name
+    table = own_files.renamed(_table(path), lambda own: Path(_copied(own, directory)).name if _copied(own, directory) else own)
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / "recipe.toml").write_text(dump(table))
+    return f"{directory.name}/recipe.toml"
+
+
+def _table(path: Path) -> dict[str, Any]:
+    problems = Problems()
+    table = read_recipe(str(path), problems)
+    problems.raise_any()
+    return table
+
+
+def _own(arg: str, directory: Path, caller: Path) -> str:
+    """`path/file.py:name`, also as a key of reward.weights (`path/file.py:name=0.5`); whatever else stays."""
+    m = _NAMED.fullmatch(arg)
+    copied = m and _copied(own_files.absolute(caller)(m["name"]), directory)
+    return f"{copied}{m['rest'] or ''}" if copied else arg
+
+
+def _copied(name: str, directory: Path) -> str | None:
+    """ "/abs/file.py:name" -> its copy's name, relative to the parent of `directory`; None where it is no file."""
+    where, _, attribute = name.rpartition(":")
+    path = Path(where)
+    if not where.endswith(".py") or not path.is_file():
+        return None
+    text = path.read_bytes()
+    copy = directory / f"{path.stem}-{hashlib.blake2b(text, digest_size=4).hexdigest()}.py"
+    directory.mkdir(parents=True, exist_ok=True)
+    copy.write_bytes(text)
+    return f"{directory.name}/{copy.name}:{attribute}"

@@ -1,0 +1,52 @@
+"""Sample filters: (Trajectory, options) -> why it is not trained, "" where it is. They mask a sample's loss and leave its group alone.
+
+A masked sample stays in its group's statistics and in the whitening of the batch, as in ZeroTIR's code, where the loss mask is set after the
+advantages are known; it counts neither in the loss nor in what the loss is divided by.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from .. import plugins
+from ..errors import FilterError
+from ..rewards import accept
+from ..types import Group, Trajectory
+from .zerotir import why_dropped
+
+ALL_MASKED = "all_masked"
+"""Reason of a group of which no sample is left to train."""
+
+
+def zerotir(trajectory: Trajectory, options: dict[str, Any]) -> str:
+    """options: `max_tokens`, from which on a wrong answer counts as cut off."""
+    return why_dropped(trajectory.parts, base_ppl=None, max_tokens=options["max_tokens"])
+
+
+SAMPLE_FILTER = plugins.Place(
+    "sample filter", "filter.sample", '(trajectory, options) -> reason, "" to train it', {"zerotir": f"{__name__}:zerotir"}, plugins.takes(2)
+)
+
+
+@dataclass(frozen=True)
+class SampleFilter:
+    """Masks by name; one of one's own can be asked in another process."""
+
+    name: str
+
+    @property
+    def __name__(self) -> str:
+        """For messages of the workers."""
+        return self.name.rpartition(":")[2]
+
+    def __call__(self, group: Group, options: dict[str, Any]) -> list[str]:
+        """One reason per valid trajectory. Raises FilterError."""
+        function = plugins.load(SAMPLE_FILTER, self.name)
+        with accept.named(SAMPLE_FILTER, self.name, function, FilterError):
+            reasons = [function(t, options) for t in group.valid]
+        wrong = next((r for r in reasons if not isinstance(r, str)), None)
+        if any(not isinstance(r, str) for r in reasons):
+            where = plugins.location(function)
+            raise FilterError(f"{SAMPLE_FILTER.setting} = {self.name!r}: {where}: it returned {wrong!r}, not a reason. It is {SAMPLE_FILTER.shape}.")
+        return reasons

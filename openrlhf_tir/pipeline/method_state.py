@@ -1,0 +1,78 @@
+"""Method state: what a run keeps for its method, in the controller and in its checkpoints.
+
+counters      the numbers that rewards read and ask to be changed (rewards/context.py); told with each group that is issued
+length balance    the lengths of the latest kept groups, for ZeroTIR's filter over many groups
+errors        how many prompts in a row failed by the method's own code; not kept over a resume
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from ..config import Config
+from ..filters import LENGTH_BALANCE
+from ..filters.zerotir import length_balance
+from ..types import Change, GroupMeta, RunFacts, Task, Verdict
+from .method_errors import MethodErrors
+
+HOW: dict[str, Callable[[float | None, float], float]] = {
+    "add": lambda old, value: (old or 0.0) + value,
+    "lowest": lambda old, value: value if old is None else min(old, value),
+    "highest": lambda old, value: value if old is None else max(old, value),
+}
+
+
+class Counters:
+    """Run-wide and per prompt; a prompt's index is stable over epochs and resumes."""
+
+    def __init__(self) -> None:
+        self.run: dict[str, float] = {}
+        self.prompts: dict[int, dict[str, float]] = {}
+
+    def apply(self, prompt: int, changes: list[Change]) -> None:
+        for change in changes:
+            scope = self.run if change.scope == "run" else self.prompts.setdefault(prompt, {})
+            scope[change.name] = HOW[change.how](scope.get(change.name), change.value)
+
+
+class MethodState:
+    def __init__(self, cfg: Config) -> None:
+        self.cfg = cfg
+        self.counters = Counters()
+        self.errors = MethodErrors(cfg.reward.max_failed_groups)
+        self._balanced = LENGTH_BALANCE in cfg.filter.order
+        self._lengths: OrderedDict[str, list[tuple[int, float]]] = OrderedDict()
+
+    def placed(self, task: Task, prompt: int, update: int) -> Task:
+        """The task with what the run knows now; copies, since the counters go on changing."""
+        facts = RunFacts(update, self.cfg.train.max_steps, dict(self.counters.run), dict(self.counters.prompts.get(prompt, {})))
+        return replace(task, run=facts)
+
+    def settled(self, meta: GroupMeta | None) -> None:
+        """A group's attempt ended: its changes count, and its verdict may become that of the filter over many groups. Raises MethodBroken."""
+        self.errors.settled(meta)
+        if meta is None or meta.failed is not None:
+            return
+        self.counters.apply(meta.key.prompt, meta.changes)
+        if self._balanced and meta.verdict.keep and not self._balances(meta):
+            meta.verdict = Verdict(False, LENGTH_BALANCE)
+
+    def _balances(self, meta: GroupMeta) -> bool:
+        """Whether a sample of the group is in a bin of lengths at which answers are right, among the latest batch of kept groups."""
+        key = str(meta.key)
+        self._lengths[key] = [(n, float(c)) for n, c in zip(meta.model_tokens, meta.correct, strict=True)]
+        while len(self._lengths) > self.cfg.rollout.batch_size:
+            self._lengths.popitem(last=False)
+        return key in length_balance(self._lengths)
+
+    def state(self) -> dict[str, Any]:
+        return {"counters": self.counters.run, "prompt_counters": self.counters.prompts, "lengths": list(self._lengths.items())}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Back to what `state` gave, by way of JSON."""
+        self.counters.run = dict(state["counters"])
+        self.counters.prompts = {int(prompt): dict(values) for prompt, values in state["prompt_counters"].items()}
+        self._lengths = OrderedDict((key, [(int(n), float(c)) for n, c in pairs]) for key, pairs in state["lengths"])

@@ -1,0 +1,179 @@
+"""Plugins: a name in a configuration -> the function or class behind it. The one way in which anything of a method is looked up.
+
+    "math"                     a registered name
+    "package.module:Attr"      what `import package.module` finds
+    "path/file.py:Attr"        a file of one's own; relative to the recipe that names it, else to the current directory
+
+A mistake in a file of one's own is a ConfigError with file, line and what was expected. `commands/preflight.py` loads every name before a
+model is loaded, so such a mistake ends nothing but the command. Standard library only; a file is executed once per
+process, and again when its text has changed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.util
+import inspect
+import linecache
+import sys
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from .errors import ConfigError, unknown
+
+MODULE_PREFIX = "openrlhf_tir_own_"
+"""Files of one's own are in sys.modules under this prefix and a digest of path and text, so that two `reward.py` do not meet."""
+
+Complaint = Callable[[Any], str | None]
+"""What is wrong with a loaded object, as the end of a sentence; None when nothing is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where something of a method plugs in: the kind of thing, the setting that names it, how it is called, and the registered ones."""
+
+    kind: str
+    setting: str
+    shape: str
+    registry: Mapping[str, str] = field(default_factory=dict)
+    """name -> "module:attribute", imported when it is asked for."""
+    complaint: Complaint = lambda thing: None
+
+
+def is_own(place: Place, name: str) -> bool:
+    """Whether `name` is a function or class of the user's, not one of the registered."""
+    return name not in place.registry
+
+
+def load(place: Place, name: str) -> Any:
+    """The object behind `name`. Raises ConfigError with fact, value and remedy."""
+    target = place.registry.get(name, name)
+    where, colon, attribute = target.rpartition(":")
+    if not colon or not attribute.isidentifier():
+        example = place.kind.replace(" ", "_")
+        raise unknown(place.kind, name, place.registry, f"Set {place.setting} to one of them, to 'package.module:{example}' or 'path/file.py:{example}'.")
+    said = f"{place.setting} = {name!r}"
+    module = _of_file(where, said) if where.endswith(".py") else _of_package(where, said)
+    try:
+        thing = getattr(module, attribute)
+    except AttributeError:
+        own = sorted(n for n, v in vars(module).items() if not n.startswith("_") and getattr(v, "__module__", None) == module.__name__)
+        raise ConfigError(f"{said}: {module.__file__} has no {attribute!r}. It defines: {', '.join(own) or 'nothing'}.") from None
+    if is_own(place, name):
+        wrong = f"{attribute} is {type(thing).__name__}, which cannot be called" if not callable(thing) else place.complaint(thing)
+        if wrong:
+            raise ConfigError(f"{said}: {location(thing) or module.__file__}: {wrong}. A {place.kind} is {place.shape}.")
+    return thing
+
+
+def _of_package(module: str, said: str) -> ModuleType:
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as e:
+        if e.name and (module == e.name or module.startswith(f"{e.name}.")):
+            raise ConfigError(f"{said} cannot be loaded: there is no module {e.name!r} here. Install it, or give the file: 'path/file.py:name'.") from None
+        raise _broken(said, e, module) from e
+    except Exception as e:
+        raise _broken(said, e, module) from e
+
+
+@cache
+def _module_of(path: Path, text: bytes) -> ModuleType:
+    linecache.checkcache(str(path))  # an earlier text may be remembered
+    name = f"{MODULE_PREFIX}{path.stem}_{hashlib.blake2b(bytes(path) + text, digest_size=6).hexdigest()}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses and pickle look a module up by its name
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+def _of_file(where: str, said: str) -> ModuleType:
+    path = Path(where).expanduser().absolute()
+    if not path.is_file():
+        raise ConfigError(f"{said}: there is no file {path}. A path is relative to the recipe that names it, on the command line to the current directory.")
+    try:
+        return _module_of(path, path.read_bytes())
+    except (Exception, SystemExit) as e:
+        raise _broken(said, e, str(path)) from e
+
+
+def _broken(said: str, e: BaseException, module: str) -> ConfigError:
+    """A file that could not be executed: the line in it that was reached last."""
+    if isinstance(e, SyntaxError):
+        at = f"{e.filename}:{e.lineno}"
+        return ConfigError(f"{said} cannot be loaded: {at}: {type(e).__name__}: {e.msg}. Correct that line.")
+    return ConfigError(f"{said} cannot be loaded: {raised_at(e, module) or module}: {type(e).__name__}: {e}. Correct that line, or install what it imports.")
+
+
+def raised_at(e: BaseException, inside: str | None = None) -> str | None:
+    """ "file:line" where `e` was raised: the last frame in the file `inside` if there is one, else the last that is neither ours nor Python's."""
+    frames = [f for f in traceback.extract_tb(e.__traceback__) if not f.filename.startswith("<")]
+    mine = [f for f in frames if f.filename == inside] or [f for f in frames if f.filename != __file__ and "importlib" not in f.filename]
+    return f"{mine[-1].filename}:{mine[-1].lineno}" if mine else None
+
+
+def source_file(thing: Any) -> str | None:
+    try:
+        return inspect.getsourcefile(inspect.unwrap(thing))
+    except TypeError:
+        return None
+
+
+def location(thing: Any) -> str | None:
+    """ "file:line" of a function's or class's definition; None for what has none."""
+    thing = inspect.unwrap(thing) if callable(thing) else thing
+    try:
+        return f"{inspect.getsourcefile(thing)}:{inspect.getsourcelines(thing)[1]}"
+    except (TypeError, OSError):
+        return None
+
+
+def takes(positional: int, *keywords: str, optional: tuple[str, ...] = ()) -> Complaint:
+    """A complaint about what cannot be called with so many positional arguments and these keywords. `optional`: given to those that have them."""
+
+    def complaint(thing: Any) -> str | None:
+        try:
+            signature = inspect.signature(thing)
+        except (TypeError, ValueError):
+            return None  # a builtin: it cannot be asked
+        try:
+            signature.bind(*range(positional), **dict.fromkeys([*keywords, *(k for k in optional if k in signature.parameters)]))
+        except TypeError as e:
+            name = getattr(thing, "__name__", type(thing).__name__)
+            return f"{name}{signature} cannot be called as it would be: {e}"
+        return None
+
+    return complaint
+
+
+def _no_environment(cls: Any) -> str | None:
+    if not isinstance(cls, type):
+        return f"{cls!r} is no class"
+    if not inspect.iscoroutinefunction(getattr(cls, "step", None)):
+        return f"{cls.__name__} has no `async def step`"
+    try:
+        inspect.signature(cls.step).bind(None, "action", 1.0)
+        inspect.signature(cls.reset).bind(None, {}, 0)
+    except (TypeError, AttributeError) as e:
+        return f"{cls.__name__}: {e}"
+    return takes(0)(cls)
+
+
+ENVIRONMENT = Place(
+    "environment",
+    "env.file",
+    "a class with async reset(task, seed) -> str and async step(action, deadline_s) -> Step, derived from env_servers.env.Env",
+    complaint=_no_environment,
+)
+"""Here because both look it up: the trainer's checks, and the server that a run starts for it (env_servers/own)."""

@@ -1,0 +1,101 @@
+"""Accept: what a reward, group reward or filter returned -> what training can use, or an error that names file, line and what is wrong.
+
+Nothing is guessed and nothing becomes 0: a value of the wrong type, NaN, infinity and an exception all fail the sample or the group.
+"""
+
+from __future__ import annotations
+
+import math
+import numbers
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from .. import plugins
+from ..errors import ConfigError, FilterError, InfraError, MethodError, RewardError
+from ..types import Group, RewardParts, Verdict
+
+SHOWN = 120
+"""Characters of a wrong value that a message shows."""
+
+
+@contextmanager
+def named(place: plugins.Place, name: str, function: Callable[..., Any], error: type[MethodError]):
+    """Whatever `function` raises in this block becomes `error`, with the line that raised it. What is no fault of its own passes."""
+    try:
+        yield
+    except (InfraError, ConfigError):
+        raise
+    except Exception as e:
+        at = plugins.raised_at(e, plugins.source_file(function)) or plugins.location(function)
+        remedy = "It is a bug in that line, or a row of the data that it does not expect."
+        raise error(f"{place.setting} = {name!r}: {at}: {type(e).__name__}: {e}. {remedy}") from e
+
+
+def _wrong(place: plugins.Place, name: str, function: Callable[..., Any], what: str, error: type[MethodError]) -> MethodError:
+    return error(f"{place.setting} = {name!r}: {plugins.location(function)}: {what}. A {place.kind} is {place.shape}.")
+
+
+def _number(value: Any) -> float | None:
+    """A finite real number as a float; None for anything else. Booleans count, arrays do not."""
+    if not isinstance(value, numbers.Real | np.bool_):
+        return None
+    return float(value) if math.isfinite(value) else None
+
+
+def reward_parts(result: Any, place: plugins.Place, name: str, function: Callable[..., Any]) -> RewardParts:
+    """Raises RewardError unless `result` is (reward, correct, parts) with finite numbers, or one finite number: then correct iff above 0."""
+
+    def wrong(what: str) -> MethodError:
+        return _wrong(place, name, function, what, RewardError)
+
+    if isinstance(result, tuple) and len(result) == 3:
+        reward, correct, parts = result
+    else:
+        reward, correct, parts = result, None, {}
+    value = _number(reward)
+    if value is None:
+        is_number = isinstance(reward, numbers.Real)
+        raise wrong(f"the reward is {_show(reward)}" + (", not finite" if is_number else ", not a number"))
+    truth = float(value > 0) if correct is None else _number(correct)
+    if truth is None:
+        raise wrong(f"`correct` is {_show(correct)}, not True or False")
+    if not isinstance(parts, Mapping):
+        raise wrong(f"`parts` is {_show(parts)}, not a dict of numbers")
+    numbers_of = {}
+    for part, fact in parts.items():
+        if not isinstance(part, str) or (number := _number(fact)) is None:
+            raise wrong(f"parts[{part!r}] is {_show(fact)}, not a finite number")
+        numbers_of[part] = number
+    return RewardParts(value, bool(truth), numbers_of)
+
+
+def group_rewards(result: Any, group: Group, place: plugins.Place, name: str, function: Callable[..., Any]) -> list[float]:
+    """Raises RewardError unless `result` is one finite number per valid trajectory."""
+    n = len(group.valid)
+    if isinstance(result, str | bytes | Mapping) or not isinstance(result, Sequence | np.ndarray):
+        raise _wrong(place, name, function, f"it returned {_show(result)}, not a list of numbers", RewardError)
+    if len(result) != n:
+        raise _wrong(place, name, function, f"it returned {len(result)} rewards for {n} valid trajectories", RewardError)
+    values = [_number(value) for value in result]
+    if None in values:
+        i = values.index(None)
+        raise _wrong(place, name, function, f"the reward of trajectory {i} is {_show(result[i])}, not a finite number", RewardError)
+    return values
+
+
+def verdict(result: Any, place: plugins.Place, name: str, function: Callable[..., Any]) -> Verdict:
+    """Raises FilterError unless `result` is (keep, reason), with a reason where the group is dropped."""
+    if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[0], bool | np.bool_) and isinstance(result[1], str)):
+        raise _wrong(place, name, function, f"it returned {_show(result)}, not (keep, reason)", FilterError)
+    keep, reason = result
+    if not keep and not reason:
+        raise _wrong(place, name, function, "it drops a group without a reason, and the reason is the metric's name", FilterError)
+    return Verdict(bool(keep), "" if keep else reason)
+
+
+def _show(value: Any) -> str:
+    text = repr(value)
+    return f"{text[:SHOWN]}... ({type(value).__name__})" if len(text) > SHOWN else f"{text} ({type(value).__name__})"

@@ -1,0 +1,70 @@
+"""The documentation's own environment, turn protocol and recipe, from the pages to learner steps on the real stack."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from openrlhf_tir.logs import metrics
+from openrlhf_tir.toy.model import save_model
+from tests.contract import outside_method
+from tests.contract.docs_blocks import block
+
+ROOT = Path(__file__).parents[2]
+
+
+def lay_out(directory: Path, prompts: int = 8) -> None:
+    """What the pages tell the reader to have in one directory."""
+    (directory / "guess.py").write_text(block("environments.md", "python", "class GuessEnv"))
+    (directory / "digits.py").write_text(block("protocols.md", "python", "class Digits"))
+    (directory / "guess.toml").write_text(block("protocols.md", "toml", "GuessEnv"))
+    row = {"prompt": "Guess.\n", "label": "-", "meta": {"high": 3}}
+    (directory / "guess.jsonl").write_text("".join(json.dumps(row) + "\n" for _ in range(prompts)))
+    save_model(directory / "model", seed=0)
+
+
+def command(*args: str, cwd: Path, timeout: float = 900) -> subprocess.CompletedProcess:
+    env = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "DS_ACCELERATOR": "cpu", "COLUMNS": "160"}
+    return subprocess.run([sys.executable, "-m", "openrlhf_tir.cli", *args], cwd=cwd, env=env, capture_output=True, text=True, timeout=timeout)
+
+
+@pytest.mark.slow
+def test_the_game_of_the_documentation_trains_and_its_trajectories_can_be_looked_at(tmp_path):
+    lay_out(tmp_path)
+    done = command("train", "--recipe", "guess.toml", "--train.max_steps", "2", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    columns = metrics.read(tmp_path / "run")
+    assert columns["step"] == [1, 2] and all(0 < share < 1 for share in columns["reward_mean"])
+    assert columns["reward/env_done"] == columns["reward_mean"], "whoever guessed right ended the game and has reward 1"
+    shown = command("play", "run", "--step", "2", "--limit", "64", cwd=tmp_path)
+    assert shown.returncode == 0 and "Correct." in shown.stdout and "reward 1.0, done" in shown.stdout, shown.stdout[-2000:] + shown.stderr[-2000:]
+    copies = [path.name.partition("-")[0] for path in (tmp_path / "run/own").iterdir()]
+    assert sorted(copies) == ["digits", "guess"], "the run holds the code that it was made with"
+
+
+@pytest.mark.long
+def test_the_game_of_the_documentation_is_learned(tmp_path):
+    lay_out(tmp_path)
+    done = command("train", "--recipe", "guess.toml", cwd=tmp_path, timeout=1800)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    rewards = metrics.read(tmp_path / "run")["reward_mean"]
+    assert np.mean(rewards[-8:]) > np.mean(rewards[:4]) + 0.15, rewards
+
+
+@pytest.mark.long
+def test_a_method_from_outside_trains_on_the_real_stack(tmp_path):
+    """Reward, group reward, filter, sample filter, protocol, estimator, loss and environment of one's own: one file and a recipe."""
+    outside_method.lay_out(tmp_path)
+    save_model(tmp_path / "model", seed=0)
+    done = command("train", "--recipe", "method.toml", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    columns = metrics.read(tmp_path / "run")
+    assert columns["step"] == [1, 2] and all(np.isfinite(columns["loss"])) and all(n > 0 for n in columns["trained_tokens"])
+    assert all(words > 0 for words in columns["reward/words"]), "a part of the own reward"
+    assert [path.stem.partition("-")[0] for path in (tmp_path / "run/own").iterdir()] == ["method"]

@@ -1,0 +1,89 @@
+"""What a run keeps for its method: counters that rewards read and change, over a resume; the length balance over many groups."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from openrlhf_tir.config import Config
+from openrlhf_tir.pipeline.method_state import MethodState
+from openrlhf_tir.simulation.virtual_loop import run
+from openrlhf_tir.types import Change, GroupKey, Task
+
+from .fakes import FakeLearner, FakePrompts, FakeRollout, group_of, pipeline
+
+
+class CountingRollout(FakeRollout):
+    """Each group adds 1 to "groups" and to its prompt's "seen"; keeps what it was told."""
+
+    def __init__(self):
+        super().__init__()
+        self.told = []
+
+    async def run_group(self, key, task):
+        meta, group = await super().run_group(key, task)
+        self.told.append((key, task.run))
+        meta.changes = [Change("run", "groups", "add", 1.0), Change("prompt", "seen", "add", 1.0)]
+        return meta, group
+
+
+def test_counters_are_told_with_each_group_and_survive_a_resume(tmp_path):
+    flags = {"B": 2, "S": 1, "save_steps": 2, "max_steps": 8}
+    first = CountingRollout()
+    with pytest.raises(ExceptionGroup):
+        run(pipeline(tmp_path, prompts=FakePrompts(4, episodes=10), rollout=first, learner=FakeLearner(crash_at=4), **flags).run())
+    assert first.told[0][1].counters == {} and first.told[0][1].max_updates == 8
+    second = CountingRollout()
+    p = pipeline(tmp_path, prompts=FakePrompts(4, episodes=10), rollout=second, **flags)
+    run(p.run(resume=True))
+    updates = [facts.update for _, facts in second.told]
+    assert updates == sorted(updates) and updates[0] == 4 and updates[-1] > 5
+    assert second.told[0][1].counters["groups"] >= 8, "what the groups of the first four steps counted is still there"
+    key, facts = second.told[-1]
+    assert facts.prompt["seen"] == key.epoch, "each earlier epoch has seen this prompt once"
+
+
+def state_of(**filters) -> MethodState:
+    return MethodState(Config.model_validate({"actor": {"num_gpus_per_node": 1}, "rollout": {"batch_size": 2}, "filter": filters}))
+
+
+def test_lowest_and_highest_do_not_depend_on_the_order():
+    state = state_of()
+    meta, _ = group_of(GroupKey(0, 7), 0)
+    for value in (3.0, 1.0, 2.0):
+        state.settled(replace(meta, changes=[Change("prompt", "low", "lowest", value), Change("run", "high", "highest", value)]))
+    task = state.placed(Task("p", "1"), 7, 3)
+    assert (task.run.update, dict(task.run.prompt), dict(task.run.counters)) == (3, {"low": 1.0}, {"high": 3.0})
+    restored = state_of()
+    restored.restore(json.loads(json.dumps(state.state())))
+    assert restored.placed(Task("p", "1"), 7, 3) == task
+
+
+def test_a_failed_group_changes_no_counter():
+    state = state_of()
+    meta, _ = group_of(GroupKey(0, 7), 0, failed="timeout")
+    state.settled(replace(meta, changes=[Change("run", "n", "add", 1.0)]))
+    assert state.counters.run == {}
+
+
+def lengths(prompt: int, *samples: tuple[int, bool]):
+    meta, _ = group_of(GroupKey(0, prompt), 0)
+    return replace(meta, model_tokens=[n for n, _ in samples], correct=[c for _, c in samples])
+
+
+def test_length_balance_drops_a_group_of_hopeless_lengths_among_the_latest():
+    """Its only right answer would have to be in a bin of 1,000 tokens of which 5 % is right: here it is 1 of 41, with the group before."""
+    balanced = state_of(names=["accuracy", "length_balance"])
+    wrong = lengths(0, *[(2500, False)] * 20, (100, True))
+    assert balanced.settled(wrong) is None and wrong.verdict.keep, "it has a good bin of its own"
+    rambling = lengths(1, *[(2500, False)] * 20, (2600, True))
+    balanced.settled(rambling)
+    assert rambling.verdict == (False, "length_balance")
+    short = lengths(2, (100, True), (200, False))
+    balanced.settled(short)
+    assert short.verdict.keep
+    unasked = lengths(1, *[(2500, False)] * 20, (2600, True))
+    state_of(names=["accuracy"]).settled(unasked)
+    assert unasked.verdict.keep

@@ -1,0 +1,58 @@
+"""What a submitted job takes along of the user's own: the recipe with all that it extends, and every file that it or a flag names."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from openrlhf_tir.config.packing import pack
+from openrlhf_tir.config.settings import load
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture
+def home(tmp_path):
+    """A directory with two recipes and a file, which the cluster does not see."""
+    (tmp_path / "mine.py").write_text("def score(t, task, c):\n    return 1.0\n")
+    (tmp_path / "base.toml").write_text('[reward]\nname = "mine.py:score"\n[reward.options]\n"odd key" = [1, 2.5]\n')
+    (tmp_path / "mine.toml").write_text('extends = "base.toml"\n[actor]\nl2 = 0.5\n')
+    return tmp_path
+
+
+def test_a_recipe_and_its_files_become_copies_that_find_each_other(home, tmp_path):
+    sent = tmp_path / "repo/.job-1"
+    args = pack(["--recipe", "mine.toml", "--run-dir", "/shared/run", "--reward.weights", "mine.py:score=0.5", "format=1"], sent, home)
+    assert args[:4] == ["--recipe", ".job-1/recipe.toml", "--run-dir", "/shared/run"]
+    key, weight = args[5].split("=")
+    assert (key.startswith(".job-1/mine-"), weight, args[6]) == (True, "0.5", "format=1")
+    cfg = load(str(sent / "recipe.toml"))
+    assert (cfg.actor.l2, cfg.reward.options) == (0.5, {"odd key": [1, 2.5]})
+    where, _, name = cfg.reward.name.rpartition(":")
+    assert (Path(where).parent, name, Path(where).read_text()) == (sent, "score", (home / "mine.py").read_text())
+
+
+def test_a_recipe_of_the_package_and_plain_values_stay(tmp_path):
+    args = ["--recipe=zerotir_7b", "--env.url", "http://host:8000", "--reward.name", "openrlhf_tir.rewards.otc:otc", "--train.seed=3"]
+    assert pack(args, tmp_path / ".job-1", tmp_path) == args
+    assert not (tmp_path / ".job-1").exists()
+
+
+def test_the_script_submits_the_copies_and_takes_them_away_again(home, tmp_path):
+    """`ray` is a script here that looks at what it was given, while it is there."""
+    bin_dir = tmp_path / "venv/bin"
+    bin_dir.mkdir(parents=True)
+    (bin_dir / "python").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    (bin_dir / "ray").write_text('#!/bin/sh\nprintf "%s\\n" "$@"\ncat .job-*/recipe.toml .job-*/mine-*.py\n')
+    for program in bin_dir.iterdir():
+        program.chmod(0o755)
+    script = ROOT / "train_scripts/submit_ray_job.sh"
+    env = os.environ | {"TIR_VENV": str(tmp_path / "venv"), "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(["bash", script, "--run-dir", "/shared/a b", "--recipe", "mine.toml"], cwd=home, env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "\n--run-dir\n/shared/a b\n--recipe\n.job-" in done.stdout and "l2 = 0.5" in done.stdout and "def score" in done.stdout
+    assert not list(ROOT.glob(".job-*"))

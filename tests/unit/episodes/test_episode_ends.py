@@ -1,0 +1,55 @@
+"""The environment's word: done and truncated end an episode, rewards are recorded, and become the trajectory's."""
+
+from __future__ import annotations
+
+import pytest
+
+from openrlhf_tir.episodes.episode import ENV_DONE, ENV_TRUNCATED
+from openrlhf_tir.episodes.turns.zerotir import USED_UP
+from openrlhf_tir.protocol import StepReply
+from openrlhf_tir.rewards.environment import environment
+from tests.unit.rewards.reward_fakes import in_run, task
+
+from .test_episode import ANSWER, CODE, PlayedEngine, PlayedEnv, episode
+
+
+class JudgingEnv(PlayedEnv):
+    """`outputs` are dicts of StepReply's fields."""
+
+    async def step(self, action, *, step_id):
+        fields = self.outputs.pop(0)
+        return StepReply(session_id="s", step_id=step_id, **{"observation": "o", **fields})
+
+
+async def test_done_ends_the_episode_after_its_observation():
+    engine = PlayedEngine(*CODE, ANSWER)
+    t = await episode(engine, JudgingEnv({"observation": "Correct.", "reward": 1.0, "done": True}), N=1, budget_message=True)
+    assert t.text == "```python\nprint(2)\n```" + "\n```output\nCorrect.\n```\n\n\n", "the observation is there, and nothing after it"
+    assert USED_UP not in t.text and len(engine.answers) == 1, "neither a message nor another sample"
+    assert (t.finish_reason, t.stop_reason) == ("stop", ENV_DONE)
+    assert (t.calls[0].reward, t.calls[0].done) == (1.0, True)
+    assert not t.is_model[-20:].any()
+
+
+async def test_truncated_cuts_the_episode_like_the_length_limit():
+    t = await episode(PlayedEngine(*CODE, ANSWER), JudgingEnv({"truncated": True}))
+    assert (t.finish_reason, t.stop_reason) == ("length", ENV_TRUNCATED) and t.calls[0].reward is None
+
+
+@pytest.mark.parametrize(("reduce", "want"), [("sum", 0.5), ("last", -1.0), ("max", 1.0)])
+async def test_the_rewards_of_the_replies_become_the_trajectorys(reduce, want):
+    env = JudgingEnv({"reward": 1.0}, {}, {"reward": 0.5}, {"reward": -1.0})
+    t = await episode(PlayedEngine(*CODE * 4, ANSWER), env, N=4)
+    assert [c.reward for c in t.calls] == [1.0, None, 0.5, -1.0], "no reward is not 0"
+    r = environment(t, task("-"), in_run(name="env", env_reduce=reduce))
+    assert r.reward == want and r.correct is (want > 0) and r.parts["env_rewards"] == 3.0
+
+
+async def test_what_is_correct_can_be_asked_for():
+    t = await episode(PlayedEngine(*CODE, ANSWER), JudgingEnv({"reward": 0.4, "done": True}))
+    assert environment(t, task("-"), in_run(name="env", options={"correct_above": 0.5})).correct is False
+
+
+async def test_a_response_that_earned_nothing_has_reward_0():
+    t = await episode(PlayedEngine(ANSWER), JudgingEnv())
+    assert environment(t, task("-"), in_run(name="env"))[:2] == (0.0, False)

@@ -1,0 +1,108 @@
+"""Kept trajectories: what a step trained, what was dropped before it and why, and how they are shown."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from openrlhf_tir.cli import main
+from openrlhf_tir.commands.play import show
+from openrlhf_tir.errors import DataError
+from openrlhf_tir.logs.trajectories import TrajectoryLog, read
+from openrlhf_tir.replay.ledger import Ledger
+from openrlhf_tir.report.samples import ANY, samples_of
+from openrlhf_tir.types import KEEP, Group, GroupKey, Segment, Task, ToolCall, Trajectory, Verdict
+from tests.pipeline.fakes import group_of
+
+
+def member(index: int, text: str, *, version: int = 3, **fields) -> Trajectory:
+    """Model text, then the environment's " 42", one token per character."""
+    ids = np.array([ord(c) for c in text], np.int32)
+    model = Segment("model", ids, np.zeros(len(ids), np.float32), np.full(len(ids), version, np.int32), text)
+    t = Trajectory(index, ids[:1], [model, Segment.of_env([32, 52, 50], " 42")], finish_reason="stop", reward=1.0, parts={"correct": 1.0})
+    t.calls = [ToolCall("6*7", "42", "ok", {"odd": float("nan"), "set": {1}}, reward=0.5, done=True)]
+    for name, value in fields.items():
+        setattr(t, name, value)
+    return t
+
+
+@pytest.fixture
+def run_dir(tmp_path):
+    """Step 1 trains prompts 0 and 1, then 2 is dropped and 3 fails, step 2 trains 4."""
+    ledger, log = Ledger(tmp_path / "ledger.jsonl"), TrajectoryLog(tmp_path, "rollout-0", 1.0)
+    verdicts = {2: Verdict(False, "accuracy_high")}
+    for prompt in range(5):
+        key = GroupKey(0, prompt)
+        ledger.issued(key, 0)
+        meta, _ = group_of(key, 3, verdicts.get(prompt, KEEP), failed="timeout" if prompt == 3 else None)
+        members = [member(0, f"p{prompt}a"), member(1, f"p{prompt}b", version=4, masked="faked_output" if prompt == 4 else "")]
+        log.write(meta, Group(key, Task("Q: ", "42"), members))
+    for prompt in (0, 1):
+        ledger.ended("trained", GroupKey(0, prompt), step=0)
+    ledger.ended("filtered", GroupKey(0, 2), reason="accuracy_high")
+    ledger.ended("failed", GroupKey(0, 3), reason="timeout")
+    ledger.ended("trained", GroupKey(0, 4), step=1)
+    ledger.close()
+    log.close()
+    return tmp_path
+
+
+def found(run_dir, step, dropped=None) -> list[tuple[int, int, str]]:
+    return [(s.row["key"][1], s.row["index"], s.reason) for s in samples_of(run_dir, step, dropped)]
+
+
+def test_a_step_shows_what_it_trained_and_what_was_dropped_before_it(run_dir):
+    assert found(run_dir, 1) == [(0, 0, ""), (0, 1, ""), (1, 0, ""), (1, 1, "")]
+    assert found(run_dir, 2) == [(4, 0, ""), (4, 1, "")]
+    assert found(run_dir, 2, "accuracy_high") == [(2, 0, "accuracy_high"), (2, 1, "accuracy_high")]
+    assert [p for p, _, _ in found(run_dir, 2, ANY)] == [2, 2, 3, 3]
+
+
+def test_a_row_says_who_produced_each_run_of_tokens_and_by_which_versions(run_dir):
+    row = next(r for r in read(run_dir) if r["index"] == 1)
+    assert row["runs"] == [{"source": "model", "text": "p0b", "tokens": 3, "versions": [4, 4]}, {"source": "env", "text": " 42", "tokens": 3, "versions": None}]
+    assert (row["versions"], row["calls"][0]["reward"], row["calls"][0]["signals"]) == ([4, 4], 0.5, {"odd": "nan", "set": "{1}"})
+
+
+@pytest.mark.parametrize(
+    ("step", "dropped", "said"),
+    [
+        (9, None, r"has no learner step 9. It has: 1 to 2"),
+        (2, "stale", r"nothing was dropped as 'stale'. Dropped: accuracy_high, timeout"),
+        (1, ANY, "Dropped: nothing"),
+    ],
+)
+def test_what_is_not_there_is_said(run_dir, step, dropped, said):
+    with pytest.raises(DataError, match=said):
+        samples_of(run_dir, step, dropped)
+
+
+def test_a_run_that_kept_nothing_says_how_to(run_dir):
+    (run_dir / "trajectories/rollout-0.jsonl").write_text("")
+    with pytest.raises(DataError, match=r"--logger\.trajectories 1"):
+        samples_of(run_dir, 1)
+
+
+def test_only_trained_tokens_are_green(run_dir):
+    trained, masked = samples_of(run_dir, 2)
+    for sample, colour in ((trained, "\x1b[32m"), (masked, "\x1b[36m")):
+        console = Console(force_terminal=True, color_system="standard", width=200)
+        with console.capture() as shown:
+            show(console, sample)
+        assert f"{colour}p4{'ab'[sample.row['index']]}" in shown.get() and "\x1b[33m 42" in shown.get()
+    assert "masked: faked_output" in shown.get()
+
+
+def test_the_command_shows_a_step(run_dir, capsys):
+    assert main(["play", str(run_dir), "--step", "2", "--dropped", "accuracy_high"]) == 0
+    out = capsys.readouterr().out
+    assert "p2a 42" in out and "dropped: accuracy_high; reward 1.0" in out and "2 of 2 trajectories dropped before step 2" in out
+    assert main(["play", "--step", "2"]) == 2
+
+
+def test_a_share_of_groups_is_chosen_by_the_key(tmp_path):
+    log = TrajectoryLog(tmp_path, "rollout-0", 0.25)
+    kept = [log.keeps(GroupKey(0, i)) for i in range(2000)]
+    assert 400 < sum(kept) < 600 and kept == [TrajectoryLog(tmp_path, "other", 0.25).keeps(GroupKey(0, i)) for i in range(2000)]
+    assert not (tmp_path / "none").exists() and TrajectoryLog(tmp_path / "none", "rollout-0", 0.0).write(*group_of(GroupKey(0, 0), 0)) is None

@@ -1,0 +1,122 @@
+"""A reward that is wrong: its samples fail with file and line, and never get a reward."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from openrlhf_tir.config import Reward
+from openrlhf_tir.errors import ConfigError, RewardError
+from openrlhf_tir.rewards import load
+from openrlhf_tir.rewards.own import GroupReward, OwnReward
+from openrlhf_tir.rewards.pool import RewardPool
+from tests.unit.rewards.reward_fakes import group, in_run, says, scored, task
+
+WRONG = {
+    "None": "the reward is None (NoneType), not a number",
+    "'1.0'": "the reward is '1.0' (str), not a number",
+    "{'reward': 1.0}": "not a number",
+    "np.ones(2)": "not a number",
+    "np.array(1.0)": "not a number",
+    "float('nan')": "nan (float), not finite",
+    "float('inf')": "inf (float), not finite",
+    "(float('nan'), True, {})": "nan (float), not finite",
+    "(1.0, 'yes', {})": "`correct` is 'yes'",
+    "(1.0, True, None)": "`parts` is None",
+    "(1.0, True, {'a': {'b': 1.0}})": "parts['a'] is {'b': 1.0}",
+    "(1.0, True, {'a': float('inf')})": "parts['a'] is inf",
+    "(1.0, True, {'a': np.ones(1)})": "parts['a'] is",
+    "(1.0, True)": "not a number",
+}
+
+
+def own(directory: Path, body: str, shape: str = "trajectory, task, context", name: str = "score") -> str:
+    path = directory / "mine.py"
+    path.write_text(f"import numpy as np\n\ndef {name}({shape}):\n    {body}\n")
+    return f"{path}:{name}"
+
+
+@pytest.mark.parametrize("value", WRONG)
+def test_what_is_no_finite_number_is_an_error_with_file_and_line(tmp_path, value):
+    with pytest.raises(RewardError) as e:
+        OwnReward(own(tmp_path, f"return {value}"))(says("x"), task("1"), in_run())
+    assert WRONG[value] in str(e.value) and f"{tmp_path / 'mine.py'}:3" in str(e.value)
+
+
+@pytest.mark.parametrize(
+    ("value", "want"),
+    [
+        ("2", (2.0, True, {})),
+        ("np.float32(-0.5)", (-0.5, False, {})),
+        ("True", (1.0, True, {})),
+        ("(0.5, False, {'a': np.int64(3)})", (0.5, False, {"a": 3.0})),
+    ],
+)
+def test_a_number_alone_is_a_reward_and_correct_above_zero(tmp_path, value, want):
+    assert OwnReward(own(tmp_path, f"return {value}"))(says("x"), task("1"), in_run())[0] == want
+
+
+def test_an_exception_names_the_line_that_raised_it(tmp_path):
+    with pytest.raises(RewardError, match=rf"{tmp_path}/mine.py:4: ZeroDivisionError"):
+        OwnReward(own(tmp_path, "return 1 / 0"))(says("x"), task("1"), in_run())
+
+
+async def test_a_registered_reward_that_raises_fails_its_sample(monkeypatch):
+    """ToolRL's label is JSON: a row without it is the data's fault, and neither the run's end nor a reward of 0."""
+    pool = RewardPool(Reward(name="toolrl"))
+    with pytest.raises(RewardError, match=r"reward\.name = 'toolrl': .*toolrl\.py:\d+"):
+        await pool.score(says("<tool_call>\n{}\n</tool_call>"), task("<tool_call>\nno json\n</tool_call>"))
+
+
+@pytest.mark.slow
+async def test_the_error_of_a_worker_process_arrives_with_its_line(tmp_path):
+    pool = RewardPool(Reward(name=own(tmp_path, "return {}[task.label]")))
+    try:
+        with pytest.raises(RewardError, match=r"mine\.py:4: KeyError: 'x'"):
+            await pool.score(says("a"), task("x"))
+    finally:
+        pool.close()
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("return [1.0]", "1 rewards for 2 valid trajectories"),
+        ("return [1.0, float('nan')]", "trajectory 1 is nan"),
+        ("return 'ab'", "not a list of numbers"),
+        ("return [1.0, None]", "trajectory 1 is None"),
+        ("return None", "not a list"),
+        ("raise ValueError('odd')", r"mine\.py:4: ValueError: odd"),
+    ],
+)
+def test_a_group_reward_gives_one_number_per_valid_trajectory(tmp_path, body, said):
+    members = group(scored(1.0), scored(0.0, failed="timeout"), scored(0.0))
+    with pytest.raises(RewardError, match=said):
+        GroupReward(own(tmp_path, body, "group, context"))(members, in_run())
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "said"),
+    [
+        ("def score(trajectory, task):\n    return 1.0\n", "score", r"mine\.py:1: score\(trajectory, task\) cannot be called .*too many positional"),
+        ("import nothing_like_it\n", "score", r"mine\.py:1: ModuleNotFoundError: .*nothing_like_it"),
+        ("def other(a):\n    pass\n", "score", r"has no 'score'. It defines: other"),
+        ("x = (\n", "score", r"mine\.py:1: SyntaxError"),
+        ("score = 3\n", "score", "score is int, which cannot be called"),
+    ],
+)
+def test_a_mistake_in_the_file_is_told_before_anything_is_loaded(tmp_path, text, name, said):
+    (tmp_path / "mine.py").write_text(text)
+    with pytest.raises(ConfigError, match=said):
+        load(f"{tmp_path / 'mine.py'}:{name}")
+
+
+def test_a_file_that_is_not_there_is_named():
+    with pytest.raises(ConfigError, match=r"there is no file .*/nowhere/mine\.py"):
+        load("/nowhere/mine.py:score")
+
+
+def test_numpy_scalars_of_a_group_reward_are_numbers(tmp_path):
+    name = own(tmp_path, "return np.arange(2)", "group, context")
+    assert GroupReward(name)(group(scored(1.0), scored(0.0)), in_run())[0] == [0.0, 1.0]
