@@ -101,6 +101,14 @@ def test_all_mistakes_of_a_recipe_are_told_at_once_and_none_that_follows_from_an
         assert any(fact in line for line in lines), fact
 
 
+def test_a_bad_value_is_not_followed_by_complaints_about_the_default_that_replaced_it(recipe):
+    """train.batch_size = 32 is 2 * 16 and not the default's 128 * 16: only the typing mistake is told."""
+    (line,) = refused(recipe("[rollout]\nbatch_size = 'two'\n[train]\nbatch_size = 32\n")).splitlines()
+    assert "rollout.batch_size = 'two'" in line
+    (line,) = refused(recipe("[pipeline]\nmode = 'sync'\nmax_staleness = 2\ndepth = 1\n")).splitlines()
+    assert "pipeline.max_staleness = 2" in line
+
+
 def test_eps_clip_alone_clips_both_sides_whatever_it_extends(recipe):
     recipe("[actor]\neps_clip_low_high = [0.1, 0.3]", "base.toml")
     assert load(str(recipe("[actor]\neps_clip = 0.1"))).actor.clip == (0.1, 0.1)
