@@ -183,7 +183,8 @@ async def _exchange(where: Any, connection: tuple | None, head: bytes, body: byt
             headers[name.strip().lower()] = value.strip().lower()
         keep = headers.get(b"connection") != b"close" and b"Upgrade" not in head and b"chunked" not in head and head.count(b"Content-Length") == 1
         if not keep or headers.get(b"transfer-encoding") == b"chunked" or head.startswith(b"HEAD"):
-            answer = b"" if head.startswith(b"HEAD") else await _rest(reader, headers)
+            bodiless = head.startswith(b"HEAD") or b" 204 " in status_line
+            answer = b"" if bodiless else await _rest(reader, headers)
             writer.close()
             return None, int(status_line.split()[1]), answer
         answer = await reader.readexactly(int(headers.get(b"content-length", b"0")))

@@ -113,7 +113,7 @@ async def fuzz_rollout(n: int, seed: int, caplog) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SERVERS)
 async def test_an_environment_server_answers_what_is_malformed_and_lives(name, tmp_path):
-    await fuzz_server(name, tmp_path, 200, seed=7)
+    await fuzz_server(name, tmp_path, 100, seed=7)
 
 
 async def test_a_rollout_server_answers_what_is_malformed_and_lives(caplog):
