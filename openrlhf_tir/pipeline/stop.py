@@ -57,6 +57,7 @@ async def wind_down(training: asyncio.Task, state: RunState, saver: Saver, stop:
                 return "It had not begun to train: nothing is to be saved."
             await saver.finish()
     except TimeoutError:
+        saver.give_up()
         what = "The running step" if state.stepping else "The checkpoint"
         return f"{what} did not end within train.stop_grace_s = {stop.grace_s:g} s and is given up. {saver.last_committed()}"
     except (TirError, OSError) as e:
