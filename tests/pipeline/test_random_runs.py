@@ -45,8 +45,8 @@ def check(seeds: range, tmp_path: Path) -> None:
         s = scenario(seed)
         if broken(s, tmp_path / "run"):
             short = shrink(s, lambda shorter: bool(broken(shorter, tmp_path / "run")))
-            events = "\n".join(map(repr, short.events))
-            pytest.fail(f"seed {seed}: {broken(short, tmp_path / 'run')}\n{replace(short, events=())}\nwith {len(short.events)} of {len(s.events)} events:\n{events}")
+            wrong, events = broken(short, tmp_path / "run"), "\n".join(map(repr, short.events))
+            pytest.fail(f"seed {seed}: {wrong}\n{replace(short, events=())}\nwith {len(short.events)} of {len(s.events)} events:\n{events}")
 
 
 @pytest.mark.parametrize("first", range(FIRST, FIRST + FAST, PER_TEST))
@@ -71,7 +71,8 @@ def test_a_broken_loop_is_found_and_its_events_shrink_to_the_one_that_matters(tm
 
     monkeypatch.setattr(Source, "requeue", forgetful)
     kinds = ["kill", "refuse", "evaluation_fail", "hang", "crash", "env_hang", "no_start", "learner_nan", "disk_full"]
-    s = replace(scenario(2), mode="pipeline", S=2, push_every=1, save_steps=1, max_steps=1000, events=tuple(Event(0, 4.0 + i, 0, kind, 1) for i, kind in enumerate(kinds)))
+    events = tuple(Event(0, 4.0 + i, 0, kind, 1) for i, kind in enumerate(kinds))
+    s = replace(scenario(2), mode="pipeline", S=2, push_every=1, save_steps=1, max_steps=1000, events=events)
     assert broken(s, tmp_path / "run")
     short = shrink(s, lambda shorter: bool(broken(shorter, tmp_path / "run")))
     assert [e.kind for e in short.events] == ["crash"]
