@@ -373,10 +373,10 @@ class Train(Section):
     )
     max_nonfinite_steps: int = Field(3, ge=1, description="so many steps in a row whose gradient is not finite end the run; one alone is left out, and said")
     stop_grace_s: float = Field(
-        25.0, gt=0, description="after SIGTERM or Ctrl-C: how long the running step and a checkpoint may take (Slurm and Kubernetes kill after 30 s)"
+        20.0, gt=0, description="after SIGTERM or Ctrl-C: how long the running step and a checkpoint may take (Slurm and Kubernetes kill after 30 s)"
     )
     save_before_s: float | None = Field(
-        None, gt=0, description="time limit of the job, in seconds from its start: stop in good order train.stop_grace_s before it; unset: none"
+        None, gt=0, description="time limit of the job, in seconds from its start: stop in good order train.stop_grace_s and 10 s before; unset: none"
     )
     max_backoff_s: float = Field(
         60.0, gt=0, description="the longest pause before something that failed is tried again (a group, the controller); pauses begin at 1 s and double"

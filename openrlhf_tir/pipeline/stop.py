@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 
 from ..errors import TirError
 from .resume import Saver
@@ -17,10 +18,14 @@ from .state import RunState
 
 
 class StopRequest:
-    """One per process, made before anything is started. `asked` is the reason, for a person; None: go on."""
+    """One per process, made before anything is started. `asked` is the reason, for a person; None: go on.
 
-    def __init__(self, grace_s: float) -> None:
-        self.grace_s = grace_s
+    `interrupt` is called when nobody listens: while models load, or after the loop has ended.
+    """
+
+    def __init__(self, grace_s: float, interrupt: Callable[[], object] = lambda: None) -> None:
+        self.grace_s, self.interrupt = grace_s, interrupt
+        self._listening = False
         self.asked: str | None = None
         self._event = asyncio.Event()
         self._asked_at = 0.0
@@ -30,6 +35,8 @@ class StopRequest:
         if self.asked is None:
             self.asked, self._asked_at = why, asyncio.get_running_loop().time()
             self._event.set()
+            if not self._listening:
+                self.interrupt()
 
     @property
     def deadline(self) -> float:
@@ -39,9 +46,11 @@ class StopRequest:
     async def or_done(self, task: asyncio.Task) -> bool:
         """Wait for the request or the task's end. Whether the task has still to be stopped."""
         asked = asyncio.create_task(self._event.wait(), name="stop request")
+        self._listening = True
         try:
             await asyncio.wait({asked, task}, return_when=asyncio.FIRST_COMPLETED)
         finally:
+            self._listening = False
             asked.cancel()
         return not task.done()
 

@@ -58,13 +58,14 @@ def test_a_step_that_outlasts_the_grace_is_given_up_and_the_checkpoint_before_co
 
     p = pipeline(tmp_path, B=2, save_steps=2, prompts=FakePrompts(20), learner=Slow(), stall=1e7)
     said, seconds = stopped(p, 100.0)
-    assert seconds == pytest.approx(25.0)
-    assert "The running step did not end within train.stop_grace_s = 25 s and is given up" in said and "step_000002; --resume" in said
+    assert seconds == pytest.approx(p.stop.grace_s)
+    assert "The running step did not end within train.stop_grace_s = 20 s and is given up" in said and "step_000002; --resume" in said
 
 
 def test_a_disk_that_hangs_is_not_waited_for_beyond_the_grace(tmp_path):
-    said, seconds = stopped(pipeline(tmp_path, B=2, prompts=FakePrompts(8), learner=FakeLearner(write_seconds=1e6)), 1.5)
-    assert seconds == pytest.approx(25.0) and "The checkpoint did not end within" in said and "There is no checkpoint" in said
+    p = pipeline(tmp_path, B=2, prompts=FakePrompts(8), learner=FakeLearner(write_seconds=1e6))
+    said, seconds = stopped(p, 1.5)
+    assert seconds == pytest.approx(p.stop.grace_s) and "The checkpoint did not end within" in said and "There is no checkpoint" in said
 
 
 def test_a_stop_before_the_state_is_restored_saves_nothing_over_the_old_checkpoint(tmp_path):
