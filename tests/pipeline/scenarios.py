@@ -35,10 +35,13 @@ KINDS = {
     "hang": 3,
     "refuse": 2,
     "env_hang": 1,
+    "refused": 1,
     "no_start": 1,
     "learner_die": 1,
     "learner_hang": 1,
     "learner_nan": 2,
+    "learner_mute": 1,
+    "disk_copy": 1,
     "disk_full": 2,
     "disk_stuck": 1,
     "evaluation_fail": 2,
@@ -156,6 +159,8 @@ class Life:
             main.cancel()
         elif kind == "stop":
             self.pipeline.stop.ask("the scenario")
+        elif kind == "refused":
+            self.world.refusals = 3 * n
         elif kind == "env_hang":
             self.world.env_hangs = n
         elif kind == "no_start":

@@ -96,6 +96,8 @@ class World:
         self.rng, self.latency, self.drop, self.start_s = random.Random(seed), latency, drop, start_s
         self.fleet: Fleet[Actor] = Fleet(self._spawn, size=actors, heartbeat_s=2.0, unresponsive_s=20.0)
         self.failing_starts = 0
+        self.refusals = 0
+        """So many of the groups to come find an actor that has no room (QueueFull)."""
         self.env_hangs = 0
         """So many of the groups to come never get an answer from their environment, until their deadline."""
 
@@ -112,9 +114,15 @@ class World:
             self.env_hangs -= 1
             seconds = 30.0  # the group's deadline
             dropped = None
-        async with self.fleet.router.place(task.prompt) as actor:
-            version = actor.version
-            await actor.answer(seconds)
+        while True:  # as RolloutPool does
+            async with self.fleet.router.place(task.prompt) as actor:
+                if self.refusals:
+                    self.refusals -= 1
+                    self.fleet.router.full(actor.name, 1)
+                    continue
+                version = actor.version
+                await actor.answer(seconds)
+            break
         if dropped is None:
             return group_of(key, version, failed="deadline")
         return group_of(key, version, Verdict(not dropped, "accuracy_high" if dropped else ""))
@@ -160,7 +168,8 @@ class WorldLearner:
         self.version, self.S, self.step_s, self.write_s = 0, max_staleness, step_s, write_s
         self.lineage: list[tuple[int, int]] = []
         self.faults: Counter[str] = Counter()
-        """Name -> how many of the next calls go wrong so: die, hang, nan (of a step), full (of a write), stuck (a write that never ends)."""
+        """Name -> how many of the next calls go wrong so: die, hang, nan (of a step), mute (no weights are given, for ever), copy (a
+        checkpoint's copy never ends), full (of a write), stuck (a write that never ends)."""
         self.stale: list[GroupKey] = []
 
     def _strikes(self, fault: str) -> bool:
@@ -184,6 +193,8 @@ class WorldLearner:
     async def publish(self, path: Path) -> str:
         version = self.version
         await asyncio.sleep(PUSH_S)
+        if self._strikes("mute"):
+            await asyncio.get_running_loop().create_future()
         path.write_text(json.dumps({"digest": f"digest {version}"}))
         return f"digest {version}"
 
@@ -195,6 +206,8 @@ class WorldLearner:
 
     async def save(self, directory: Path) -> None:
         await asyncio.sleep(0.0625)
+        if self._strikes("copy"):
+            await asyncio.get_running_loop().create_future()
         (directory / "learner.json").write_text(json.dumps({"version": self.version, "lineage": self.lineage}))
 
     async def written(self) -> None:
