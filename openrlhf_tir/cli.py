@@ -30,7 +30,7 @@ COMMANDS = {
 """One module of openrlhf_tir.commands each, with `add_arguments(parser)` and `run(args) -> exit code`."""
 
 
-MISTAKE, FAULT, STOPPED = 2, 3, 4
+MISTAKE, FAULT, STOPPED = 2, 3, 5
 """Exit codes: see `main`."""
 
 
@@ -51,7 +51,7 @@ def build_parser(only: str | None = None) -> Parser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code: 0 done, 1 the command says no, 2 a mistake that the message explains, 3 a fault of the machinery,
-    4 stopped in good order by a signal or the time limit: --resume goes on."""
+    5 stopped in good order by a signal or the time limit: --resume goes on."""
     argv = list(sys.argv[1:] if argv is None else argv)
     if argv and argv[0] == "help":
         argv = [*argv[1:2], "--help"]

@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import psutil
 
@@ -31,8 +32,11 @@ CLOSE_BEFORE_LIMIT_S = 10.0
 
 
 def seconds_up() -> float:
-    """Since this process was started."""
-    return time.time() - psutil.Process().create_time()
+    """Since the command was given. With train.max_restarts that is when our launcher was started, however often it has started us again."""
+    process, parent = psutil.Process(), psutil.Process().parent()
+    words = parent.cmdline()[1:3] if parent else []
+    ours = any(Path(word).name == "openrlhf-tir" or word == "openrlhf_tir.cli" for word in words)
+    return time.time() - (parent if ours else process).create_time()
 
 
 class StopSignals:

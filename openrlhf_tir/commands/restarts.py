@@ -10,7 +10,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 
-MISTAKE, STOPPED = 2, 4
+MISTAKE, STOPPED = 2, 5
 """Exit codes of an error that starting again cannot mend, and of a run that was asked to stop (cli.main)."""
 
 

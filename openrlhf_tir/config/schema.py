@@ -463,7 +463,7 @@ class Eval(Section):
     temperature: float = Field(1.0, ge=0, description="sampling temperature; 0 is greedy")
     max_samples: int = Field(256, ge=1)
     max_tries: int = Field(2, ge=1, description="how often an evaluation is tried before it is reported as failed; training goes on in any case")
-    timeout_s: float = Field(3600.0, gt=0, description="an evaluation that takes longer is given up")
+    timeout_s: float = Field(14_400.0, gt=0, description="an evaluation that takes longer is given up")
 
 
 class Ckpt(Section):
