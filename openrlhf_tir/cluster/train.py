@@ -15,7 +15,7 @@ from rich.console import Console
 from ..config import Config
 from ..config.settings import to_toml
 from ..deadlines import Deadline
-from ..errors import EvaluationFailed, PayloadLost
+from ..errors import EvaluationFailed, PayloadLost, Stopped
 from ..logs import metrics as metrics_log
 from ..logs import trace as traces
 from ..logs import trajectories
@@ -150,8 +150,10 @@ async def _pipeline(session: Session, cfg: Config, inputs: Inputs, checkpoints: 
         try:
             return await _attempt(session, cfg, inputs, checkpoints, metrics, publisher, resume)
         except BaseExceptionGroup as group:
-            if not left or session.stop.asked or group.split((LearnerDied, PayloadLost))[1] is not None:
+            if not left or group.split((LearnerDied, PayloadLost))[1] is not None:
                 raise
+            if session.stop.asked:  # signals reach the learner's processes too, if whoever sends them means all of a job
+                raise Stopped(f"The run was stopped: {session.stop.asked}, and a learner rank died meanwhile. The checkpoint before counts.") from group
             restart = f"restart {cfg.train.max_learner_restarts - left + 1} of {cfg.train.max_learner_restarts}"
             lost = "A learner rank is lost" if group.subgroup(LearnerDied) else "Sampled groups are lost"
             session.console.print(f"[yellow]{lost}. All ranks start again from the last checkpoint, {restart}.", soft_wrap=True)
