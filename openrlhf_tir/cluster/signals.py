@@ -13,7 +13,7 @@ import signal
 import sys
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -27,6 +27,8 @@ SAME_S = 1.0
 CLOSE_S = 60.0
 """For closing the session after the grace: rollout actors get 20 s, an environment server 10 s, Ray the rest."""
 
+DIE_S = 10.0
+"""For the kernel to end what was killed: tens of GiB of memory take a moment to free."""
 CLOSE_BEFORE_LIMIT_S = 10.0
 """What closing takes as a rule: kept free between the grace and the job's time limit."""
 
@@ -105,9 +107,9 @@ def end_at_once(why: str, marker: str | None = None) -> None:
     ours = set(psutil.Process().children(recursive=True))
     if marker:
         ours |= {p for p in psutil.process_iter(["cmdline"]) if any(marker in word for word in p.info["cmdline"] or ())}
-    for process in ours - {psutil.Process()}:
-        try:
+    ours.discard(psutil.Process())
+    for process in ours:
+        with suppress(psutil.Error):  # it is gone already
             process.kill()
-        except psutil.Error:  # it is gone already
-            continue
+    psutil.wait_procs(ours, timeout=DIE_S)
     os._exit(130)
