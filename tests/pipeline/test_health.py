@@ -148,3 +148,28 @@ def test_an_evaluation_that_hangs_is_given_up(tmp_path):
     p = pipeline(tmp_path, B=1, max_steps=2, eval_steps=1, evaluate=forever, eval={"timeout_s": 60, "max_tries": 1})
     run(p.run())
     assert p.version == 2
+
+
+def test_an_evaluation_whose_samples_fail_while_the_run_ends_does_not_keep_it_alive(tmp_path):
+    """A group meets a bug while the evaluation runs: everything is cancelled, and a sample answers that with an error of its own."""
+
+    async def sample():
+        try:
+            await asyncio.sleep(1e6)
+        except asyncio.CancelledError:
+            raise RuntimeError("the actor is gone") from None
+
+    async def evaluate():
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(sample())
+        return {"eval/accuracy": 1.0}
+
+    class Bug(FakeRollout):
+        async def run_group(self, key, task):
+            if self.version:
+                await asyncio.sleep(10)
+                raise ZeroDivisionError
+            return await super().run_group(key, task)
+
+    p = pipeline(tmp_path, S=1, B=1, max_steps=5, eval_steps=1, evaluate=evaluate, rollout=Bug())
+    assert what_stops(p, ZeroDivisionError) == ""
