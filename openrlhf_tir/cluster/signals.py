@@ -26,7 +26,6 @@ SAME_S = 1.0
 """Signals that follow the first so soon are the same request: Ctrl-C and Slurm reach the launcher, which passes it on, and its child directly."""
 CLOSE_S = 60.0
 """For closing the session after the grace: rollout actors get 20 s, an environment server 10 s, Ray the rest."""
-
 DIE_S = 10.0
 """For the kernel to end what was killed: tens of GiB of memory take a moment to free."""
 CLOSE_BEFORE_LIMIT_S = 10.0

@@ -11,6 +11,7 @@ from openrlhf_tir.errors import EngineError, EvaluationFailed
 from openrlhf_tir.types import GroupKey, Task
 from tests.pipeline.fakes import group_of
 
+pytestmark = pytest.mark.slow  # importing ray
 TASKS = [Task(f"p{i}", "0") for i in range(100)]
 
 
