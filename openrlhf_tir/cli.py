@@ -12,7 +12,7 @@ from importlib import import_module
 from types import ModuleType
 
 from .config.flags import Parser, check_unknown
-from .errors import ColdStartError, ConfigError, DataError, MethodBroken, TirError
+from .errors import ColdStartError, ConfigError, DataError, Diverged, MethodBroken, Stopped, TirError, Unproductive
 
 COMMANDS = {
     "quickstart": "make the tiny base model, then watch it learn to use Python by RL",
@@ -28,6 +28,10 @@ COMMANDS = {
     "toy-model": "make the tiny base model of the quickstart",
 }
 """One module of openrlhf_tir.commands each, with `add_arguments(parser)` and `run(args) -> exit code`."""
+
+
+MISTAKE, FAULT, STOPPED = 2, 3, 5
+"""Exit codes: see `main`."""
 
 
 def _module(command: str) -> ModuleType:
@@ -46,7 +50,8 @@ def build_parser(only: str | None = None) -> Parser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; returns the exit code: 0 done, 1 the command says no, 2 a mistake that the message explains, 3 a fault of the machinery."""
+    """Run one command; returns the exit code: 0 done, 1 the command says no, 2 a mistake that the message explains, 3 a fault of the machinery,
+    5 stopped in good order by a signal or the time limit: --resume goes on."""
     argv = list(sys.argv[1:] if argv is None else argv)
     if argv and argv[0] == "help":
         argv = [*argv[1:2], "--help"]
@@ -62,7 +67,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _module(args.command).run(args)
     except TirError as e:
         print(f"{type(e).__name__}: {e}", file=sys.stderr)
-        return 2 if isinstance(e, (ConfigError, DataError, ColdStartError, MethodBroken)) else 3
+        if isinstance(e, Stopped):
+            return STOPPED
+        return MISTAKE if isinstance(e, (ConfigError, DataError, ColdStartError, MethodBroken, Unproductive, Diverged)) else FAULT
     except KeyboardInterrupt:
         print("Interrupted.", file=sys.stderr)
         return 130

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from ..episodes.group import EvalMode
-from ..errors import METHOD_REASONS, EngineError, EngineGone, MethodBroken
+from ..errors import METHOD_REASONS, EngineGone, EvaluationFailed, InfraError
 from ..types import GroupKey, GroupMeta, Task
 from .pool import RolloutPool
 
@@ -34,10 +35,11 @@ class Figures:
 
 
 async def evaluate(pool: RolloutPool, tasks: list[Task], *, n: int, temperature: float, tick: Callable[[], None] = lambda: None) -> Figures:
-    """n samples per task at `temperature` (0: greedy); `tick` after each. Raises EngineError when more than 2 % of the samples failed."""
+    """n samples per task at `temperature` (0: greedy); `tick` after each. Raises EvaluationFailed when more than 2 % of the samples failed."""
     gate = asyncio.Semaphore(CONCURRENT_GROUPS)
 
-    async def one(i: int, task: Task) -> GroupMeta:
+    async def one(i: int, task: Task) -> GroupMeta | str:
+        """What came back, or why nothing did."""
         async with gate:
             for _ in range(ACTOR_RETRIES):
                 try:
@@ -45,8 +47,10 @@ async def evaluate(pool: RolloutPool, tasks: list[Task], *, n: int, temperature:
                     break
                 except EngineGone:
                     await asyncio.sleep(1)
+                except InfraError as e:
+                    return e.reason
             else:
-                raise EngineError(f"No rollout actor could evaluate for {ACTOR_RETRIES} s. See the actors' logs.")
+                return EngineGone.reason
         tick()
         return meta
 
@@ -55,16 +59,18 @@ async def evaluate(pool: RolloutPool, tasks: list[Task], *, n: int, temperature:
     return summarise(tasks, [t.result() for t in running], n)
 
 
-def summarise(tasks: list[Task], metas: list[GroupMeta], n: int) -> Figures:
-    failed = sum(sum(m.failures.values()) for m in metas)
-    if failed > max(1, MAX_FAILED * n * len(tasks)):
-        reasons = {k for m in metas for k in m.failures}
-        if error := next((why for m in metas for reason, why in m.why.items() if reason in METHOD_REASONS), None):
-            raise MethodBroken(f"{failed} of {n * len(tasks)} evaluation samples failed ({', '.join(sorted(reasons))}). The last error: {error}")
-        raise EngineError(
-            f"{failed} of {n * len(tasks)} evaluation samples failed by infrastructure ({', '.join(sorted(reasons))}). "
-            "Look at the environment server's log and try again."
-        )
+def summarise(tasks: list[Task], ended: list[GroupMeta | str], n: int) -> Figures:
+    """`ended[i]` is of tasks[i]: its group's metadata, or the reason why it has none. Raises EvaluationFailed."""
+    reasons: Counter[str] = Counter()
+    for end in ended:
+        reasons.update({end: n} if isinstance(end, str) else end.failures)
+    failed, samples = reasons.total(), n * len(tasks)
+    if failed > max(1, MAX_FAILED * samples) or failed == samples:
+        why = ", ".join(f"{reason} {k}" for reason, k in reasons.most_common())
+        broken = next((said for m in ended if isinstance(m, GroupMeta) for reason, said in m.why.items() if reason in METHOD_REASONS), None)
+        remedy = f"The last error: {broken}" if broken else "See the actors' and the servers' logs."
+        raise EvaluationFailed(f"{failed} of {samples} evaluation samples failed ({why}). {remedy}", failed, samples)
+    tasks, metas = zip(*((t, m) for t, m in zip(tasks, ended, strict=True) if isinstance(m, GroupMeta)), strict=True)
     correct = np.concatenate([m.correct for m in metas]).astype(float)
     code = np.concatenate([m.used_code for m in metas]).astype(bool)
     weights = np.array([len(m.correct) for m in metas], float)

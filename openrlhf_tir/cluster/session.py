@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -13,10 +14,12 @@ from rich.console import Console
 from ..config import Config
 from ..errors import ConfigError
 from ..logs.process import PssSampler
+from ..pipeline.stop import StopRequest
 from .env_process import env_urls
 from .learner_group import LearnerGroup
 from .pool import RolloutPool
 from .ray_session import ray_session
+from .signals import StopSignals, stoppable
 
 
 @dataclass
@@ -26,6 +29,7 @@ class Session:
     pool: RolloutPool
     learner: LearnerGroup | None
     pss: PssSampler
+    stop: StopRequest
 
     async def replace_learner(self, cfg: Config) -> None:
         """New processes for all ranks, some of which are dead; what is left of the old ones is killed. The rollout actors stay up."""
@@ -35,11 +39,19 @@ class Session:
 
 @asynccontextmanager
 async def open_session(cfg: Config, *, model: str, learner: bool = True, console: Console | None = None) -> AsyncIterator[Session]:
-    """`model` is what the engines load first. Raises ConfigError or what a worker raised when something does not come up."""
-    console = console or Console()
+    """`model` is what the engines load first. Raises ConfigError or what a worker raised when something does not come up, Stopped when a signal ends it."""
     cfg.run_dir.mkdir(parents=True, exist_ok=True)
+    async with stoppable(cfg) as signals, _running(cfg, model, learner, console or Console(), signals) as session:
+        yield session
+
+
+@asynccontextmanager
+async def _running(cfg: Config, model: str, learner: bool, console: Console, signals: StopSignals) -> AsyncIterator[Session]:
     with ray_session(cfg), PssSampler() as pss:
-        pss.watch(ray._private.worker.global_worker.node.get_session_dir_path())
+        signals.install()
+        directory = ray._private.worker.global_worker.node.get_session_dir_path()
+        signals.marker = None if os.environ.get("RAY_ADDRESS") else directory
+        pss.watch(directory)
         if not cfg.env.url and len(ray.nodes()) > 1:
             raise ConfigError(
                 f"This Ray cluster has {len(ray.nodes())} nodes, and an environment server on loopback is reached from one only. "
@@ -50,7 +62,7 @@ async def open_session(cfg: Config, *, model: str, learner: bool = True, console
                 # Side by side: each spends its time importing and loading on a core of its own.
                 starting = [RolloutPool.start(cfg, model, urls)] + ([LearnerGroup.start(cfg)] if learner else [])
                 pool, *rest = await asyncio.gather(*starting)
-            session = Session(cfg, console, pool, rest[0] if rest else None, pss)
+            session = Session(cfg, console, pool, rest[0] if rest else None, pss, signals.stop)
             try:
                 yield session
             finally:

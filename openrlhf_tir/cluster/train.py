@@ -15,12 +15,13 @@ from rich.console import Console
 from ..config import Config
 from ..config.settings import to_toml
 from ..deadlines import Deadline
-from ..errors import PayloadLost
+from ..errors import EvaluationFailed, PayloadLost, Stopped
 from ..logs import metrics as metrics_log
 from ..logs import trace as traces
 from ..logs import trajectories
 from ..logs.progress import Progress, bar
 from ..pipeline.checkpoint import Checkpoints
+from ..pipeline.evaluation import attempt
 from ..pipeline.loop import Pipeline
 from ..pipeline.observer import Observer
 from ..replay.ledger import Ledger, audit
@@ -46,12 +47,21 @@ def model_bytes(model: str) -> int:
 
 
 async def measure(session: Session, cfg: Config, tasks: list[Task], what: str) -> tuple[Figures, Figures]:
-    """Sampled (eval.temperature, n samples) and greedy figures of the engines' current weights."""
+    """Sampled (eval.temperature, n samples) and greedy figures of the engines' current weights. Raises EvaluationFailed."""
     n = cfg.eval.n_samples_per_prompt
     with bar(f"evaluate {what}", (n + 1) * len(tasks), session.console) as advance:
         sampled = await evaluate(session.pool, tasks, n=n, temperature=cfg.eval.temperature, tick=lambda: advance(n))
         greedy = await evaluate(session.pool, tasks, n=1, temperature=0.0, tick=advance)
     return sampled, greedy
+
+
+async def try_to_measure(session: Session, cfg: Config, tasks: list[Task], what: str) -> summaries.Scores | None:
+    """Scores, or None when eval.max_tries evaluations failed, which is said: training and export do not depend on them."""
+    figures = await attempt(lambda: measure(session, cfg, tasks, what), what, tries=cfg.eval.max_tries, timeout_s=cfg.eval.timeout_s)
+    if isinstance(figures, EvaluationFailed):
+        session.console.print(f"[yellow]no figures of {what}: {figures}", soft_wrap=True, highlight=False)
+        return None
+    return scores(*figures)
 
 
 def scores(sampled: Figures, greedy: Figures) -> summaries.Scores:
@@ -74,7 +84,7 @@ async def run_training(
     (cfg.run_dir / "config.toml").write_text(to_toml(public))
     base = base or _read_base(cfg)
     if base is None and inputs.held_out:
-        base = scores(*await measure(session, cfg, inputs.held_out, "the base model"))
+        base = await try_to_measure(session, cfg, inputs.held_out, "the base model")
     if base:
         (cfg.run_dir / BASE).write_text(base.model_dump_json())
 
@@ -89,8 +99,9 @@ async def run_training(
         training_s = time.monotonic() - rl_started
         trained = None
         if inputs.held_out:
-            trained = scores(*await measure(session, cfg, inputs.held_out, "the trained model"))
-            metrics.log(version, _eval_row(trained))
+            trained = await try_to_measure(session, cfg, inputs.held_out, "the trained model")
+            if trained:
+                metrics.log(version, _eval_row(trained))
     _say_audit(session.console, cfg.run_dir / LEDGER)
     model = cfg.run_dir / cfg.ckpt.output_dir
     await session.learner.export(model)
@@ -141,6 +152,8 @@ async def _pipeline(session: Session, cfg: Config, inputs: Inputs, checkpoints: 
         except BaseExceptionGroup as group:
             if not left or group.split((LearnerDied, PayloadLost))[1] is not None:
                 raise
+            if session.stop.asked:  # signals reach the learner's processes too, if whoever sends them means all of a job
+                raise Stopped(f"The run was stopped: {session.stop.asked}, and a learner rank died meanwhile. The checkpoint before counts.") from group
             restart = f"restart {cfg.train.max_learner_restarts - left + 1} of {cfg.train.max_learner_restarts}"
             lost = "A learner rank is lost" if group.subgroup(LearnerDied) else "Sampled groups are lost"
             session.console.print(f"[yellow]{lost}. All ranks start again from the last checkpoint, {restart}.", soft_wrap=True)
@@ -164,7 +177,7 @@ async def _attempt(
     async def evaluate_now() -> dict[str, float]:
         n, alive = cfg.eval.n_samples_per_prompt, pipeline.watchdog.beat
         sampled = await evaluate(session.pool, inputs.held_out, n=n, temperature=cfg.eval.temperature, tick=alive)
-        return {"eval/accuracy": sampled.accuracy, "eval/code_ratio": sampled.code_ratio}
+        return {"eval/accuracy": sampled.accuracy, "eval/code_ratio": sampled.code_ratio, "eval/failed_samples": float(sampled.failed)}
 
     if cfg.rollout.agent == "external":
         urls = ", ".join(m.url for m in session.pool.members)
@@ -187,6 +200,7 @@ async def _attempt(
             checkpoints=checkpoints,
             observer=Observer(metrics, trace, progress),
             measure=evaluate_now,
+            stop=session.stop,
         )
         try:
             async with _busy_spans(session, trace):

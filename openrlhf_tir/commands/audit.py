@@ -1,4 +1,4 @@
-"""audit: a run's ledger -> what became of every prompt; exit code 1 when one was lost or trained twice."""
+"""audit: a run's ledger -> what became of every prompt; exit code 1 when one was lost or trained twice, or is open though the run is finished."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ def run(args: argparse.Namespace) -> int:
     report = audit(path)
     for what, n in sorted(report.ended.items()):
         print(f"{n:8d} {what}")
+    print(f"{'finished' if report.finished else 'not finished: it runs, was stopped, or died':>8}")
     print(f"{len(report.open):8d} open (issued, not ended)")
     print(f"{len(report.waiting):8d} waiting to be issued again")
     print(f"{report.provisional:8d} ended after the last checkpoint: a resume would take them back")

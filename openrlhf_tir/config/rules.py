@@ -18,6 +18,7 @@ def violations(c: Config) -> Iterator[str]:
     yield from _method(c)
     yield from _policy(c)
     yield from _pipeline(c)
+    yield from _ends(c)
 
 
 def _batch(c: Config) -> Iterator[str]:
@@ -91,3 +92,9 @@ def _pipeline(c: Config) -> Iterator[str]:
             f"pipeline.stall_timeout_s = {c.stall_timeout_s} would abort while a group may still run (rollout.group_deadline_s = "
             f"{c.rollout.group_deadline_s}). Make it longer than that, or leave it unset."
         )
+
+
+def _ends(c: Config) -> Iterator[str]:
+    limit, grace = c.train.save_before_s, c.train.stop_grace_s
+    if limit is not None and limit <= grace:
+        yield f"train.save_before_s = {limit:g} is no longer than train.stop_grace_s = {grace:g}: the run would stop before it begins. Raise the first."

@@ -373,10 +373,10 @@ class Train(Section):
     )
     max_nonfinite_steps: int = Field(3, ge=1, description="so many steps in a row whose gradient is not finite end the run; one alone is left out, and said")
     stop_grace_s: float = Field(
-        25.0, gt=0, description="after SIGTERM or Ctrl-C: how long the running step and a checkpoint may take (Slurm and Kubernetes kill after 30 s)"
+        20.0, gt=0, description="after SIGTERM or Ctrl-C: how long the running step and a checkpoint may take (Slurm and Kubernetes kill after 30 s)"
     )
     save_before_s: float | None = Field(
-        None, gt=0, description="time limit of the job, in seconds from its start: stop in good order train.stop_grace_s before it; unset: none"
+        None, gt=0, description="time limit of the job, in seconds from its start: stop in good order train.stop_grace_s and 10 s before; unset: none"
     )
     max_backoff_s: float = Field(
         60.0, gt=0, description="the longest pause before something that failed is tried again (a group, the controller); pauses begin at 1 s and double"
@@ -463,7 +463,7 @@ class Eval(Section):
     temperature: float = Field(1.0, ge=0, description="sampling temperature; 0 is greedy")
     max_samples: int = Field(256, ge=1)
     max_tries: int = Field(2, ge=1, description="how often an evaluation is tried before it is reported as failed; training goes on in any case")
-    timeout_s: float = Field(3600.0, gt=0, description="an evaluation that takes longer is given up")
+    timeout_s: float = Field(14_400.0, gt=0, description="an evaluation that takes longer is given up")
 
 
 class Ckpt(Section):

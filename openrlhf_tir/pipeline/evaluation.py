@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
 
 from ..config import Config
 from ..errors import ConfigError, EvaluationFailed
@@ -18,19 +18,19 @@ from .observer import Observer
 log = logging.getLogger(__name__)
 PAUSE_S = 5.0
 """Before the second try, doubled each time: what took an engine or a server down needs a moment."""
+GIVE_UP_S = 30.0
+"""For a measurement to end once it is cancelled."""
 T = TypeVar("T")
 
 
-async def attempt(measure: Callable[[], Awaitable[T]], what: str, *, tries: int, timeout_s: float) -> T | EvaluationFailed:
+async def attempt(measure: Callable[[], Coroutine[Any, Any, T]], what: str, *, tries: int, timeout_s: float) -> T | EvaluationFailed:
     """What `measure` gives, or why none of the `tries` gave it. Raises ConfigError only: that is the user's to mend."""
     for left in reversed(range(tries)):
-        try:
-            async with asyncio.timeout(timeout_s):
-                return await measure()
-        except ConfigError:
-            raise
-        except Exception as e:  # whatever an evaluation meets, a run of days goes on
-            error = _inner(e)
+        running = await _ended(measure(), timeout_s)
+        late = not running.done() or running.cancelled()
+        if not late and running.exception() is None:
+            return running.result()
+        error = TimeoutError() if late else _inner(running.exception())
         said = f"no answer within eval.timeout_s = {timeout_s:g} s" if isinstance(error, TimeoutError) else f"{type(error).__name__}: {error}"
         log.warning("The evaluation of %s failed (%s)%s", what, said, f"; {left} more tries." if left else ". Training goes on without it.", exc_info=error)
         if left:
@@ -38,6 +38,22 @@ async def attempt(measure: Callable[[], Awaitable[T]], what: str, *, tries: int,
     if isinstance(error, EvaluationFailed):
         return error
     return EvaluationFailed(f"The evaluation of {what} failed {tries} times, the last: {said}.", failed=0, samples=0)
+
+
+async def _ended(measuring: Coroutine[Any, Any, T], timeout_s: float) -> asyncio.Task[T]:
+    """The measurement as a task that has ended, cancelled when it took too long.
+
+    A task of its own: a task group that fails while it is cancelled tells of the failure only (Python < 3.13). In our task that would swallow the
+    cancellation of a run that is ending, which would then wait for ever.
+    """
+    running = asyncio.create_task(measuring, name="evaluation")
+    try:
+        await asyncio.wait({running}, timeout=timeout_s)
+        running.cancel()
+        await asyncio.wait({running}, timeout=GIVE_UP_S)
+    finally:
+        running.cancel()
+    return running
 
 
 def _inner(error: BaseException) -> BaseException:
@@ -52,7 +68,7 @@ def _inner(error: BaseException) -> BaseException:
 class Evaluator:
     """`measure` gives the figures of the engines' weights."""
 
-    def __init__(self, cfg: Config, measure: Callable[[], Awaitable[dict[str, float]]] | None, observer: Observer) -> None:
+    def __init__(self, cfg: Config, measure: Callable[[], Coroutine[Any, Any, dict[str, float]]] | None, observer: Observer) -> None:
         self.key, self.tries, self.timeout_s = cfg.ckpt.best_metric_key, cfg.eval.max_tries, cfg.eval.timeout_s
         self.measure, self.observer = measure, observer
 

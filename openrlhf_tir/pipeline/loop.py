@@ -15,7 +15,8 @@ consistent: a slot, its ledger line and its flight change together, so a checkpo
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 from ..backoff import backoff_s
 from ..config import Config
@@ -51,7 +52,7 @@ class Pipeline:
         ledger: Ledger,
         checkpoints: Checkpoints,
         observer: Observer,
-        measure: Callable[[], Awaitable[dict[str, float]]] | None = None,
+        measure: Callable[[], Coroutine[Any, Any, dict[str, float]]] | None = None,
         stop: StopRequest | None = None,
     ) -> None:
         self.cfg, self.rollout, self.learner, self.publisher, self.observer = cfg, rollout, learner, publisher, observer

@@ -70,6 +70,11 @@ class Saver:
             await self.save()
             await self.settled()
 
+    def give_up(self) -> None:
+        """What is being written is not waited for any longer; it does not become a checkpoint."""
+        if self.committing:
+            self.committing.cancel()
+
     async def _commit(self, cut: Cut, score: float | None) -> None:
         """In the background. What fails here ends the run, because its task group sees it; a disk that refuses does not."""
         start, before = time.time(), self.best

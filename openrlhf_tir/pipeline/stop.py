@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 
 from ..errors import TirError
 from .resume import Saver
@@ -17,10 +18,14 @@ from .state import RunState
 
 
 class StopRequest:
-    """One per process, made before anything is started. `asked` is the reason, for a person; None: go on."""
+    """One per process, made before anything is started. `asked` is the reason, for a person; None: go on.
 
-    def __init__(self, grace_s: float) -> None:
-        self.grace_s = grace_s
+    `interrupt` is called when nobody listens: while models load, or after the loop has ended.
+    """
+
+    def __init__(self, grace_s: float, interrupt: Callable[[], object] = lambda: None) -> None:
+        self.grace_s, self.interrupt = grace_s, interrupt
+        self._listening = False
         self.asked: str | None = None
         self._event = asyncio.Event()
         self._asked_at = 0.0
@@ -30,6 +35,8 @@ class StopRequest:
         if self.asked is None:
             self.asked, self._asked_at = why, asyncio.get_running_loop().time()
             self._event.set()
+            if not self._listening:
+                self.interrupt()
 
     @property
     def deadline(self) -> float:
@@ -39,9 +46,11 @@ class StopRequest:
     async def or_done(self, task: asyncio.Task) -> bool:
         """Wait for the request or the task's end. Whether the task has still to be stopped."""
         asked = asyncio.create_task(self._event.wait(), name="stop request")
+        self._listening = True
         try:
             await asyncio.wait({asked, task}, return_when=asyncio.FIRST_COMPLETED)
         finally:
+            self._listening = False
             asked.cancel()
         return not task.done()
 
@@ -57,6 +66,7 @@ async def wind_down(training: asyncio.Task, state: RunState, saver: Saver, stop:
                 return "It had not begun to train: nothing is to be saved."
             await saver.finish()
     except TimeoutError:
+        saver.give_up()
         what = "The running step" if state.stepping else "The checkpoint"
         return f"{what} did not end within train.stop_grace_s = {stop.grace_s:g} s and is given up. {saver.last_committed()}"
     except (TirError, OSError) as e:

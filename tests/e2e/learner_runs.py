@@ -34,6 +34,13 @@ def batch(world: int, seed: int):
     return make_batch(groups, world), groups
 
 
+def broken_batch(world: int):
+    """One trajectory of nine has a reward that is not a number."""
+    broken, groups = batch(world, seed=2)
+    groups[0].trajectories[0].reward = float("nan")
+    return broken, groups
+
+
 def run(rank: int, world: int, port: int, model: Path, out: Path) -> None:
     import torch
 
@@ -66,6 +73,8 @@ def run(rank: int, world: int, port: int, model: Path, out: Path) -> None:
     resumed = start()
     results["resumed_version"] = resumed.load(out / f"ckpt-{world}")
     results["redrawn"] = _draw()
+    before = resumed.version, _weight_hash(resumed)
+    results["broken"] = resumed.step(*broken_batch(world))["grad_norm"], before, (resumed.version, _weight_hash(resumed))
     resumed.step(*batch(world, seed=1))
     results["resumed"] = _weight_hash(resumed)
     results["refused"] = []

@@ -136,6 +136,14 @@ def test_a_resumed_run_goes_on_bit_for_bit(results, world):
 
 
 @pytest.mark.parametrize("world", WORLDS)
+def test_a_gradient_that_is_not_finite_changes_nothing_and_says_so(results, world):
+    """One reward of nine is NaN. It comes before the resumed step above, whose weights are bit for bit those without it: the optimiser too is untouched."""
+    for rank in results[world]:
+        grad_norm, before, after = rank["broken"]
+        assert not np.isfinite(grad_norm) and before == after
+
+
+@pytest.mark.parametrize("world", WORLDS)
 def test_a_reloaded_learner_is_a_new_one(results, world):
     """Nothing of the fine-tuning before is left, neither weights nor moments of the optimiser."""
     for rank in results[world]:

@@ -104,3 +104,25 @@ def test_the_audit_finds_a_prompt_trained_twice(tmp_path):
         '{"e": "issued", "k": [0, 5, 1]}\n{"e": "trained", "k": [0, 5, 1], "step": 1}\n'
     )
     assert any("trained more than once" in e for e in audit(path).errors)
+
+
+def test_a_finished_run_has_nothing_open_and_a_resume_that_goes_on_is_not_finished(tmp_path):
+    ledger = Ledger(tmp_path / "ledger.jsonl")
+    a, _ = issue(ledger, 1, 2)
+    ledger.ended("trained", a, step=0)
+    ledger.committed(1, cut := ledger.lines)
+    assert audit(ledger.path).errors == []  # it runs
+    ledger.finished()
+    report = audit(ledger.path)
+    assert report.finished and report.errors == ["the run is finished, but 1 prompts were issued and never ended: 0/2/0"]
+    assert audit_command(tmp_path) == 1
+    ledger.rolled_back(cut, [])
+    assert not audit(ledger.path).finished and audit_command(tmp_path) == 0
+
+
+def audit_command(run_dir) -> int:
+    from argparse import Namespace
+
+    from openrlhf_tir.commands.audit import run
+
+    return run(Namespace(run_dir=run_dir))

@@ -1,0 +1,114 @@
+"""Signals: SIGTERM (Slurm, Kubernetes, kill) and SIGINT (Ctrl-C) ask for a stop in good order; a second one ends everything at once.
+
+    first     StopRequest.ask       the loop winds down within train.stop_grace_s, the session is closed, exit code cli.STOPPED
+    second    end_at_once           every process that we started is killed; no checkpoint
+    neither   CLOSE_S after the grace has passed: the same, because whatever hangs must not outlive the job
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+import psutil
+
+from ..config import Config
+from ..errors import Stopped
+from ..pipeline.stop import StopRequest
+
+SAME_S = 1.0
+"""Signals that follow the first so soon are the same request: Ctrl-C and Slurm reach the launcher, which passes it on, and its child directly."""
+CLOSE_S = 60.0
+"""For closing the session after the grace: rollout actors get 20 s, an environment server 10 s, Ray the rest."""
+DIE_S = 10.0
+"""For the kernel to end what was killed: tens of GiB of memory take a moment to free."""
+CLOSE_BEFORE_LIMIT_S = 10.0
+"""What closing takes as a rule: kept free between the grace and the job's time limit."""
+
+
+def seconds_up() -> float:
+    """Since the command was given. With train.max_restarts that is when our launcher was started, however often it has started us again."""
+    process, parent = psutil.Process(), psutil.Process().parent()
+    words = parent.cmdline()[1:3] if parent else []
+    ours = any(Path(word).name == "openrlhf-tir" or word == "openrlhf_tir.cli" for word in words)
+    return time.time() - (parent if ours else process).create_time()
+
+
+class StopSignals:
+    """Made in a coroutine of the main thread, whose event loop is told."""
+
+    def __init__(self, stop: StopRequest) -> None:
+        self.stop = stop
+        self.marker: str | None = None
+        """In the command lines of processes that are ours although they are no descendants: the session directory of a Ray of our own."""
+        self._first_at: float | None = None
+        self._loop = asyncio.get_running_loop()
+        self._before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+
+    def install(self) -> None:
+        """Again after ray.init, whose own handler of SIGTERM aborts the process with a C++ stack."""
+        for number in self._before:
+            signal.signal(number, lambda number, _: self._loop.call_soon_threadsafe(self.receive, number))
+
+    def remove(self) -> None:
+        """As it was before; or, after a stop, deaf: a late second signal must not change the exit code of a process that ends already."""
+        for number, handler in self._before.items():
+            signal.signal(number, signal.SIG_IGN if self.stop.asked else handler)
+
+    def receive(self, number: int) -> None:
+        loop = asyncio.get_running_loop()
+        name = signal.Signals(number).name
+        if self._first_at is None:
+            self._first_at = loop.time()
+            self.ask(name)
+        elif loop.time() - self._first_at >= SAME_S:
+            end_at_once(f"{name} came a second time", self.marker)
+
+    def ask(self, why: str) -> None:
+        print(f"{why}: stopping within {self.stop.grace_s:g} s (train.stop_grace_s). Another signal ends the run at once.", file=sys.stderr, flush=True)
+        late = f"{why}, and the session did not close within {CLOSE_S:g} s"
+        asyncio.get_running_loop().call_later(self.stop.grace_s + CLOSE_S, lambda: end_at_once(late, self.marker))
+        self.stop.ask(why)
+
+
+@asynccontextmanager
+async def stoppable(cfg: Config) -> AsyncIterator[StopSignals]:
+    """Within the block signals and train.save_before_s ask for a stop. Raises Stopped for what they interrupt outside of the loop."""
+    main, loop = asyncio.current_task(), asyncio.get_running_loop()
+    signals = StopSignals(StopRequest(cfg.train.stop_grace_s, interrupt=main.cancel))
+    signals.install()
+    timer = None
+    if limit := cfg.train.save_before_s:
+        left = limit - seconds_up() - cfg.train.stop_grace_s - CLOSE_BEFORE_LIMIT_S
+        timer = loop.call_later(max(0.0, left), signals.ask, f"train.save_before_s = {limit:g} s will soon be over")
+    try:
+        yield signals
+    except asyncio.CancelledError:
+        if not signals.stop.asked:
+            raise
+        directory = cfg.run_dir / cfg.ckpt.path
+        raise Stopped(f"Stopped by {signals.stop.asked}, outside of training. If there is a checkpoint in {directory}, --resume goes on from it.") from None
+    finally:
+        if timer:
+            timer.cancel()
+        signals.remove()
+
+
+def end_at_once(why: str, marker: str | None = None) -> None:
+    """Kill what this process started, and end it. Exit code 130, which no launcher takes for a reason to start again."""
+    print(f"{why}: everything is ended now, without a checkpoint.", file=sys.stderr, flush=True)
+    ours = set(psutil.Process().children(recursive=True))
+    if marker:
+        ours |= {p for p in psutil.process_iter(["cmdline"]) if any(marker in word for word in p.info["cmdline"] or ())}
+    ours.discard(psutil.Process())
+    for process in ours:
+        with suppress(psutil.Error):  # it is gone already
+            process.kill()
+    psutil.wait_procs(ours, timeout=DIE_S)
+    os._exit(130)

@@ -1,0 +1,120 @@
+"""A run that is asked to stop: at the next boundary, with a checkpoint, within its grace; and what it says."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from openrlhf_tir.errors import Stopped
+from openrlhf_tir.pipeline.evaluation import PAUSE_S
+from openrlhf_tir.replay.ledger import audit
+from openrlhf_tir.simulation.virtual_loop import run
+
+from .fakes import FakeLearner, FakePrompts, FakeRollout, pipeline
+from .world import World, WorldLearner, live, pipeline_in
+
+
+def stopped(p, when: float, resume: bool = False) -> tuple[str, float]:
+    """What a run that is asked after `when` virtual seconds says, and how long it took from there."""
+
+    async def go() -> tuple[str, float]:
+        loop = asyncio.get_running_loop()
+        loop.call_later(when, p.stop.ask, "SIGTERM")
+        with pytest.raises(Stopped) as e:
+            await p.run(resume=resume)
+        return str(e.value), loop.time() - when
+
+    return run(go())
+
+
+def test_a_step_that_runs_is_finished_and_its_version_saved(tmp_path):
+    """Push 0.1 s, groups 1 s, step from 1.1 to 3.1 s; asked at 2 s."""
+    p = pipeline(tmp_path, B=2, prompts=FakePrompts(8), learner=FakeLearner(seconds=2.0))
+    said, seconds = stopped(p, 2.0)
+    assert seconds == pytest.approx(1.1) and p.version == 1
+    assert said.startswith("The run was stopped: SIGTERM.") and f"{tmp_path / 'ckpt' / 'step_000001'}; --resume goes on from it" in said
+    assert not p.rolls or all(task.cancelled() for task in p.rolls.values())
+
+
+@pytest.mark.parametrize("when", [0.05, 0.5, 1.15, 2.0, 3.0, 4.15, 7.3])
+def test_after_a_stop_a_resume_trains_every_prompt_exactly_once(tmp_path, when):
+    flags = {"B": 2, "S": 1, "save_steps": 2, "max_steps": 100}
+    stopped(pipeline(tmp_path, prompts=FakePrompts(16), rollout=FakeRollout(1, lambda r: r.choice([0.3, 1.0, 4.0])), **flags), when)
+    again = pipeline(tmp_path, prompts=FakePrompts(16), **flags)
+    run(again.run(resume=True))
+    report = audit(again.state.ledger.path)
+    assert report.errors == report.open == [] and report.committed_trained == report.trained
+    assert sorted(report.trained) == [(0, i) for i in range(16)]
+
+
+def test_a_step_that_outlasts_the_grace_is_given_up_and_the_checkpoint_before_counts(tmp_path):
+    seconds_of_step = iter([1.0, 1.0, 1e6])
+
+    class Slow(FakeLearner):
+        async def step(self, batch):
+            self.seconds = next(seconds_of_step)
+            return await super().step(batch)
+
+    p = pipeline(tmp_path, B=2, save_steps=2, prompts=FakePrompts(20), learner=Slow(), stall=1e7)
+    said, seconds = stopped(p, 100.0)
+    assert seconds == pytest.approx(p.stop.grace_s)
+    assert "The running step did not end within train.stop_grace_s = 20 s and is given up" in said and "step_000002; --resume" in said
+
+
+def test_a_disk_that_hangs_is_not_waited_for_beyond_the_grace(tmp_path):
+    p = pipeline(tmp_path, B=2, prompts=FakePrompts(8), learner=FakeLearner(write_seconds=1e6))
+    said, seconds = stopped(p, 1.5)
+    assert seconds == pytest.approx(p.stop.grace_s) and "The checkpoint did not end within" in said and "There is no checkpoint" in said
+
+
+def test_a_stop_before_the_state_is_restored_saves_nothing_over_the_old_checkpoint(tmp_path):
+    run(pipeline(tmp_path, B=2, prompts=FakePrompts(4), max_steps=1).run())
+
+    class SlowDisk(FakeLearner):
+        async def load(self, directory):
+            await asyncio.sleep(10)
+            return await super().load(directory)
+
+    said, _ = stopped(pipeline(tmp_path, B=2, prompts=FakePrompts(4), learner=SlowDisk()), 1.0, resume=True)
+    assert "nothing is to be saved" in said
+    assert [d.name for d in (tmp_path / "ckpt").glob("step_*")] == ["step_000001"]
+
+
+def test_an_evaluation_and_a_drain_are_given_up_for_a_stop(tmp_path):
+    async def forever():
+        await asyncio.sleep(1e6)
+
+    p = pipeline(tmp_path / "a", B=2, prompts=FakePrompts(8), evaluate=forever, eval_steps=1)
+    assert stopped(p, 10.0)[1] < PAUSE_S and p.saver.saved[0] == 1
+    latencies = iter([0.5, 0.5, 0.5, 0.5] + [900.0] * 20)
+    p = pipeline(tmp_path / "b", mode="pipeline_drain", S=2, B=2, prompts=FakePrompts(40), rollout=FakeRollout(latency=lambda r: next(latencies)))
+    assert stopped(p, 50.0)[1] == pytest.approx(0.0) and p.saver.saved[0] == 1 and p.state.pushed == 0
+
+
+def test_the_batch_in_hand_is_saved_while_it_waits_for_an_engine_that_joins(tmp_path):
+    """The batch was taken, its step waits for the lock that a joining engine holds: a checkpoint taken there has the batch, and so has the resume."""
+    flags = {"prompts": 12, "sections": {"rollout": {"batch_size": 2}, "pipeline": {"max_staleness": 2, "depth": 6}}}
+    world, learner = World(1, actors=2), WorldLearner(2)
+    p = pipeline_in(world, learner, tmp_path, **flags)
+    seen = []
+
+    async def go() -> None:
+        running = asyncio.create_task(live(world, p))
+        while p.version < 1 or p.observer.now != "push":
+            await asyncio.sleep(1 / 16)
+        async with p.publisher.changing():  # as long as an engine joins
+            while not p.state.in_hand:
+                await asyncio.sleep(1 / 16)
+            seen.extend(item.meta.key.prompt for _, item in p.state.in_hand)
+            p.stop.ask("now")
+            with pytest.raises(Stopped):
+                await running
+
+    run(go())
+    (_, rows) = p.saver.checkpoints.read(p.saver.checkpoints.latest())
+    assert len(seen) == 2 and seen == [flight.key.prompt for flight, _, _ in rows[:2]]
+    again, learner = World(2, actors=2), WorldLearner(2)
+    run(live(again, pipeline_in(again, learner, tmp_path, **flags), resume=True))
+    report = audit(tmp_path / "ledger.jsonl")
+    assert report.errors == report.open == [] and sorted(report.trained) == sorted(learner.lineage) == [(0, i) for i in range(12)]

@@ -1,0 +1,102 @@
+"""SIGTERM, Ctrl-C and the time limit, on processes: one stop for signals that come together, and an end at once for a second."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from openrlhf_tir.cli import STOPPED
+from openrlhf_tir.commands.restarts import run_with_restarts
+
+pytestmark = pytest.mark.slow
+
+PROGRAM = """
+import asyncio, subprocess, sys
+from pathlib import Path
+from openrlhf_tir import cli
+from openrlhf_tir.cluster import signals
+from openrlhf_tir.config import Config
+
+async def main(stubborn, limit):
+    cfg = Config.model_validate({"run_dir": Path("run"), "train": {"stop_grace_s": 0.5, "save_before_s": limit}})
+    async with signals.stoppable(cfg) as s:
+        child = subprocess.Popen(["sleep", "1000"])
+        print(child.pid, flush=True)
+        try:
+            await asyncio.sleep(1000)
+        except asyncio.CancelledError:
+            if stubborn:
+                print("winding down", flush=True)
+                await asyncio.sleep(1000)
+            raise
+        finally:
+            child.kill()
+
+def run(args):
+    signals.SAME_S = float(sys.argv[2])
+    asyncio.run(main(sys.argv[1] == "stubborn", float(sys.argv[3]) if len(sys.argv) > 3 else None))
+
+cli._module = lambda command: type("M", (), {"run": staticmethod(run)})
+cli.build_parser = lambda only: type("P", (), {"parse_known_args": staticmethod(lambda argv: (type("A", (), {"command": "x"}), []))})
+sys.exit(cli.main(["x"]))
+"""
+
+
+def started(tmp_path: Path, *args: str) -> tuple[subprocess.Popen, psutil.Process]:
+    """The program, and the process that it started, once it is up."""
+    process = subprocess.Popen([sys.executable, "-c", PROGRAM, *args], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return process, psutil.Process(int(process.stdout.readline()))
+
+
+def gone(child: psutil.Process) -> bool:
+    return not child.is_running() or child.status() == psutil.STATUS_ZOMBIE
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_the_command_with_a_code_of_its_own_and_nothing_is_left(tmp_path, number):
+    process, child = started(tmp_path, "polite", "1.0")
+    process.send_signal(number)
+    _, said = process.communicate(timeout=120)
+    assert process.returncode == STOPPED and gone(child)
+    assert f"Stopped by {number.name}" in said and "--resume goes on from it" in said and "Traceback" not in said
+
+
+def test_signals_that_come_together_are_one_request(tmp_path):
+    """The launcher passes on what the terminal has sent to both. (Within 600 s here, so that no machine is too slow.)"""
+    process, child = started(tmp_path, "polite", "600")
+    for _ in range(3):
+        process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=120)
+    assert process.returncode == STOPPED and gone(child) and "without a checkpoint" not in said
+
+
+def test_a_second_signal_ends_everything_at_once(tmp_path):
+    process, child = started(tmp_path, "stubborn", "0")
+    process.send_signal(signal.SIGTERM)
+    assert process.stdout.readline() == "winding down\n"
+    process.send_signal(signal.SIGTERM)
+    _, said = process.communicate(timeout=120)
+    assert process.returncode == 130 and gone(child) and "SIGTERM came a second time: everything is ended now" in said
+
+
+def test_the_time_limit_of_the_job_asks_like_a_signal(tmp_path):
+    process, child = started(tmp_path, "polite", "1.0", "0.6")
+    _, said = process.communicate(timeout=120)
+    assert process.returncode == STOPPED and gone(child) and "train.save_before_s = 0.6 s" in said
+
+
+def test_a_launcher_passes_a_signal_on_waits_and_does_not_start_again(tmp_path):
+    """The child sends the signal, to its launcher only, and exits with the code of a stopped run when it gets it back."""
+    program = (
+        "import signal, sys, os, time; signal.signal(signal.SIGINT, lambda *_: sys.exit(5)); os.kill(os.getppid(), signal.SIGINT); time.sleep(60)"
+    )
+    launcher = f"import sys; from openrlhf_tir.commands.restarts import _launch; sys.exit(_launch([sys.executable, '-c', {program!r}]))"
+    done = subprocess.run([sys.executable, "-c", launcher], cwd=tmp_path, timeout=120, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (STOPPED, "")
+    seen = []
+    assert run_with_restarts(["train"], 5, lambda command: seen.append(command) or STOPPED) == STOPPED and len(seen) == 1

@@ -1,0 +1,89 @@
+"""RunState: one call per transition, four books that agree, and a cut that loses nothing."""
+
+from __future__ import annotations
+
+import pytest
+
+from openrlhf_tir.config import Config
+from openrlhf_tir.errors import ConservationError, PipelineError
+from openrlhf_tir.pipeline.state import RunState
+from openrlhf_tir.replay.ledger import Ledger, audit
+from openrlhf_tir.types import TERMINAL, GroupState, StepReport
+from tests.pipeline.fakes import FakePrompts, group_of
+
+
+def state_in(directory, prompts: int = 10) -> RunState:
+    sections = {"actor": {"num_gpus_per_node": 1}, "rollout": {"batch_size": 2, "n_samples_per_prompt": 2}, "pipeline": {"max_staleness": 2, "depth": 6}}
+    return RunState(Config.model_validate({"run_dir": directory, **sections}), FakePrompts(prompts), Ledger(directory / "ledger.jsonl"))
+
+
+def rolled(state: RunState, n: int) -> None:
+    """n prompts are issued, rolled and accepted."""
+    for _ in range(n):
+        assert state.may_issue()
+        flight, _ = state.issue(0.0)
+        assert state.settle(flight, *group_of(flight.key, 0), None) == GroupState.BUFFERED
+
+
+def test_a_state_is_terminal_when_its_group_gives_back_the_slot():
+    assert set(GroupState) - TERMINAL == {GroupState.ROLLING, GroupState.BUFFERED, GroupState.TRAINING}
+
+
+def test_every_group_is_in_one_place_and_the_books_agree_all_the_way(tmp_path):
+    state = state_in(tmp_path)
+    rolled(state, 3)
+    assert state.may_issue()
+    state.issue(0.0)
+    state.check()
+    assert [i.meta.key.prompt for i in state.take()] == [0, 1]
+    state.check()
+    assert (len(state.rolling), len(state.replay), len(state.in_hand), len(state.flights)) == (1, 1, 2, 4)
+    state.begin_step()
+    state.trained(StepReport(1, {}, 1.0, 8))
+    state.check()
+    assert (state.version, len(state.in_hand), state.budget.states[GroupState.TRAINED]) == (1, 0, 2)
+
+
+def test_a_group_that_vanishes_from_the_batch_in_hand_is_missed(tmp_path):
+    state = state_in(tmp_path)
+    rolled(state, 2)
+    state.take()
+    state.in_hand.pop()
+    with pytest.raises(ConservationError, match="training: 2 in the books, 1 in fact"):
+        state.cut()
+
+
+def test_there_is_no_cut_in_the_middle_of_a_step(tmp_path):
+    state = state_in(tmp_path)
+    rolled(state, 2)
+    state.take()
+    state.begin_step()
+    with pytest.raises(PipelineError, match="in the middle of the step on version 0"):
+        state.cut()
+
+
+def test_what_was_in_hand_is_buffered_after_a_resume_and_what_rolled_is_issued_again_first(tmp_path):
+    state = state_in(tmp_path)
+    rolled(state, 3)
+    assert state.may_issue()
+    state.issue(0.0)
+    state.take()
+    cut = state.cut()
+    assert [flight.key.prompt for flight, _ in cut.accepted] == [0, 1, 2]
+    again = state_in(tmp_path)
+    again.restore(cut.facts, cut.version, cut.accepted)
+    again.check()
+    assert (len(again.replay), len(again.in_hand), len(again.rolling)) == (3, 0, 0)
+    assert again.issue(0.0)[0].key == (0, 3, 1)
+    assert audit(tmp_path / "ledger.jsonl").errors == []
+
+
+def test_a_batch_whose_step_changed_nothing_fails_and_the_version_stays(tmp_path):
+    state = state_in(tmp_path)
+    rolled(state, 2)
+    state.take()
+    state.begin_step()
+    state.not_trained("nonfinite_gradient")
+    state.check()
+    assert (state.version, state.stepping, state.budget.states[GroupState.FAILED]) == (0, False, 2)
+    assert audit(tmp_path / "ledger.jsonl").ended == {"failed(nonfinite_gradient)": 2}
