@@ -1,6 +1,6 @@
 """The command line: `openrlhf-tir COMMAND ...`. Parses everything before anything heavy is imported.
 
-Mistakes are TirErrors: one line (fact, value, remedy) and exit code 2. A traceback means a bug.
+Errors that we raise on purpose are TirErrors: one line (fact, value, remedy) and the exit code of exit_codes.py. A traceback means a bug.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from importlib import import_module
 from types import ModuleType
 
 from .config.flags import Parser, check_unknown
-from .errors import ColdStartError, ConfigError, DataError, MethodBroken, TirError
+from .errors import TirError
+from .exit_codes import INTERRUPTED, NO, code_of
 
 COMMANDS = {
     "quickstart": "make the tiny base model, then watch it learn to use Python by RL",
@@ -46,7 +47,7 @@ def build_parser(only: str | None = None) -> Parser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; returns the exit code: 0 done, 1 the command says no, 2 a mistake that the message explains, 3 a fault of the machinery."""
+    """Run one command; returns the exit code, one of exit_codes.py."""
     argv = list(sys.argv[1:] if argv is None else argv)
     if argv and argv[0] == "help":
         argv = [*argv[1:2], "--help"]
@@ -62,13 +63,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _module(args.command).run(args)
     except TirError as e:
         print(f"{type(e).__name__}: {e}", file=sys.stderr)
-        return 2 if isinstance(e, (ConfigError, DataError, ColdStartError, MethodBroken)) else 3
+        return code_of(e)
     except KeyboardInterrupt:
         print("Interrupted.", file=sys.stderr)
-        return 130
+        return INTERRUPTED
     except BrokenPipeError:
         sys.stderr.close()
-        return 1
+        return NO
 
 
 if __name__ == "__main__":

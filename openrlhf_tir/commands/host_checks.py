@@ -6,6 +6,7 @@ GPUs and attention kernels, room for weight pushes, the run's directory, the end
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import shutil
 import socket
@@ -17,7 +18,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from ..config import Config
-from ..errors import ConfigError
+from ..errors import ConfigError, Unavailable
 from ..machine import gpu_count
 
 BWRAP_TRIAL_S = 10
@@ -141,7 +142,8 @@ def check_ports(cfg: Config) -> None:
                 s.listen(1)
             except OSError as e:
                 what = "" if port == first else f" (actor {port - first} takes port {port})"
-                raise ConfigError(f"rollout.port = {first}{what} cannot be used: {e.strerror}. Choose a free one, or 0 for any.") from None
+                kind = Unavailable if e.errno == errno.EADDRINUSE else ConfigError  # in use, maybe by the run that this one is the restart of
+                raise kind(f"rollout.port = {first}{what} cannot be used: {e.strerror}. Choose a free one, or 0 for any.") from None
 
 
 def check_isolation(machine: Machine) -> None:

@@ -362,7 +362,13 @@ class Train(Section):
     seed: int = Field(42, ge=0, lt=2**32, description="seed of everything that is drawn at random, 32 bits")
     resume: bool = Field(False, description="go on from ckpt.path's latest checkpoint")
     overwrite: bool = Field(False, description="start anew in a run_dir that holds an earlier run's checkpoints; they are deleted")
-    max_restarts: int = Field(0, ge=0, description="how often the launcher starts a died controller again with --train.resume")
+    max_restarts: int = Field(
+        0, ge=0, description="how often in a row a died controller is started again, with --train.resume; counted from 0 again after each new checkpoint"
+    )
+    start_wait_s: float = Field(
+        0.0, ge=0, description="how long a start waits for what is not there yet: environment servers, room in the cluster, the run directory's lock; 0: refuse"
+    )
+    restart_wait_s: float = Field(900.0, ge=0, description="train.start_wait_s of the restarts by the launcher: what died may come back with us")
     max_learner_restarts: int = Field(
         3, ge=0, description="how often dead learner ranks are replaced, all of them from the last checkpoint, while the engines stay up"
     )
