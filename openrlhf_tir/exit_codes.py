@@ -35,5 +35,10 @@ FINAL = frozenset({DONE, MISTAKE, STOPPED, HOPELESS, INTERRUPTED, TERMINATED, -s
 
 def code_of(error: BaseException) -> int:
     """The exit code of a command that ended with `error`, one of ours."""
-    kinds = {(ConfigError, DataError, ColdStartError, MethodBroken): MISTAKE, (Unavailable,): UNAVAILABLE, (Stopped,): STOPPED, (Unproductive, Diverged): HOPELESS}
+    kinds = {
+        (ConfigError, DataError, ColdStartError, MethodBroken): MISTAKE,
+        (Unavailable,): UNAVAILABLE,
+        (Stopped,): STOPPED,
+        (Unproductive, Diverged): HOPELESS,
+    }
     return next((code for kind, code in kinds.items() if isinstance(error, kind)), FAULT)

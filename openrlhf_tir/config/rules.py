@@ -18,6 +18,7 @@ def violations(c: Config) -> Iterator[str]:
     yield from _method(c)
     yield from _policy(c)
     yield from _pipeline(c)
+    yield from _reward(c)
 
 
 def _batch(c: Config) -> Iterator[str]:
@@ -90,4 +91,12 @@ def _pipeline(c: Config) -> Iterator[str]:
         yield (
             f"pipeline.stall_timeout_s = {c.stall_timeout_s} would abort while a group may still run (rollout.group_deadline_s = "
             f"{c.rollout.group_deadline_s}). Make it longer than that, or leave it unset."
+        )
+
+
+def _reward(c: Config) -> Iterator[str]:
+    if c.reward.verify_deadline_s < c.reward.verify_timeout_s:
+        yield (
+            f"reward.verify_deadline_s = {c.reward.verify_deadline_s} ends a check before it can use up reward.verify_timeout_s = "
+            f"{c.reward.verify_timeout_s} of CPU: hostile answers would be faults. Raise the deadline; ten times the CPU is a good measure."
         )

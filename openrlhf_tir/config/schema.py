@@ -245,7 +245,14 @@ class Reward(Section):
     )
     group: str | None = Field(None, description="group reward: replaces the rewards of a prompt's trajectories after all of them are known; registered: otc")
     env_reduce: Literal["sum", "last", "max"] = Field("sum", description="how the rewards of an environment's replies become one (reward 'env')")
-    verify_timeout_s: float = Field(5.0, gt=0, description="hard deadline of one symbolic check, and of one call of a function of one's own")
+    verify_timeout_s: float = Field(
+        5.0,
+        gt=0,
+        description="CPU seconds of one check, and of one call of a function of one's own; an answer whose symbolic check uses them up is not equal: data",
+    )
+    verify_deadline_s: float = Field(
+        60.0, gt=0, description="what is not over by then, though it had CPU left to use, fails its sample (a starved host is no wrong answer)"
+    )
     workers: int = Field(1, ge=1, description="processes that check answers and run functions of one's own, per rollout actor")
     format: Literal["think_answer", "answer", "boxed"] = Field(
         "answer", description="tags the response must have; 'think_answer' is ZeroTIR's, 'answer' its loose form"
