@@ -90,7 +90,12 @@ class _Server:
             args += ["--workers", str(self.cfg.env.workers), "--code-timeout", str(self.cfg.env.code_timeout_s)]
             args += ["--stateful"] if self.cfg.env.stateful else []
         with self.log.open("ab") as log:
-            self.process = await asyncio.create_subprocess_exec(sys.executable, "-m", module, *args, stdout=log, stderr=log)
+            command = (sys.executable, "-m", module, *args)
+            self.process = await asyncio.create_subprocess_exec(*command, stdout=log, stderr=log, env=self._environ())
+
+    def _environ(self) -> dict[str, str]:
+        """Ours, without the secrets that are none of a process's business that runs the model's code."""
+        return {k: v for k, v in os.environ.items() if k not in (self.cfg.rollout.token_env, "WANDB_API_KEY")}
 
     def _said(self, what: str) -> str:
         return f"The {self.cfg.env.name} environment server {what}. Its log ({self.log}) ends:\n{self.log.read_text(errors='replace')[-600:]}"

@@ -21,6 +21,7 @@ from ..algorithms.advantages import get_estimator
 from ..algorithms.losses.own import POLICY_LOSS
 from ..backoff import until_available
 from ..cluster.env_process import SERVERS
+from ..cluster.tokens import check_tokens
 from ..config import Config, Data, Reward, own_files
 from ..config.paths import asked, local_path, shorten
 from ..config.problems import Problems
@@ -75,6 +76,9 @@ def check(
         check_writable(cfg)
         if training:
             check_run_dir(cfg)
+    if training:
+        with problems.caught():
+            facts += check_tokens(cfg)
     if data:
         with problems.caught():
             found, data_facts = check_data(cfg, training=training)

@@ -148,6 +148,11 @@ class Rollout(Section):
         description="an external agent that fails since its conversation is longer than the model's context: 'fail' leaves the trajectory out, "
         "'cut' trains it as one that reached its limit, judged by the run's own reward",
     )
+    token_env: str = Field(
+        "TIR_ROLLOUT_TOKEN",
+        description="environment variable with the bearer token of the actors' endpoints, another than env.token_env's; unset, and environments have a "
+        "token: one is made, in run_dir/endpoints/token",
+    )
     port: int = Field(0, ge=0, le=65535, description="port of the first actor's endpoint, actor i has port + i; 0: any free one")
     per_request_seeds: bool = Field(
         False, description="seed every request from (train.seed, prompt, sample, turn): same responses whatever the batching; slower"
@@ -203,7 +208,7 @@ class Env(Section):
 
     name: str = Field("python_tir", description="which environment the tasks use, when a row does not say")
     url: str | None = Field(None, description="base URL of a running server; unset: the launcher starts one on loopback")
-    token_env: str = Field("TIR_ENV_TOKEN", description="environment variable that holds the bearer token")
+    token_env: str = Field("TIR_ENV_TOKEN", description="environment variable that holds the bearer token of the environment servers")
     file: str | None = Field(
         None, description="environment class of one's own, 'path/file.py:Class' or 'package.module:Class': the run starts its server (docs/environments.md)"
     )
