@@ -133,7 +133,7 @@ def check_ports(cfg: Config) -> None:
         raise ConfigError(f"rollout.port = {first} with {count} actors ends at port {first + count - 1}; the last there is is 65535. Lower it, or set 0.")
     if "RAY_ADDRESS" in os.environ or cfg.actor.num_nodes > 1:
         return
-    host = "0.0.0.0" if any(map(os.environ.get, (cfg.rollout.token_env, cfg.env.token_env))) else "127.0.0.1"  # with a token the endpoints serve other machines too
+    host = "0.0.0.0" if any(map(os.environ.get, (cfg.rollout.token_env, cfg.env.token_env))) else "127.0.0.1"  # a token: other machines are served
     for port in range(first, first + count):
         with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as s:
             s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the server does: a port of the last minute's run is free
