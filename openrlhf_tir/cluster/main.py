@@ -1,7 +1,5 @@
-"""Entry points of the commands that need a cluster: Config -> a session -> the work -> figures. Called after the preflight checks.
-
-Those that write the run directory hold its lock meanwhile (run_lock.py).
-"""
+"""Entry points of the commands that need a cluster: Config -> a session -> the work -> figures. Called after the preflight checks; whoever calls
+`train`, `quickstart` or `toy_model` holds the lock of the run directory, which they write (run_lock.py)."""
 
 from __future__ import annotations
 
@@ -21,7 +19,6 @@ from .evaluate import Figures
 from .inputs import load_inputs
 from .play import pick_task
 from .play import play as _play
-from .run_lock import run_lock
 from .session import open_session
 from .toy import ToyBase, make_base
 from .train import measure, run_training, scores
@@ -36,8 +33,7 @@ def train(cfg: Config) -> Summary:
         async with open_session(cfg, model=cfg.actor.model_name_or_path) as session:
             return await run_training(session, cfg, inputs)
 
-    with run_lock(cfg.run_dir, cfg.train.start_wait_s):
-        return _run(go())
+    return _run(go())
 
 
 def evaluate(cfg: Config, out: Path | None = None) -> tuple[Figures, Figures]:
@@ -84,8 +80,7 @@ def toy_model(cfg: Config) -> Path:
             session.console.print(f"base model: {base.directory}", soft_wrap=True)
         return base.directory
 
-    with run_lock(cfg.run_dir, cfg.train.start_wait_s):
-        return _run(go())
+    return _run(go())
 
 
 def quickstart(cfg: Config, setup_s: float = 0.0) -> Summary:
@@ -107,8 +102,7 @@ def quickstart(cfg: Config, setup_s: float = 0.0) -> Summary:
             await session.learner.reload(rl)
             return await run_training(session, rl, inputs, base=figures, setup_s=setup_s, cold_start_s=time.monotonic() - started)
 
-    with run_lock(cfg.run_dir, cfg.train.start_wait_s):
-        return _run(go())
+    return _run(go())
 
 
 def _run(coroutine):

@@ -30,7 +30,10 @@ def run(args: argparse.Namespace) -> int:
         return 0
     if cfg.train.max_restarts:
         return run_with_restarts(sys.argv[1:], cfg.train, cfg.run_dir / cfg.ckpt.path / "latest")
-    from ..cluster.main import train
+    from ..cluster.run_lock import run_lock
 
-    train(cfg)
+    with run_lock(cfg.run_dir, cfg.train.start_wait_s):
+        from ..cluster.main import train  # takes seconds: a directory in use is refused before
+
+        train(cfg)
     return 0

@@ -9,8 +9,10 @@ import sys
 
 import pytest
 
+from openrlhf_tir.cli import main
 from openrlhf_tir.cluster.run_lock import FILE, run_lock
 from openrlhf_tir.errors import ConfigError
+from openrlhf_tir.exit_codes import MISTAKE
 
 HOLD = """
 import pathlib, signal, sys
@@ -84,3 +86,23 @@ def test_a_file_system_without_locks_is_refused_by_name(tmp_path):
     with pytest.raises(ConfigError, match=r"run\.lock cannot be locked: No locks available.*NFS: mounted without nolock"):
         with run_lock(tmp_path, flock=flock):
             pass
+
+
+def test_train_in_a_directory_that_is_in_use_ends_as_a_mistake_before_anything_is_started(tmp_path, holder, capsys):
+    model, data = tmp_path / "model", tmp_path / "d.jsonl"
+    model.mkdir()
+    (model / "config.json").write_text('{"hidden_size": 128, "num_attention_heads": 4}')
+    (model / "tokenizer.json").write_text("{}")
+    data.write_text('{"prompt": "1+1?", "label": "2"}\n' * 2)
+    flags = {
+        "--run-dir": tmp_path,
+        "--actor.model_name_or_path": model,
+        "--data.prompt_dataset": data,
+        "--env.name": "echo",
+        "--ds.attn_implementation": "sdpa",
+        "--actor.num_gpus_per_node": 1,
+        "--rollout.batch_size": 2,
+        "--rollout.n_samples_per_prompt": 2,
+    }
+    assert main(["train", *(str(x) for pair in flags.items() for x in pair)]) == MISTAKE
+    assert f"ConfigError: {tmp_path} is in use by process {holder.pid}" in capsys.readouterr().err
