@@ -12,6 +12,7 @@ from openrlhf_tir.errors import ConfigError, Unavailable
 
 def test_a_pause_doubles_up_to_its_cap():
     assert [backoff_s(n, first_s=1, cap_s=10) for n in range(6)] == [1, 2, 4, 8, 10, 10]
+    assert [backoff_s(n, first_s=5, cap_s=300) for n in (0, 1, 2, 6)] == [5, 10, 20, 300]
 
 
 def test_fifteen_tries_take_minutes_and_not_nine_hours():
