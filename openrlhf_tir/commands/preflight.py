@@ -30,7 +30,7 @@ from ..data.prompts import problems as problems_of
 from ..data.prompts import render_text
 from ..envs.probe import probe_env
 from ..episodes import turns
-from ..errors import ConfigError, DataError, Unavailable, unknown
+from ..errors import ConfigError, DataError, unknown
 from ..filters.samples import SAMPLE_FILTER
 from ..pipeline.checkpoint import Checkpoints
 from ..rewards.context import RewardContext
@@ -85,15 +85,10 @@ def check(
             envs |= found
             facts += data_facts
     wait_s = 0.0 if problems else cfg.train.start_wait_s  # nobody waits for what would be refused anyhow
-    try:
-        with problems.caught():
-            until_available(lambda: check_ports(cfg), wait_s)
-        with problems.caught():
-            facts += check_env(cfg, envs, machine, wait_s)
-    except Unavailable as e:
-        if not problems:
-            raise
-        problems.add(str(e))
+    with problems.caught():
+        until_available(lambda: check_ports(cfg), wait_s)
+    with problems.caught():
+        facts += check_env(cfg, envs, machine, wait_s)
     problems.raise_any()
     return facts
 
