@@ -20,6 +20,8 @@ from .errors import BackgroundDied, ConfigError, PipelineError
 log = logging.getLogger(__name__)
 ATTEMPTS = 5
 """Failures in a row that are the end: with the pauses below, half a minute of them."""
+FOR_EVER = 1 << 62
+"""`attempts` of a task that the run can do without for a while: it is started again however often it fails."""
 FIRST_PAUSE_S = 1.0
 MAX_PAUSE_S = 60.0
 WELL_S = 300.0

@@ -1,6 +1,6 @@
 """The command line: `openrlhf-tir COMMAND ...`. Parses everything before anything heavy is imported.
 
-Mistakes are TirErrors: one line (fact, value, remedy) and exit code 2. A traceback means a bug.
+Errors that we raise on purpose are TirErrors: one line (fact, value, remedy) and the exit code of exit_codes.py. A traceback means a bug.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from importlib import import_module
 from types import ModuleType
 
 from .config.flags import Parser, check_unknown
-from .errors import ColdStartError, ConfigError, DataError, Diverged, MethodBroken, Stopped, TirError, Unproductive
+from .errors import TirError
+from .exit_codes import INTERRUPTED, NO, code_of
 
 COMMANDS = {
     "quickstart": "make the tiny base model, then watch it learn to use Python by RL",
@@ -28,10 +29,6 @@ COMMANDS = {
     "toy-model": "make the tiny base model of the quickstart",
 }
 """One module of openrlhf_tir.commands each, with `add_arguments(parser)` and `run(args) -> exit code`."""
-
-
-MISTAKE, FAULT, STOPPED = 2, 3, 5
-"""Exit codes: see `main`."""
 
 
 def _module(command: str) -> ModuleType:
@@ -50,8 +47,7 @@ def build_parser(only: str | None = None) -> Parser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; returns the exit code: 0 done, 1 the command says no, 2 a mistake that the message explains, 3 a fault of the machinery,
-    5 stopped in good order by a signal or the time limit: --resume goes on."""
+    """Run one command; returns the exit code, one of exit_codes.py."""
     argv = list(sys.argv[1:] if argv is None else argv)
     if argv and argv[0] == "help":
         argv = [*argv[1:2], "--help"]
@@ -67,15 +63,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _module(args.command).run(args)
     except TirError as e:
         print(f"{type(e).__name__}: {e}", file=sys.stderr)
-        if isinstance(e, Stopped):
-            return STOPPED
-        return MISTAKE if isinstance(e, (ConfigError, DataError, ColdStartError, MethodBroken, Unproductive, Diverged)) else FAULT
+        return code_of(e)
     except KeyboardInterrupt:
         print("Interrupted.", file=sys.stderr)
-        return 130
+        return INTERRUPTED
     except BrokenPipeError:
         sys.stderr.close()
-        return 1
+        return NO
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@
     |  |  |- EnvLost          no server is up, or the one that held the session is down or has forgotten it: all its sessions are hit
     |  |- EnvTimeout          the server or the network missed its deadline
     |  |- EnvFull             the environment had no room for `env.capacity_timeout_s`
-    |  |- ClusterFull         the cluster has no resources free for an actor or a rank now
     |  |- DeadlineMissed      another process did not answer in time; names the setting
     |  |- EngineError         the rollout engine failed
     |  |  |- EngineGone       its process died
@@ -18,6 +17,8 @@
     |  |- RequestRefused      the engine is well and has no answer to this request (too long, beyond the vocabulary)
     |  |- TokenDrift          a trajectory's tokens do not say what its text says
     |  |- EvaluationFailed    too many samples of an evaluation were lost; says how many
+    |  |- Unavailable         what is needed does not answer or has no room now; waiting may mend it
+    |  |  |- ClusterFull      the cluster has no resources free for an actor or a rank now
     |  |- VerifierError       the answer checker died or missed its deadline
     |  |- WeightsUnverified   a weight push could not be proved to have landed
     |  |- MethodError          a function of the method failed on one sample or group; the sample has no reward and is not trained
@@ -75,10 +76,6 @@ class EnvFull(InfraError):
     reason = "capacity"
 
 
-class ClusterFull(InfraError):
-    reason = "cluster_full"
-
-
 class DeadlineMissed(InfraError):
     reason = "deadline_missed"
 
@@ -125,6 +122,14 @@ class EvaluationFailed(InfraError):
 
     def __str__(self) -> str:
         return self.args[0]
+
+
+class Unavailable(InfraError):
+    reason = "unavailable"
+
+
+class ClusterFull(Unavailable):
+    reason = "cluster_full"
 
 
 class VerifierError(InfraError):

@@ -78,4 +78,12 @@ while joined < wanted:
 print(f"{joined} nodes joined {address}")
 PY
 
-RAY_ADDRESS=$address:$port "$venv/bin/python" -m openrlhf_tir.cli train "$@"
+# In the background, as bash runs no trap before a command in the foreground is over: a SIGTERM from the scheduler is the run's at once,
+# and the run ends with this script, however that went.
+RAY_ADDRESS=$address:$port "$venv/bin/python" -m openrlhf_tir.cli train "$@" --die-with-parent $$ &
+run=$!
+trap 'kill -TERM "$run" 2>/dev/null' INT TERM
+until wait "$run" || ! kill -0 "$run" 2>/dev/null; do :; done
+code=0
+wait "$run" || code=$?
+exit "$code"

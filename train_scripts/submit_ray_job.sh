@@ -25,7 +25,7 @@ print("\0".join(pack(sys.argv[3:], Path(sys.argv[1]).resolve(), Path(sys.argv[2]
 mapfile -d '' -t args < <(base64 -d <<< "$packed")
 "$venv/bin/python" - > "$runtime_env" <<'PY'
 import json, os
-passed = ("WANDB_API_KEY", "HF_HOME", "HF_TOKEN", "HF_HUB_OFFLINE", "NCCL_DEBUG", "TIR_ENV_TOKEN")
+passed = ("WANDB_API_KEY", "HF_HOME", "HF_TOKEN", "HF_HUB_OFFLINE", "NCCL_DEBUG", "TIR_ENV_TOKEN", "TIR_ROLLOUT_TOKEN")
 print(json.dumps({
     "env_vars": {"OMP_NUM_THREADS": "1", **{k: os.environ[k] for k in passed if k in os.environ}},
     "excludes": [".git", "/.venv*", "/runs", "/build", "/dist", "*.safetensors", "*.pt", "__pycache__"],

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import ray
 
 from openrlhf_tir.cluster.rollout_actor import RolloutActor
+from openrlhf_tir.cluster.tokens import Tokens
 from openrlhf_tir.config import Config
 from openrlhf_tir.envs.client import EnvClient
 from openrlhf_tir.types import Completion
@@ -18,8 +19,8 @@ from .fault_parts import runner
 class EmulatedActor(RolloutActor):
     """A rollout actor's process without a model. `cfg.rollout.max_wait_ms` is the emulated engine's time per segment."""
 
-    async def start(self, cfg: Config, model: str, env_urls: Mapping[str, list[str]], token: str | None) -> str:
-        self.envs = EnvClient.of(cfg.env, env_urls, token=token, owner=ray.get_runtime_context().get_actor_id())
+    async def start(self, cfg: Config, model: str, env_urls: Mapping[str, list[str]], tokens: Tokens) -> str:
+        self.envs = EnvClient.of(cfg.env, env_urls, token=tokens.env, owner=ray.get_runtime_context().get_actor_id())
         self.runner = runner(cfg, self.envs, cfg.rollout.max_wait_ms / 1000, self.name)
         self.engine = self.runner.engine
         return "http://emulated"

@@ -43,6 +43,8 @@ def config() -> Config:
 
 
 class NoTools:
+    server = None
+
     @asynccontextmanager
     async def session(self, env: str, task: dict, *, seed: int) -> AsyncIterator[NoTools]:
         yield self

@@ -91,6 +91,10 @@ class BatchingSession:
     batches: StepBatches
     name: str
 
+    @property
+    def server(self) -> None:
+        """None goes down here."""
+
     async def reset(self) -> str:
         return ""
 

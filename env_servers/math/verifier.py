@@ -10,7 +10,7 @@ import time
 from typing import NamedTuple
 
 from openrlhf_tir.rewards import answer_check, symbolic
-from openrlhf_tir.rewards.workers import Late, Workers
+from openrlhf_tir.rewards.workers import CpuSpent, Workers
 
 HANDED_OVER = 2
 """Checks per worker that the pool holds. What it holds can only be taken back by killing a worker; what waits here is just dropped."""
@@ -19,7 +19,7 @@ HANDED_OVER = 2
 class Verdict(NamedTuple):
     equal: bool
     how: str
-    """exact (strings, arithmetic), symbolic (math-verify), or timeout: the check missed its deadline and says not equal."""
+    """exact (strings, arithmetic), symbolic (math-verify), or timeout: the check used up its CPU and says not equal."""
     seconds: float
 
 
@@ -35,13 +35,13 @@ class Verifier:
         return None if equal is None else Verdict(equal, "exact", round(time.monotonic() - start, 6))
 
     async def check(self, answer: str, gold: str) -> Verdict:
-        """Raises VerifierError when the checker, not the answer, is at fault."""
+        """Raises VerifierError when the checker or a starved machine, not the answer, is at fault."""
         if verdict := self.at_once(answer, gold):
             return verdict
         start = time.monotonic()
         try:
             async with self._places:
                 equal, how = await self._workers.run(symbolic.equal, answer_check.clean(answer), answer_check.clean(gold)), "symbolic"
-        except Late:
+        except CpuSpent:
             equal, how = False, "timeout"
         return Verdict(equal, how, round(time.monotonic() - start, 6))

@@ -23,10 +23,11 @@ from typing import Annotated, Any, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from ..background import FOR_EVER, background
 from ..config import Config
 from ..config.toml_file import read_toml
 from ..envs.probe import probe_env
-from ..errors import ConfigError
+from ..errors import ConfigError, Unavailable
 
 log = logging.getLogger(__name__)
 FILE = "control.toml"
@@ -67,7 +68,7 @@ def write(path: Path, control: Control) -> None:
 
 
 async def apply(control: Control, run: Steered, *, token: str | None, probe: Callable[..., Any] = probe_env) -> None:
-    """Raises ConfigError, and then nothing was changed."""
+    """Raises ConfigError or Unavailable (a URL does not answer), and then nothing was changed."""
     if control.env_urls is not None:
         for env, urls in control.env_urls.items():
             for url in urls:
@@ -81,16 +82,13 @@ async def apply(control: Control, run: Steered, *, token: str | None, probe: Cal
 
 @asynccontextmanager
 async def followed(cfg: Config, run: Steered) -> AsyncIterator[None]:
-    """Apply the run's control file whenever it changes."""
+    """Apply the run's control file whenever it changes. A disk or file system that fails meanwhile is tried again, and never ends the run."""
     if not cfg.train.resume:
         for name in (FILE, APPLIED):
             (cfg.run_dir / name).unlink(missing_ok=True)
-    task = asyncio.create_task(_follow(cfg.run_dir, run, os.environ.get(cfg.env.token_env)), name="control file")
-    try:
+    token = os.environ.get(cfg.env.token_env)
+    async with background("control file", lambda: _follow(cfg.run_dir, run, token), attempts=FOR_EVER):
         yield
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
 
 
 async def _follow(run_dir: Path, run: Steered, token: str | None) -> None:
@@ -103,7 +101,7 @@ async def _follow(run_dir: Path, run: Steered, token: str | None) -> None:
                 control = read(path)
                 await apply(control, run, token=token)
                 log.warning("%s applied: %s", path, control.model_dump(exclude_none=True))
-            except ConfigError as e:
+            except (ConfigError, Unavailable) as e:
                 error = str(e)
                 log.error("%s is not applied: %s", path, e)
             _replace(run_dir / APPLIED, json.dumps((control or Control()).model_dump() | {"error": error, "stamp": stamp}))

@@ -10,6 +10,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from ..background import FOR_EVER, background
+from ..backoff import backoff_s
 from ..config import Config
 from ..errors import ConfigError, EnvError, TirError, unknown
 
@@ -19,7 +21,6 @@ OWN = "env_servers.own"
 START_TIMEOUT_S = 120
 STARTS = 3
 """How often one that is killed while it starts is started again at once, the first included."""
-RESTART_PAUSE_S = 2.0
 log = logging.getLogger(__name__)
 
 
@@ -32,21 +33,33 @@ async def env_urls(cfg: Config) -> AsyncIterator[dict[str, list[str]]]:
     if cfg.env.name not in SERVERS and not cfg.env.file:
         raise unknown("env", cfg.env.name, SERVERS, "Set env.name to one of them, point env.url at a running server, or give env.file.")
     server = _Server(cfg)
-    url = await server.start(port=0)
-    keeper = asyncio.create_task(server.keep_alive(), name="env server")
     try:
-        yield {cfg.env.name: [url]}
+        url = await server.first_start(cfg.train.start_wait_s)
+        async with background("env server", server.keep_alive, attempts=FOR_EVER):
+            yield {cfg.env.name: [url]}
     finally:
-        keeper.cancel()
-        await asyncio.gather(keeper, return_exceptions=True)
         await server.stop()
 
 
 class _Server:
     def __init__(self, cfg: Config) -> None:
-        self.cfg, self.port, self.process = cfg, 0, None
+        self.cfg, self.port = cfg, 0
+        self.process: asyncio.subprocess.Process | None = None
         self.port_file = Path(cfg.run_dir) / "env_server.port"
         self.log = Path(cfg.run_dir) / "env_server.log"
+
+    async def first_start(self, wait_s: float) -> str:
+        """`start` on a free port. A restart by the launcher tries again for `wait_s`: what ends this server now did not when the run began."""
+        clock = asyncio.get_running_loop().time
+        give_up, failures = clock() + wait_s, 0
+        while True:
+            try:
+                return await self.start(port=0)
+            except (TirError, OSError) as e:
+                if clock() >= give_up:
+                    raise
+                await self._pause(failures, e)
+                failures += 1
 
     async def start(self, port: int) -> str:
         """Returns the URL once the server answers. Raises ConfigError when it ends by itself, EnvError when it is killed or hangs; with the log's end."""
@@ -77,7 +90,12 @@ class _Server:
             args += ["--workers", str(self.cfg.env.workers), "--code-timeout", str(self.cfg.env.code_timeout_s)]
             args += ["--stateful"] if self.cfg.env.stateful else []
         with self.log.open("ab") as log:
-            self.process = await asyncio.create_subprocess_exec(sys.executable, "-m", module, *args, stdout=log, stderr=log)
+            command = (sys.executable, "-m", module, *args)
+            self.process = await asyncio.create_subprocess_exec(*command, stdout=log, stderr=log, env=self._environ())
+
+    def _environ(self) -> dict[str, str]:
+        """Ours, without the secrets that are none of a process's business that runs the model's code."""
+        return {k: v for k, v in os.environ.items() if k not in (self.cfg.rollout.token_env, "WANDB_API_KEY")}
 
     def _said(self, what: str) -> str:
         return f"The {self.cfg.env.name} environment server {what}. Its log ({self.log}) ends:\n{self.log.read_text(errors='replace')[-600:]}"
@@ -85,19 +103,27 @@ class _Server:
     async def keep_alive(self) -> None:
         """Start it again on the same port whenever it dies; the env client retries meanwhile.
 
-        One that does not come up is tried again: the pipeline stops the run when too many groups fail.
+        One that does not come up, or that this machine has no room to start (a failed fork), is tried again with a growing pause: the
+        pipeline stops the run when too many groups fail.
         """
+        failures = 0
         while True:
             await self.process.wait()
             log.warning("the %s environment server ended with code %s; starting it again", self.cfg.env.name, self.process.returncode)
             try:
                 await self.start(self.port)
-            except TirError as e:
-                log.error("%s", e)
-                await asyncio.sleep(RESTART_PAUSE_S)
+                failures = 0
+            except (TirError, OSError) as e:
+                await self._pause(failures, e)
+                failures += 1
+
+    async def _pause(self, failures: int, error: Exception) -> None:
+        pause_s = backoff_s(failures, cap_s=self.cfg.train.max_backoff_s)
+        log.error("the %s environment server does not start (%s); next try in %g s", self.cfg.env.name, error, pause_s)
+        await asyncio.sleep(pause_s)
 
     async def stop(self) -> None:
-        if self.process.returncode is None:
+        if self.process and self.process.returncode is None:
             self.process.terminate()
             try:
                 await asyncio.wait_for(self.process.wait(), 10)

@@ -8,7 +8,8 @@ from transformers import AutoTokenizer
 
 from ..config import Config
 from ..data import PromptSet, PromptStream, load_prompts
-from ..errors import ConfigError, DataError
+from ..data.hub import fault_of
+from ..errors import DataError
 from ..types import Task
 
 CANARY_PROMPTS = 4
@@ -36,11 +37,11 @@ class TaskPrompts:
 
 
 def load_inputs(cfg: Config, *, training: bool = True) -> Inputs:
-    """Raises ConfigError or DataError for data that cannot be used, among them too few prompts that fit."""
+    """Raises ConfigError or DataError for data that cannot be used, among them too few prompts that fit; Unavailable when the hub is."""
     try:
         tokenizer = AutoTokenizer.from_pretrained(cfg.actor.model_name_or_path)
     except OSError as e:
-        raise ConfigError(f"There is no tokenizer in {cfg.actor.model_name_or_path}: {e}. Correct actor.model_name_or_path.") from e
+        raise fault_of(e)(f"There is no tokenizer in {cfg.actor.model_name_or_path}: {e}. Correct actor.model_name_or_path.") from e
     longest = cfg.data.max_len - cfg.rollout.max_new_tokens
     prompts = load_prompts(cfg.data, tokenizer, env=cfg.env.name, max_prompt_tokens=longest) if training else PromptSet([])
     if training and len(prompts) < cfg.rollout.batch_size:

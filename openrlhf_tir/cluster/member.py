@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -25,6 +24,7 @@ from ..machine import gpu_count
 from ..types import Canary, Completion, GroupKey
 from .ray_faults import death
 from .ray_session import place, worker_env
+from .tokens import tokens
 
 log = logging.getLogger(__name__)
 STOP = Deadline(20.0, "member.STOP")
@@ -169,7 +169,7 @@ async def spawn(actor_class: type, index: int, cfg: Config, model: str, env_urls
         raise
     member = Member(index, actor, placement, on_death, cfg)
     try:
-        member.url = await member.call(actor.start.remote(cfg, model, env_urls, os.environ.get(cfg.env.token_env)), "timeouts.start_s", "The start")
+        member.url = await member.call(actor.start.remote(cfg, model, env_urls, tokens(cfg)), "timeouts.start_s", "The start")
     except BaseException:
         member.kill()
         raise

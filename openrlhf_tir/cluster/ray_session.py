@@ -57,12 +57,13 @@ def _start_local(cfg: Config) -> None:
 
 
 async def place(bundles: list[dict[str, float]], strategy: str, what: str, cfg: Config) -> PlacementGroup:
-    """Reserve resources. Raises ClusterFull when the cluster does not have them free within timeouts.placement_s; then, and when the caller
-    is cancelled, nothing stays reserved.
+    """Reserve resources. Raises ClusterFull when the cluster does not have them free within timeouts.placement_s (a restart by the launcher:
+    and train.start_wait_s); then, and when the caller is cancelled, nothing stays reserved.
     """
     group = placement_group(bundles, strategy=strategy)
     try:
-        await within(Deadline.of(cfg, "timeouts.placement_s"), _ready(group), f"The reservation for {what}")
+        patience = Deadline.of(cfg, "timeouts.placement_s") + Deadline.of(cfg, "train.start_wait_s")
+        await within(patience, _ready(group), f"The reservation for {what}")
     except DeadlineMissed:
         remove_placement_group(group)
         free, total = ({k: v for k, v in r.items() if k in ("CPU", "GPU")} for r in (ray.available_resources(), ray.cluster_resources()))

@@ -15,6 +15,7 @@ import ray
 from ..config import Config
 from ..ports import RolloutEngine
 from ..types import Canary, Completion, Group, GroupKey, GroupMeta, Task
+from .tokens import Tokens
 
 ENDPOINTS = "endpoints"
 
@@ -43,7 +44,7 @@ class RolloutActor:
     def __init__(self, index: int) -> None:
         self.index, self.name = index, f"rollout-{index}"
 
-    async def start(self, cfg: Config, model: str, env_urls: Mapping[str, list[str]], token: str | None) -> str:
+    async def start(self, cfg: Config, model: str, env_urls: Mapping[str, list[str]], tokens: Tokens) -> str:
         """Load the model and open the endpoint; returns its URL."""
         from transformers import AutoTokenizer
 
@@ -64,15 +65,15 @@ class RolloutActor:
         self.engine = await _engine_class(cfg).start(model, cfg, index=self.index)
         r = cfg.rollout
         self.batcher = Batcher(self.engine, max_wait_ms=r.max_wait_ms, max_batch=r.max_batch, max_running=cfg.max_running, max_queue=r.max_queue)
-        self.envs = EnvClient.of(cfg.env, env_urls, token=token, owner=ray.get_runtime_context().get_actor_id())
+        self.envs = EnvClient.of(cfg.env, env_urls, token=tokens.env, owner=ray.get_runtime_context().get_actor_id())
         self.rewards = RewardPool(cfg.reward)
         self.kept = TrajectoryLog(cfg.run_dir, self.name, cfg.logger.trajectories)
         codec = HfCodec(AutoTokenizer.from_pretrained(model))
         self.agents = Agents(Sessions(idle_s=r.agent_idle_s), codec, self.engine.proof.passed, overflow=r.agent_overflow)
         external = self.agents if r.agent == "external" else None
         self.runner = GroupRunner(cfg, self.batcher, codec, self.envs, self.rewards, Judge(cfg, self.rewards.workers), self.name, external)
-        host = "127.0.0.1" if token is None else ray.util.get_node_ip_address()
-        app = build_app(RolloutService(self), token=token, vllm_app=await self.engine.openai_app(cfg))
+        host = "127.0.0.1" if tokens.rollout is None else ray.util.get_node_ip_address()
+        app = build_app(RolloutService(self), token=tokens.rollout, vllm_app=await self.engine.openai_app(cfg))
         self._server, port = await serve(app, host, r.port and r.port + self.index)
         url = f"http://{host}:{port}"
         self._endpoint = publish_endpoint(cfg.run_dir, self.name, url)

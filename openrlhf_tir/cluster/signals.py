@@ -1,8 +1,8 @@
 """Signals: SIGTERM (Slurm, Kubernetes, kill) and SIGINT (Ctrl-C) ask for a stop in good order; a second one ends everything at once.
 
-    first     StopRequest.ask       the loop winds down within train.stop_grace_s, the session is closed, exit code cli.STOPPED
-    second    end_at_once           every process that we started is killed; no checkpoint
-    neither   CLOSE_S after the grace has passed: the same, because whatever hangs must not outlive the job
+first     StopRequest.ask       the loop winds down within train.stop_grace_s, the session is closed, exit code exit_codes.STOPPED
+second    end_at_once           every process that we started is killed; no checkpoint
+neither   CLOSE_S after the grace has passed: the same, because whatever hangs must not outlive the job
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ from pathlib import Path
 import ray
 from rich.console import Console
 
+from ..background import FOR_EVER, background
 from ..config import Config
 from ..config.settings import to_toml
 from ..deadlines import Deadline
@@ -244,12 +245,7 @@ async def _busy_spans(session: Session, trace: traces.Trace) -> AsyncIterator[No
             with suppress(TimeoutError):
                 await collect()
 
-    task = asyncio.create_task(forever(), name="busy spans")
-    try:
+    async with background("busy spans", forever, attempts=FOR_EVER):
         yield
-    finally:
-        task.cancel()
-        with suppress(asyncio.CancelledError):
-            await task
     with suppress(TimeoutError):
         await collect()

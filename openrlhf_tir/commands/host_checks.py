@@ -6,6 +6,7 @@ GPUs and attention kernels, room for weight pushes, the run's directory, the end
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import shutil
 import socket
@@ -17,7 +18,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from ..config import Config
-from ..errors import ConfigError
+from ..errors import ConfigError, Unavailable
 from ..machine import gpu_count
 
 BWRAP_TRIAL_S = 10
@@ -132,7 +133,7 @@ def check_ports(cfg: Config) -> None:
         raise ConfigError(f"rollout.port = {first} with {count} actors ends at port {first + count - 1}; the last there is is 65535. Lower it, or set 0.")
     if "RAY_ADDRESS" in os.environ or cfg.actor.num_nodes > 1:
         return
-    host = "0.0.0.0" if os.environ.get(cfg.env.token_env) else "127.0.0.1"  # with a token the endpoints serve other machines too
+    host = "0.0.0.0" if any(map(os.environ.get, (cfg.rollout.token_env, cfg.env.token_env))) else "127.0.0.1"  # a token: other machines are served
     for port in range(first, first + count):
         with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as s:
             s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the server does: a port of the last minute's run is free
@@ -141,7 +142,8 @@ def check_ports(cfg: Config) -> None:
                 s.listen(1)
             except OSError as e:
                 what = "" if port == first else f" (actor {port - first} takes port {port})"
-                raise ConfigError(f"rollout.port = {first}{what} cannot be used: {e.strerror}. Choose a free one, or 0 for any.") from None
+                kind = Unavailable if e.errno == errno.EADDRINUSE else ConfigError  # in use, maybe by the run that this one is the restart of
+                raise kind(f"rollout.port = {first}{what} cannot be used: {e.strerror}. Choose a free one, or 0 for any.") from None
 
 
 def check_isolation(machine: Machine) -> None:

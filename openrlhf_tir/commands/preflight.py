@@ -2,7 +2,8 @@
 
     names in registries -> machine (host_checks) -> model files -> run directory -> data -> environment server
 
-Everything is a ConfigError or DataError with fact, value and remedy. Nothing here imports torch, Ray or vLLM.
+Everything is a ConfigError or DataError with fact, value and remedy; only what may be there in a minute (a server that does not answer, a port
+in use) is Unavailable, after `train.start_wait_s`. Nothing here imports torch, Ray or vLLM.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ import numpy as np
 from .. import filters, plugins, rewards
 from ..algorithms.advantages import get_estimator
 from ..algorithms.losses.own import POLICY_LOSS
+from ..backoff import until_available
 from ..cluster.env_process import SERVERS
+from ..cluster.tokens import check_tokens
 from ..config import Config, Data, Reward, own_files
 from ..config.paths import asked, local_path, shorten
 from ..config.problems import Problems
@@ -49,7 +52,7 @@ def check(
     machine: Machine | None = None,
     problems: Problems | None = None,
 ) -> list[str]:
-    """Facts worth a line each. Raises ConfigError or DataError, one line for each thing that cannot work.
+    """Facts worth a line each. Raises ConfigError or DataError, one line for each thing that cannot work, Unavailable when waiting may mend it.
 
     training: also what only a training run needs (batch sizes against the data, loggers).
     model, data: whether these exist already; the quickstart makes its own.
@@ -62,8 +65,6 @@ def check(
     envs = {cfg.env.name}
     with problems.caught():
         facts += check_gpus(cfg, machine)
-    with problems.caught():
-        check_ports(cfg)
     if model:
         with problems.caught():
             facts += check_model(cfg, machine)
@@ -75,13 +76,19 @@ def check(
         check_writable(cfg)
         if training:
             check_run_dir(cfg)
+    if training:
+        with problems.caught():
+            facts += check_tokens(cfg)
     if data:
         with problems.caught():
             found, data_facts = check_data(cfg, training=training)
             envs |= found
             facts += data_facts
+    wait_s = 0.0 if problems else cfg.train.start_wait_s  # nobody waits for what would be refused anyhow
     with problems.caught():
-        facts += check_env(cfg, envs, machine)
+        until_available(lambda: check_ports(cfg), wait_s)
+    with problems.caught():
+        facts += check_env(cfg, envs, machine, wait_s)
     problems.raise_any()
     return facts
 
@@ -257,7 +264,7 @@ def _scan(data: Data) -> tuple[int, set[str]]:
     return rows, envs
 
 
-def check_env(cfg: Config, envs: set[str], machine: Machine) -> list[str]:
+def check_env(cfg: Config, envs: set[str], machine: Machine, wait_s: float = 0.0) -> list[str]:
     """The server answers and is the environment that the tasks use; without a URL, one of ours can be started."""
     if len(envs) > 1:
         raise ConfigError(
@@ -272,11 +279,12 @@ def check_env(cfg: Config, envs: set[str], machine: Machine) -> list[str]:
         if cfg.env.name == "python_tir":
             check_isolation(machine)
         return [f"environment {cfg.env.name}: a server with {cfg.env.workers} workers will be started"]
-    return [_check_server(cfg, url.strip()) for url in cfg.env.url.split(",")]
+    return [_check_server(cfg, url.strip(), wait_s) for url in cfg.env.url.split(",")]
 
 
-def _check_server(cfg: Config, url: str) -> str:
-    health, schema = probe_env(url, token=os.environ.get(cfg.env.token_env))
+def _check_server(cfg: Config, url: str, wait_s: float) -> str:
+    token = os.environ.get(cfg.env.token_env)
+    health, schema = until_available(lambda: probe_env(url, token=token), wait_s)
     if schema.env != cfg.env.name:
         raise ConfigError(f"The server at {url} is env {schema.env!r}, the tasks use {cfg.env.name!r}. Set env.name or env.url to match.")
     if health.isolation == "none":

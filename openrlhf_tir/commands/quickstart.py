@@ -21,7 +21,10 @@ def run(args: argparse.Namespace) -> int:
 
     cfg = config_of(args, makes_data=True)
     check(cfg, model=False, data=False)
-    from ..cluster.main import quickstart
+    from ..cluster.run_lock import run_lock
 
-    quickstart(cfg, setup_s=args.setup_seconds)
+    with run_lock(cfg.run_dir, cfg.train.start_wait_s):
+        from ..cluster.main import quickstart  # takes seconds: a directory in use is refused before
+
+        quickstart(cfg, setup_s=args.setup_seconds)
     return 0

@@ -18,7 +18,10 @@ def run(args: argparse.Namespace) -> int:
 
     cfg = config_of(args, makes_data=True)
     check(cfg, training=False, model=False, data=False)
-    from ..cluster.main import toy_model
+    from ..cluster.run_lock import run_lock
 
-    toy_model(cfg)
+    with run_lock(cfg.run_dir, cfg.train.start_wait_s):
+        from ..cluster.main import toy_model  # takes seconds: a directory in use is refused before
+
+        toy_model(cfg)
     return 0

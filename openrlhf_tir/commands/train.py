@@ -12,20 +12,28 @@ from .restarts import run_with_restarts
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--check-only", action="store_true", help="stop after the checks that run before Ray or a model is loaded")
+    parser.add_argument("--die-with-parent", type=int, metavar="PID", help="stop when the process PID, which started this one, is gone (Linux)")
     add_config_flags(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     from .preflight import check
 
+    if args.die_with_parent:
+        from .parent import die_with
+
+        die_with(args.die_with_parent)
     cfg, problems = config_and_problems(args)
     for fact in check(cfg, problems=problems):
         print(f"check: {fact}", flush=True)
     if args.check_only:
         return 0
     if cfg.train.max_restarts:
-        return run_with_restarts(sys.argv[1:], cfg.train.max_restarts)
-    from ..cluster.main import train
+        return run_with_restarts(sys.argv[1:], cfg.train, cfg.run_dir / cfg.ckpt.path / "latest")
+    from ..cluster.run_lock import run_lock
 
-    train(cfg)
+    with run_lock(cfg.run_dir, cfg.train.start_wait_s):
+        from ..cluster.main import train  # takes seconds: a directory in use is refused before
+
+        train(cfg)
     return 0

@@ -1,6 +1,6 @@
 """Problems: every mistake of a command, told at once instead of one per run.
 
-    with problems.caught():        a ConfigError or DataError becomes a line, and the next check still runs
+    with problems.caught():        a ConfigError, DataError or Unavailable becomes a line, and the next check still runs
         check_names(cfg)
     problems.raise_any()
 
@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-from ..errors import ConfigError, DataError
+from ..errors import ConfigError, DataError, TirError, Unavailable
 from .paths import shorten
 
 MOST = 60
@@ -23,13 +23,13 @@ MOST = 60
 
 class Problems:
     def __init__(self) -> None:
-        self._lines: dict[str, type[ConfigError] | type[DataError]] = {}
+        self._lines: dict[str, type[TirError]] = {}
         self._left_out: list[re.Pattern[str]] = []
 
     def __bool__(self) -> bool:
         return bool(self._lines)
 
-    def add(self, lines: str | Iterable[str], kind: type[ConfigError] | type[DataError] = ConfigError) -> None:
+    def add(self, lines: str | Iterable[str], kind: type[TirError] = ConfigError) -> None:
         """Each line is fact, value and remedy. One that was added before, or that speaks of a key that was left out, is dropped."""
         for line in lines.splitlines() if isinstance(lines, str) else lines:
             if line.strip() and not any(key.search(line) for key in self._left_out):
@@ -43,11 +43,12 @@ class Problems:
     def caught(self) -> Iterator[None]:
         try:
             yield
-        except (ConfigError, DataError) as e:
+        except (ConfigError, DataError, Unavailable) as e:
             self.add(str(e), type(e))
 
     def raise_any(self) -> None:
-        """Raises all of them as one error, DataError when all are about data; does nothing when there is none."""
+        """Raises all of them as one error: DataError when all are about data, Unavailable when waiting may mend all, else ConfigError; nothing when
+        there is none."""
         if not self._lines:
             return
         lines = [*self._lines]

@@ -19,6 +19,7 @@ def violations(c: Config) -> Iterator[str]:
     yield from _policy(c)
     yield from _pipeline(c)
     yield from _ends(c)
+    yield from _reward(c)
 
 
 def _batch(c: Config) -> Iterator[str]:
@@ -98,3 +99,11 @@ def _ends(c: Config) -> Iterator[str]:
     limit, grace = c.train.save_before_s, c.train.stop_grace_s
     if limit is not None and limit <= grace:
         yield f"train.save_before_s = {limit:g} is no longer than train.stop_grace_s = {grace:g}: the run would stop before it begins. Raise the first."
+
+
+def _reward(c: Config) -> Iterator[str]:
+    if c.reward.verify_deadline_s < c.reward.verify_timeout_s:
+        yield (
+            f"reward.verify_deadline_s = {c.reward.verify_deadline_s} ends a check before it can use up reward.verify_timeout_s = "
+            f"{c.reward.verify_timeout_s} of CPU: hostile answers would be faults. Raise the deadline; ten times the CPU is a good measure."
+        )

@@ -148,6 +148,11 @@ class Rollout(Section):
         description="an external agent that fails since its conversation is longer than the model's context: 'fail' leaves the trajectory out, "
         "'cut' trains it as one that reached its limit, judged by the run's own reward",
     )
+    token_env: str = Field(
+        "TIR_ROLLOUT_TOKEN",
+        description="environment variable with the bearer token of the actors' endpoints, another than env.token_env's; unset, and environments have a "
+        "token: one is made, in run_dir/endpoints/token",
+    )
     port: int = Field(0, ge=0, le=65535, description="port of the first actor's endpoint, actor i has port + i; 0: any free one")
     per_request_seeds: bool = Field(
         False, description="seed every request from (train.seed, prompt, sample, turn): same responses whatever the batching; slower"
@@ -203,7 +208,7 @@ class Env(Section):
 
     name: str = Field("python_tir", description="which environment the tasks use, when a row does not say")
     url: str | None = Field(None, description="base URL of a running server; unset: the launcher starts one on loopback")
-    token_env: str = Field("TIR_ENV_TOKEN", description="environment variable that holds the bearer token")
+    token_env: str = Field("TIR_ENV_TOKEN", description="environment variable that holds the bearer token of the environment servers")
     file: str | None = Field(
         None, description="environment class of one's own, 'path/file.py:Class' or 'package.module:Class': the run starts its server (docs/environments.md)"
     )
@@ -245,7 +250,14 @@ class Reward(Section):
     )
     group: str | None = Field(None, description="group reward: replaces the rewards of a prompt's trajectories after all of them are known; registered: otc")
     env_reduce: Literal["sum", "last", "max"] = Field("sum", description="how the rewards of an environment's replies become one (reward 'env')")
-    verify_timeout_s: float = Field(5.0, gt=0, description="hard deadline of one symbolic check, and of one call of a function of one's own")
+    verify_timeout_s: float = Field(
+        5.0,
+        gt=0,
+        description="CPU seconds of one check, and of one call of a function of one's own; an answer whose symbolic check uses them up is not equal: data",
+    )
+    verify_deadline_s: float = Field(
+        60.0, gt=0, description="what is not over by then, though it had CPU left to use, fails its sample (a starved host is no wrong answer)"
+    )
     workers: int = Field(1, ge=1, description="processes that check answers and run functions of one's own, per rollout actor")
     format: Literal["think_answer", "answer", "boxed"] = Field(
         "answer", description="tags the response must have; 'think_answer' is ZeroTIR's, 'answer' its loose form"
@@ -362,7 +374,13 @@ class Train(Section):
     seed: int = Field(42, ge=0, lt=2**32, description="seed of everything that is drawn at random, 32 bits")
     resume: bool = Field(False, description="go on from ckpt.path's latest checkpoint")
     overwrite: bool = Field(False, description="start anew in a run_dir that holds an earlier run's checkpoints; they are deleted")
-    max_restarts: int = Field(0, ge=0, description="how often the launcher starts a died controller again with --train.resume")
+    max_restarts: int = Field(
+        0, ge=0, description="how often in a row a died controller is started again, with --train.resume; counted from 0 again after each new checkpoint"
+    )
+    start_wait_s: float = Field(
+        0.0, ge=0, description="how long a start waits for what is not there yet: environment servers, room in the cluster, the run directory's lock; 0: refuse"
+    )
+    restart_wait_s: float = Field(900.0, ge=0, description="train.start_wait_s of the restarts by the launcher: what died may come back with us")
     max_learner_restarts: int = Field(
         3, ge=0, description="how often dead learner ranks are replaced, all of them from the last checkpoint, while the engines stay up"
     )

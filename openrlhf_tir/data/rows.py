@@ -12,6 +12,7 @@ from typing import Any
 
 from ..config.paths import asked, local_path, shorten, shown
 from ..errors import ConfigError, DataError
+from .hub import fault_of
 from .json_rows import read_json
 
 Row = tuple[str, dict[str, Any]]
@@ -96,7 +97,7 @@ def _read_datasets(source: str, split: str) -> Iterator[Row]:
     try:
         data = datasets.load_from_disk(name) if Path(name).is_dir() else datasets.load_dataset(name, data_dir=data_dir or None)
     except Exception as e:  # the hub, the cache and the builder scripts raise what they like; all mean that this name cannot be had
-        raise ConfigError(
+        raise fault_of(e)(
             f"Data set {shown(source)} is no local file or directory, and datasets could not load it: {type(e).__name__}: {shorten(str(e))}. "
             "Check the name or the network."
         ) from e

@@ -1,4 +1,8 @@
-"""Env probe: base URL -> what an environment server says of itself. Two plain GETs, so it needs no event loop and no session."""
+"""Env probe: base URL -> what an environment server says of itself. Two plain GETs, so it needs no event loop and no session.
+
+A server that answers wrongly is the user's mistake (ConfigError). One that does not answer, or says 429 or 5xx, may do so in a minute
+(Unavailable): a person is told at once, a restart by the launcher waits (`backoff.until_available`).
+"""
 
 from __future__ import annotations
 
@@ -11,12 +15,12 @@ from urllib.parse import urlsplit
 
 from pydantic import ValidationError
 
-from ..errors import ConfigError
+from ..errors import ConfigError, Unavailable
 from ..protocol import EnvSchema, Health
 
 
 def probe_env(url: str, *, token: str | None = None, timeout_s: float = 5.0) -> tuple[Health, EnvSchema]:
-    """GET /health and /schema. Raises ConfigError when the server does not answer, wants a token, or speaks another protocol."""
+    """GET /health and /schema. Raises Unavailable when the server does not answer, ConfigError when it wants a token or speaks another protocol."""
     base = url.rstrip("/")
     if not base.startswith(("http://", "https://")):
         raise ConfigError(f"Environment URL {url!r} has no scheme. Write http://host:port.")
@@ -45,9 +49,10 @@ def _get(url: str, token: str | None, timeout_s: float) -> Any:
         remedy = (
             "Put its token into the environment variable that env.token_env names." if e.code in (401, 403) else "Point env.url at a server of env_servers."
         )
-        raise ConfigError(f"{url} answered {e.code} {e.reason}. {remedy}") from None
+        kind = Unavailable if e.code == 429 or e.code >= 500 else ConfigError
+        raise kind(f"{url} answered {e.code} {e.reason}. {remedy}") from None
     except (urllib.error.URLError, http.client.HTTPException, OSError) as e:
-        raise ConfigError(
+        raise Unavailable(
             f"{url} does not answer: {getattr(e, 'reason', e)} (waited at most {timeout_s:g} s). Start the server, or unset env.url to have one started."
         ) from None
     except ValueError:

@@ -34,7 +34,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from ..errors import METHOD_REASONS, EngineError, EngineGone, EnvLost, WeightsUnverified
+from ..errors import METHOD_REASONS, EngineError, EngineGone, EnvLost, RequestRefused, TokenDrift, WeightsUnverified
 from ..types import Trajectory
 
 SLOW = frozenset({"deadline", "straggler", "early_stop"})
@@ -42,6 +42,9 @@ SLOW = frozenset({"deadline", "straggler", "early_stop"})
 
 ENGINE_FAULTS = frozenset({EngineError.reason, EngineGone.reason, WeightsUnverified.reason, "aborted"})
 """Reasons of failure that are the engine's, which all trajectories of a group share: one of them is the end of the group."""
+
+ITS_OWN = METHOD_REASONS | {TokenDrift.reason, RequestRefused.reason}
+"""Reasons of failure that lie in what the trajectory itself says: however many fail so, nothing was shared."""
 
 LENGTH_FACTS = ("length_used", "length_replacements", "length_first_done")
 """The meter's names in a group's stats; see `length_facts`."""
@@ -99,14 +102,14 @@ def _ended_all_at_once(reasons: Sequence[str | None]) -> bool:
     A reward that fails on two samples is no fault that they share, even if they are the last.
     """
     tail = 0
-    while tail < len(reasons) and reasons[-1 - tail] is not None and reasons[-1 - tail] not in SLOW | METHOD_REASONS:
+    while tail < len(reasons) and reasons[-1 - tail] is not None and reasons[-1 - tail] not in SLOW | ITS_OWN:
         tail += 1
     return 2 <= tail < len(reasons)
 
 
 def _cause(reasons: Sequence[str | None]) -> str:
     """EnvLost, which says most, or else the commonest fault."""
-    return EnvLost.reason if EnvLost.reason in reasons else Counter(r for r in reasons if r and r not in SLOW).most_common(1)[0][0]
+    return EnvLost.reason if EnvLost.reason in reasons else Counter(r for r in reasons if r and r not in SLOW | ITS_OWN).most_common(1)[0][0]
 
 
 def hopeless(ended: Sequence[Trajectory | None], n: int, min_valid: int, accuracy_range: tuple[float, float]) -> bool:

@@ -1,8 +1,9 @@
 """RewardPool: Trajectory -> RewardParts, beside the rollout. Quick rewards inline; what a reward *asks* for, in worker processes.
 
-A reward is pure, so it is simply run again once what it asked for is known. A check that misses its deadline costs that deadline
-and its worker, and says "not equal": the answer is hostile, `parts["verify_timeout"]` counts it. A worker that dies is replaced
-and the work tried once more; then VerifierError fails the trajectory. No fault of ours becomes reward 0, and none of the reward's own:
+A reward is pure, so it is simply run again once what it asked for is known. A check of an answer that uses up its CPU
+(`reward.verify_timeout_s`) says "not equal": that is the answer's doing, so it is data; `parts["verify_timeout"]` counts it. One that is
+not over in time (`reward.verify_deadline_s`) without having had that much CPU is a starved host's doing, and a worker that dies twice is
+ours as well: VerifierError fails the trajectory. No fault of ours becomes reward 0, and none of the reward's own:
 what raises or returns no finite number is a RewardError, with file and line.
 
 With `reward.weights` several rewards are added up: `parts` then holds each one's own value under its name.
@@ -22,7 +23,7 @@ from ..types import Change, RewardParts, Task, Trajectory
 from . import REWARD, RewardFn, accept, load, symbolic
 from .context import RewardContext
 from .own import OwnReward
-from .workers import Late, Workers
+from .workers import CpuSpent, Workers
 
 MAX_ASKED = 16
 """A reward asks for a handful of things; one that never stops asking is not pure."""
@@ -57,12 +58,13 @@ def components(cfg: Reward) -> list[_Component]:
 
 
 class RewardPool:
-    """Scores with `reward_cfg.name` or `weights`, at most `reward_cfg.workers` checks at once, each within `verify_timeout_s`."""
+    """Scores with `reward_cfg.name` or `weights`, at most `reward_cfg.workers` checks at once."""
 
     def __init__(self, reward_cfg: Reward) -> None:
         self.cfg = reward_cfg
         self.components = components(reward_cfg)
-        self.workers = Workers(reward_cfg.workers, reward_cfg.verify_timeout_s, deadline_name="reward.verify_timeout_s", count_name="reward.workers")
+        names = {"cpu_name": "reward.verify_timeout_s", "wall_name": "reward.verify_deadline_s", "count_name": "reward.workers"}
+        self.workers = Workers(reward_cfg.workers, reward_cfg.verify_timeout_s, reward_cfg.verify_deadline_s, **names)
 
     async def score(self, trajectory: Trajectory, task: Task) -> RewardParts:
         """Raises VerifierError when the checker, not the answer, is at fault, RewardError when the reward itself is.
@@ -102,7 +104,7 @@ class RewardPool:
                 question = asked.question
             try:
                 known[question] = await self.workers.run(*question)
-            except Late:
+            except CpuSpent:
                 if question[0] is not symbolic.equal:
                     raise
                 known[question], timeouts = False, timeouts + 1

@@ -1,7 +1,12 @@
-"""Workers: (function, args) -> its result, computed in another process with a deadline and a memory limit.
+"""Workers: (function, args) -> its result, computed in another process with a budget of CPU, a deadline and a memory limit.
 
-A call that misses its deadline costs the deadline and its worker. A worker that dies is replaced and the call tried once more. Started
-at the first call, so that a pool nobody needs costs nothing.
+    uses up `cpu_s` of CPU          CpuSpent   the call's own doing: what it was given makes it run on and on
+    is not over after `wall_s`      Late       the machine's doing: so long, and it has not had the CPU it may use
+    its worker dies twice           VerifierError
+
+A clock on the wall alone cannot tell the first two apart: on a starved host a check of milliseconds misses five seconds. The kernel counts
+the CPU (ITIMER_PROF) and ends the worker with SIGPROF, even inside one endless operation on big integers, where Python runs no handler.
+A worker that dies otherwise is replaced and the call tried once more. Started at the first call, so that a pool nobody needs costs nothing.
 """
 
 from __future__ import annotations
@@ -9,6 +14,8 @@ from __future__ import annotations
 import asyncio
 import multiprocessing
 import resource
+import signal
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -18,17 +25,28 @@ from . import symbolic
 WORKER_MEMORY = 4 << 30
 """Bytes of address space of a worker: 9^(9^9) ends in MemoryError there, instead of taking the machine along."""
 ATTEMPTS = 2
+TAKE_S = 120.0
+"""Within so long a free worker takes a call. The first one starts Python and imports sympy before: two seconds, many more on a starved host."""
+
+
+class CpuSpent(VerifierError):
+    """A call used up its CPU."""
 
 
 class Late(VerifierError):
-    """A worker missed its deadline."""
+    """A call was not over in time, though it had CPU left to use."""
 
 
 class Workers:
-    def __init__(self, count: int, deadline_s: float, *, deadline_name: str = "the deadline", count_name: str = "workers") -> None:
-        """At most `count` calls at once, each within `deadline_s` of its start. The names are those of the settings, for messages."""
-        self.count, self.deadline_s = count, deadline_s
-        self._deadline_name, self._count_name = deadline_name, count_name
+    def __init__(
+        self, count: int, cpu_s: float, wall_s: float, *, cpu_name: str = "the budget", wall_name: str = "the deadline", count_name: str = "workers"
+    ) -> None:
+        """At most `count` calls at once, each with `cpu_s` seconds of CPU and over within `wall_s` of its start. The names are those of the
+        settings, for messages."""
+        self.count, self.cpu_s, self.wall_s = count, cpu_s, wall_s
+        self.take_s = TAKE_S
+        self._turns = asyncio.Semaphore(count)
+        self._cpu_name, self._wall_name, self._count_name = cpu_name, wall_name, count_name
         self._pool = None
 
     @property
@@ -36,22 +54,44 @@ class Workers:
         return self._pool is not None
 
     async def run(self, function: Callable[..., Any], *args: Any) -> Any:
-        """`function(*args)`. Late when it misses its deadline (the worker is killed), VerifierError when workers die twice.
+        """`function(*args)`. Raises CpuSpent, Late (the worker is killed), VerifierError when workers die twice.
 
         Cancelled: the call is taken back, or its worker killed.
         """
         from pebble import ProcessExpired
 
-        for _ in range(ATTEMPTS):
-            try:
-                return await asyncio.wrap_future(self._started().schedule(function, args=args, timeout=self.deadline_s))
-            except ProcessExpired as e:
-                death = e
-            except TimeoutError as e:
-                raise Late(f"{function.__name__} missed {self._deadline_name} = {self.deadline_s} s. Raise it, or make the check quicker.") from e
+        death: Exception | None = None
+        async with self._turns:  # so that a call that is handed over finds a worker that is free
+            for _ in range(ATTEMPTS):
+                pool = self._started()
+                call = pool.schedule(_budgeted, args=(self.cpu_s, function, *args), timeout=self.wall_s)  # from when a worker takes it
+                try:
+                    async with asyncio.timeout(self.take_s + self.wall_s):
+                        return await asyncio.wrap_future(call)
+                except ProcessExpired as e:
+                    if e.exitcode == -signal.SIGPROF:
+                        raise CpuSpent(f"{function.__name__} used up {self._cpu_name} = {self.cpu_s:g} s of CPU. Raise it, or make the check quicker.") from e
+                    death = e
+                except TimeoutError as e:
+                    if call.cancelled():  # by us: no worker has taken it
+                        self._replace(pool)
+                    raise Late(
+                        f"{function.__name__} was not over within {self._wall_name} = {self.wall_s:g} s, without having had {self._cpu_name} = {self.cpu_s:g} "
+                        "s of CPU: the machine is starved, or it waits for something. Give it more cores, or raise the deadline."
+                    ) from e
+                except asyncio.CancelledError as e:
+                    if pool is self._pool or self._pool is None or asyncio.current_task().cancelling():
+                        raise
+                    death = e  # its pool was replaced under it
         raise VerifierError(
             f"The worker died {ATTEMPTS} times in {function.__name__} ({death}). See its exit code; {self._count_name} or memory may be too small."
         )
+
+    def _replace(self, pool: Any) -> None:
+        """Its workers take no work any more. Their successors are started with the next call."""
+        if pool is self._pool:
+            self._pool = None
+            threading.Thread(target=_stop, args=(pool,), name="stop workers", daemon=True).start()
 
     async def warm(self) -> None:
         """Have every worker ready to check, so that no first call pays for it."""
@@ -72,11 +112,25 @@ class Workers:
     def close(self) -> None:
         """Kill the workers. Calls that still run end in CancelledError."""
         if self._pool is not None:
-            self._pool.stop()
-            self._pool.join()
-            self._pool = None
+            pool, self._pool = self._pool, None
+            _stop(pool)
+
+
+def _stop(pool: Any) -> None:
+    pool.stop()
+    pool.join()
+
+
+def _budgeted(cpu_s: float, function: Callable[..., Any], *args: Any) -> Any:
+    """In the worker: the kernel kills this process when the call has used `cpu_s` seconds of CPU, its own and the system's for it."""
+    signal.setitimer(signal.ITIMER_PROF, cpu_s)
+    try:
+        return function(*args)
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
 
 
 def _start_worker() -> None:
+    signal.signal(signal.SIGPROF, signal.SIG_DFL)
     resource.setrlimit(resource.RLIMIT_AS, (WORKER_MEMORY, WORKER_MEMORY))
     symbolic.warm()

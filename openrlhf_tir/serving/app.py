@@ -15,6 +15,7 @@ event loop; `service` owns everything behind the routes.
 from __future__ import annotations
 
 import asyncio
+import errno
 import socket
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -27,7 +28,7 @@ from fastapi.responses import JSONResponse, PlainTextResponse
 from pydantic import BaseModel, ConfigDict, Field
 
 from ..episodes.agents import Agents
-from ..errors import ConfigError, InfraError, QueueFull, RequestRefused
+from ..errors import ConfigError, InfraError, QueueFull, RequestRefused, Unavailable
 from ..http_guard.connections import ConnectionLimits, uvicorn_options
 from ..http_guard.guard import BodyLimits, Guard
 from ..http_guard.json_body import answer_malformed
@@ -174,7 +175,7 @@ def _refuse(body: GenerateRequest, bounds: EngineBounds) -> None:
 async def serve(app: FastAPI, host: str = "127.0.0.1", port: int = 0) -> tuple[asyncio.Task, int]:
     """Run `app` in this event loop; port 0 picks a free one. Connections are accepted when this returns. Cancel the task to stop.
 
-    Raises ConfigError when it would be reachable from other machines without a token, or cannot bind.
+    Raises ConfigError when it would be reachable from other machines without a token or cannot bind, Unavailable when the port is in use.
     """
     if not _is_loopback(host) and not app.state.has_token:
         raise ConfigError(f"A rollout server on {host} is open to the network and has no token. Set a bearer token, or bind 127.0.0.1.")
@@ -184,7 +185,8 @@ async def serve(app: FastAPI, host: str = "127.0.0.1", port: int = 0) -> tuple[a
         listener.bind((host, port))
     except OSError as e:
         listener.close()
-        raise ConfigError(f"Cannot listen on {host}:{port}: {e.strerror}. Use port 0 for a free one.") from e
+        kind = Unavailable if e.errno == errno.EADDRINUSE else ConfigError  # in use, maybe by the actor that this one replaces
+        raise kind(f"Cannot listen on {host}:{port}: {e.strerror}. Use port 0 for a free one.") from e
     listener.listen(1024)
     server = _Server(uvicorn.Config(app, log_level="warning", access_log=False, lifespan="off", **uvicorn_options(app.state.connections)))
     return asyncio.create_task(_until_cancelled(server, listener), name=f"http {host}:{listener.getsockname()[1]}"), listener.getsockname()[1]

@@ -51,7 +51,7 @@ class Http:
 
     def __init__(self, url: str, token: str | None = None) -> None:
         self.url, self._sessions = url, 0
-        self._http = aiohttp.ClientSession(headers={"Authorization": f"Bearer {token}"} if token else {}, timeout=aiohttp.ClientTimeout(total=30))
+        self._http = aiohttp.ClientSession(headers={"Authorization": f"Bearer {token}"} if token else {}, timeout=aiohttp.ClientTimeout(total=150))
 
     async def __aenter__(self) -> Http:
         return self

@@ -65,28 +65,24 @@ async def test_a_thousand_requests_of_one_numeral_each_take_about_a_second(http)
 
 async def test_more_hanging_expressions_than_workers_keep_no_numeral_waiting(http):
     sessions = [await http.open({"label": "7"}) for _ in range(3)]
-    hanging = [*(verify(http, HANGS, str(k)) for k in range(3)), *(http.step(s, 0, HANGS) for s in sessions)]
+    hanging = [*(verify(http, HANGS, str(k)) for k in range(3)), *(http.step(s, 0, HANGS, deadline_s=120) for s in sessions)]
     hanging = [asyncio.create_task(h) for h in hanging]
     await http.until_running(6)
-    start = time.perf_counter()
     assert await verify(http, "7", "7.0") == (True, "exact")
     assert (await http.step(await http.open({"label": "7"}), 0, "7.0"))[1]["reward"] == 1.0
-    assert time.perf_counter() - start < 0.9  # less than one deadline
-    assert not all(h.done() for h in hanging), "the numerals waited until every hanging expression had met its deadline"
+    assert not all(h.done() for h in hanging), "the numerals waited until every hanging expression had used up its CPU"
     verdicts = await asyncio.gather(*hanging)
     assert verdicts[:3] == [(False, "timeout")] * 3
     assert [body["signals"]["how"] for _, body, _ in verdicts[3:]] == ["timeout"] * 3
 
 
-async def test_a_hanging_expression_costs_its_deadline_and_nobody_else(http):
+async def test_a_hanging_expression_costs_its_cpu_and_nobody_else(http):
     await asyncio.gather(*(verify(http, r"\sqrt{8}", r"2\sqrt2") for _ in range(4)))  # successors of workers that other tests have killed are up
-    start = time.perf_counter()
     hanging = asyncio.create_task(verify(http, HANGS, "7"))
     assert await verify(http, "7", "7.0") == (True, "exact")
     assert await verify(http, r"\sqrt{8}", r"2\sqrt2") == (True, "symbolic")
     assert not hanging.done()
     assert await hanging == (False, "timeout")
-    assert 0.9 < time.perf_counter() - start < 4.0
     assert await verify(http, r"\sqrt{8}", r"2\sqrt2") == (True, "symbolic")
 
 

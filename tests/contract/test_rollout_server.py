@@ -9,7 +9,7 @@ import httpx
 import numpy as np
 import pytest
 
-from openrlhf_tir.errors import ConfigError, RequestRefused, unknown
+from openrlhf_tir.errors import ConfigError, RequestRefused, Unavailable, unknown
 from openrlhf_tir.http_guard.guard import BodyLimits
 from openrlhf_tir.serving import session_routes
 from openrlhf_tir.serving.app import ServerLimits, build_app, serve
@@ -283,7 +283,7 @@ async def test_an_address_that_others_can_reach_needs_a_token(service):
 
 
 async def test_a_port_in_use_is_named(service, client):
-    with pytest.raises(ConfigError, match=f"127.0.0.1:{client.base_url.port}"):
+    with pytest.raises(Unavailable, match=f"127.0.0.1:{client.base_url.port}"):
         await serve(build_app(service, token=None), "127.0.0.1", client.base_url.port)
 
 

@@ -63,7 +63,6 @@ def test_none_or_unset_unsets_an_optional_field_and_the_shown_recipe_says_so(cap
         ("train --rollout.batch_size", "expected one argument"),
         ("trian", "invalid choice: 'trian'"),
         ("", "COMMAND"),
-        ("check-env http://127.0.0.1:9 --timeout 1", "does not answer"),
         ("report nowhere", "no run directory"),
     ],
 )
@@ -71,6 +70,11 @@ def test_a_mistake_prints_one_line_and_exits_with_2(capsys, argv, expected):
     err = mistake(capsys, *argv.split())
     assert expected in err
     assert len(err.strip().splitlines()) == 1
+
+
+def test_what_does_not_answer_now_has_an_exit_code_of_its_own(capsys):
+    assert main(["check-env", "http://127.0.0.1:9", "--timeout", "1"]) == 4
+    assert capsys.readouterr().err.startswith("Unavailable: http://127.0.0.1:9/health does not answer")
 
 
 def test_help_names_every_field_with_its_default(capsys):

@@ -12,7 +12,8 @@ from openrlhf_tir.cli import main
 from openrlhf_tir.cluster import control
 from openrlhf_tir.cluster.control import Control, applied, apply, followed, read, write
 from openrlhf_tir.config import Config
-from openrlhf_tir.errors import ConfigError
+from openrlhf_tir.errors import ConfigError, Unavailable
+from openrlhf_tir.simulation import virtual_loop
 
 A, B = "http://a:1", "http://b:2"
 
@@ -30,7 +31,7 @@ class Run:
 
 def probe(url: str, *, token: str | None):
     if url == "http://down:9":
-        raise ConfigError(f"{url}/health does not answer")
+        raise Unavailable(f"{url}/health does not answer")
     return None, SimpleNamespace(env="python_tir")
 
 
@@ -59,7 +60,7 @@ async def test_environments_that_are_not_named_keep_their_servers():
 @pytest.mark.parametrize(("urls", "fact"), [({"python_tir": [B, "http://down:9"]}, "does not answer"), ({"search": [A]}, "is env 'python_tir', not 'search'")])
 async def test_one_bad_url_refuses_the_whole_change(urls, fact):
     run, before = Run(), Run().env_urls
-    with pytest.raises(ConfigError, match=fact):
+    with pytest.raises((ConfigError, Unavailable), match=fact):
         await apply(Control(rollout_actors=5, env_urls=urls), run, token=None, probe=probe)
     assert (run.env_urls, run.actors) == (before, 1)
 
@@ -107,3 +108,25 @@ def test_the_command_adds_to_what_was_asked_before_and_says_when_nobody_listens(
 @pytest.mark.parametrize("argv", [["--actors", "0"], ["--env", "python_tir"]])
 def test_the_command_refuses_what_cannot_be_meant(tmp_path, argv):
     assert main(["control", str(tmp_path), *argv]) == 2
+
+
+def test_a_follower_that_the_file_system_failed_is_started_again_and_applies_the_file(tmp_path, monkeypatch):
+    """Ten times a stale file handle while the answer is written, on a virtual clock: the eleventh try applies and acknowledges."""
+    whole, failures = control._replace, [OSError(116, "Stale file handle")] * 10
+
+    def replace(path, text):
+        if failures:
+            raise failures.pop()
+        whole(path, text)
+
+    write(tmp_path / "control.toml", Control(rollout_actors=2))
+    monkeypatch.setattr(control, "_replace", replace)
+    run = Run()
+
+    async def main():
+        async with followed(Config.model_validate({"run_dir": tmp_path, "train": {"resume": True}}), run):
+            while not applied(tmp_path):
+                await asyncio.sleep(60)
+
+    virtual_loop.run(main())
+    assert run.actors == 2 and applied(tmp_path)["error"] is None and not failures

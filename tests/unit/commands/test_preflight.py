@@ -14,7 +14,7 @@ from openrlhf_tir.commands import host_checks
 from openrlhf_tir.commands.preflight import Machine, check
 from openrlhf_tir.config.settings import load
 from openrlhf_tir.envs.probe import probe_env
-from openrlhf_tir.errors import ConfigError, DataError
+from openrlhf_tir.errors import ConfigError, DataError, Unavailable
 
 CPU = Machine(gpus=0, cpus=2, shm_free=1 << 30, has_module=lambda name: True, isolation_fault=lambda: None)
 GPUS = Machine(gpus=4, cpus=32, shm_free=1 << 30, has_module=lambda name: True, isolation_fault=lambda: None)
@@ -53,6 +53,8 @@ class FakeEnv(http.server.BaseHTTPRequestHandler):
         if self.server.token and self.headers.get("Authorization") != f"Bearer {self.server.token}":
             return self.send_error(401)
         body = self.server.bodies[self.path]
+        if isinstance(body, int):
+            return self.send_error(body)
         self.send_response(200)
         self.end_headers()
         self.wfile.write(body if isinstance(body, bytes) else json.dumps(body).encode())
@@ -100,7 +102,6 @@ def test_a_run_that_can_work_gives_facts(ready):
         ({"data__input_template": "none here"}, "has no {} where the problem goes"),
         ({"rollout__batch_size": 3}, "has 2 problems, a batch needs rollout.batch_size = 3"),
         ({"env__url": "127.0.0.1:8000"}, "has no scheme"),
-        ({"env__url": "http://127.0.0.1:9"}, "http://127.0.0.1:9/health does not answer"),
         ({"ds__attn_implementation": "flash_attention_2"}, "This is a GPU recipe on a CPU machine: ds.attn_implementation = 'flash_attention_2' needs a GPU"),
         ({"vllm__sync_backend": "nccl"}, "vllm.sync_backend = 'nccl' is not wired"),
         ({"ds__packing_samples": True}, "ds.packing_samples needs flash attention"),
@@ -184,7 +185,24 @@ def test_a_server_of_another_environment_is_refused(ready, env_server):
 
 
 def test_every_server_of_a_list_is_asked(ready, env_server):
-    assert "127.0.0.1:9/health does not answer" in refused(ready, env__url=f"{env_server.url}, http://127.0.0.1:9")
+    assert "127.0.0.1:9/health does not answer" in refused(ready, error=Unavailable, env__url=f"{env_server.url}, http://127.0.0.1:9")
+
+
+def test_a_person_is_told_at_once_of_a_server_that_does_not_answer_and_what_to_do(ready):
+    said = refused(ready, error=Unavailable, env__url="http://127.0.0.1:9")
+    assert "http://127.0.0.1:9/health does not answer" in said and "Start the server, or unset env.url to have one started" in said
+
+
+def test_nobody_waits_for_a_server_of_a_run_that_has_a_mistake_and_both_are_told(ready):
+    """With a wait of an hour."""
+    said = refused(ready, env__url="http://127.0.0.1:9", reward__name="maths", train__start_wait_s=3600)
+    assert "Unknown reward 'maths'" in said and "http://127.0.0.1:9/health does not answer" in said
+
+
+def test_a_server_that_says_503_may_be_back_in_a_minute(env_server):
+    env_server.bodies["/health"] = 503
+    with pytest.raises(Unavailable, match="503"):
+        probe_env(env_server.url)
 
 
 def test_something_else_that_answers_is_refused(env_server):
@@ -237,8 +255,8 @@ def test_an_occupied_port_is_refused_and_so_is_the_one_of_a_later_actor(ready):
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        assert f"rollout.port = {port} cannot be used: Address already in use" in refused(ready, rollout__port=port)
-        second = refused(ready, rollout__port=port - 1, vllm__num_engines=2)
+        assert f"rollout.port = {port} cannot be used: Address already in use" in refused(ready, error=Unavailable, rollout__port=port)
+        second = refused(ready, error=Unavailable, rollout__port=port - 1, vllm__num_engines=2)
         assert f"rollout.port = {port - 1} (actor 1 takes port {port}) cannot be used" in second or f"rollout.port = {port - 1} cannot be used" in second
     check(load(None, {**ready, "rollout.port": port}), machine=CPU)
 

@@ -19,7 +19,7 @@ from tests.unit.episodes.test_episode import PlayedEnv
 from tests.unit.episodes.test_group import KEY, runner
 
 IDS = np.zeros(1, np.int32)
-REASONS = {"v": None, "e": "engine_error", "L": "env_lost", "f": "env_error", "t": "timeout", "d": "deadline", "r": "reward_error"}
+REASONS = {"v": None, "e": "engine_error", "L": "env_lost", "f": "env_error", "t": "timeout", "q": "request_refused", "d": "deadline", "r": "reward_error"}
 
 
 def group(text):
@@ -42,6 +42,7 @@ def group(text):
         ("vLv-", "012", "abab", {1: "env_lost", 3: "env_lost"}),
         ("vtvt", "0213", "abab", {i: "timeout" for i in range(4)}),  # all unfinished ones were on b, by chance or not
         ("vfvtvv", "013245", "ababab", {}),
+        ("vvqq", "0123", "aaaa", {}),  # too long for the engine, both: they say so of themselves
         ("vvrr", "0123", "aaaa", {}),  # the reward fails on two samples: nothing that they share
         ("vvff", "0123", "    ", {i: "env_error" for i in range(4)}),  # no server known: the group is what they share
     ],

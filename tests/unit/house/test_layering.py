@@ -10,7 +10,7 @@ import pytest
 REPO = Path(__file__).resolve().parents[3]
 
 LAYERS = [
-    {"types", "protocol", "errors", "http_guard", "machine", "plugins", "config", "backoff"},
+    {"types", "protocol", "errors", "http_guard", "machine", "plugins", "config", "backoff", "exit_codes"},
     {"ports", "background", "deadlines"},
     {"algorithms", "rewards", "filters"},
     {"engines", "envs", "data", "replay", "weights", "learner", "logs"},
@@ -44,6 +44,7 @@ TORCH_FREE = {
     "envs",
     "episodes",
     "errors",
+    "exit_codes",
     "filters",
     "http_guard",
     "logs",

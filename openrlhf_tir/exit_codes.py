@@ -1,0 +1,44 @@
+"""Exit codes of `openrlhf-tir`: what a launcher, a scheduler or a script may do next. The one place that knows them.
+
+code  name          meaning                                                            who starts it again
+0     DONE          the command did what it is for                                     nobody
+1     NO            check-env, audit: the answer is no. Python: an uncaught exception  `train.max_restarts` (an exception of a run)
+2     MISTAKE       what the user wrote or gave cannot work; the message says what     nobody: it would end the same way
+3     FAULT         the machinery failed for good; the run goes on with --resume       `train.max_restarts`
+4     UNAVAILABLE   what the run needs is not there now: a server that does not        `train.max_restarts`, which waits for it;
+                    answer, room in the cluster                                        else whoever started it, later
+5     STOPPED       asked to stop (a signal, the job's time limit): a checkpoint was taken     whoever stopped it, with --resume
+6     HOPELESS      training itself is broken (no group can be used, nothing is finite)    nobody: the message says what to look at
+130   INTERRUPTED   Ctrl-C                                                             nobody
+143   TERMINATED    SIGTERM: somebody wants the run to stop                            nobody
+-N                  killed by signal N (seen by the launcher); N = SIGTERM as 143      `train.max_restarts`
+"""
+
+from __future__ import annotations
+
+import signal
+
+from .errors import ColdStartError, ConfigError, DataError, Diverged, MethodBroken, Stopped, Unavailable, Unproductive
+
+DONE = 0
+NO = 1
+MISTAKE = 2
+FAULT = 3
+UNAVAILABLE = 4
+STOPPED = 5
+HOPELESS = 6
+INTERRUPTED = 128 + signal.SIGINT
+TERMINATED = 128 + signal.SIGTERM
+FINAL = frozenset({DONE, MISTAKE, STOPPED, HOPELESS, INTERRUPTED, TERMINATED, -signal.SIGINT, -signal.SIGTERM})
+"""After these nobody starts the run again: it is done, cannot work, or was asked to stop."""
+
+
+def code_of(error: BaseException) -> int:
+    """The exit code of a command that ended with `error`, one of ours."""
+    kinds = {
+        (ConfigError, DataError, ColdStartError, MethodBroken): MISTAKE,
+        (Unavailable,): UNAVAILABLE,
+        (Stopped,): STOPPED,
+        (Unproductive, Diverged): HOPELESS,
+    }
+    return next((code for kind, code in kinds.items() if isinstance(error, kind)), FAULT)

@@ -1,0 +1,88 @@
+"""The environment server that a run starts: kept alive through deaths and failed forks; a restart by the launcher is patient at its start."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from openrlhf_tir.cluster import env_process
+from openrlhf_tir.cluster.env_process import env_urls
+from openrlhf_tir.config import Config
+from openrlhf_tir.errors import ConfigError
+from openrlhf_tir.simulation import virtual_loop
+
+
+class Process:
+    """A server process that lives until `die`."""
+
+    def __init__(self):
+        self.returncode = None
+        self._over = asyncio.Event()
+
+    async def wait(self):
+        await self._over.wait()
+        return self.returncode
+
+    def die(self, code):
+        self.returncode = code
+        self._over.set()
+
+    def terminate(self):
+        self.die(-15)
+
+
+class Machine:
+    """What becomes of each start in turn: an exception of fork, an exit code at once, or None: it comes up. Then all come up."""
+
+    def __init__(self, tmp_path, *fates):
+        self.port_file, self.fates = tmp_path / "env_server.port", list(fates)
+        self.at, self.running, self.ports = [], None, []
+        (tmp_path / "env_server.log").write_text("what it said")
+
+    async def fork(self, *command, **_):
+        self.at.append(asyncio.get_running_loop().time())
+        self.ports.append(command[command.index("--port") + 1])
+        fate = self.fates.pop(0) if self.fates else None
+        if isinstance(fate, Exception):
+            raise fate
+        self.running = Process()
+        if fate is None:
+            self.port_file.write_text("8123")
+        else:
+            self.running.die(fate)
+        return self.running
+
+
+def config(tmp_path, **train):
+    return Config.model_validate({"run_dir": tmp_path, "env": {"name": "echo"}, "train": train})
+
+
+def test_a_keeper_survives_failed_forks_and_the_server_comes_back_on_its_port(tmp_path, monkeypatch):
+    no_room = BlockingIOError(11, "Resource temporarily unavailable")
+    machine = Machine(tmp_path, None, no_room, no_room, 1)
+    monkeypatch.setattr(env_process.asyncio, "create_subprocess_exec", machine.fork)
+
+    async def main():
+        async with env_urls(config(tmp_path)) as urls:
+            assert urls == {"echo": ["http://127.0.0.1:8123"]}
+            machine.running.die(-9)
+            await asyncio.sleep(3600)
+            assert machine.running.returncode is None
+        return machine.running.returncode
+
+    assert virtual_loop.run(main()) == -15
+    first = machine.at[1]
+    assert [round(t - first) for t in machine.at[1:]] == [0, 1, 3, 7] and machine.ports == ["0", "8123", "8123", "8123", "8123"]
+
+
+def test_a_server_that_ends_at_its_start_is_told_to_a_person_and_tried_again_by_a_restart(tmp_path, monkeypatch):
+    async def start(**train):
+        machine = Machine(tmp_path, 1, 1)
+        monkeypatch.setattr(env_process.asyncio, "create_subprocess_exec", machine.fork)
+        async with env_urls(config(tmp_path, **train)):
+            return len(machine.at)
+
+    with pytest.raises(ConfigError, match="did not start: it ended with code 1"):
+        virtual_loop.run(start())
+    assert virtual_loop.run(start(start_wait_s=900)) == 3
