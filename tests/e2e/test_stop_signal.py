@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from benchmarks.crash_trial import Job, command, controller_of, find, start, undisturbed
-from openrlhf_tir.cli import STOPPED
+from openrlhf_tir.exit_codes import STOPPED
 from openrlhf_tir.logs import metrics
 from openrlhf_tir.replay.ledger import audit
 from openrlhf_tir.toy.model import save_model

@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from openrlhf_tir.cli import STOPPED
+from openrlhf_tir.exit_codes import STOPPED
 from openrlhf_tir.commands.restarts import run_with_restarts
 
 pytestmark = pytest.mark.slow
