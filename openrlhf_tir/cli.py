@@ -12,7 +12,7 @@ from importlib import import_module
 from types import ModuleType
 
 from .config.flags import Parser, check_unknown
-from .errors import ColdStartError, ConfigError, DataError, MethodBroken, TirError
+from .errors import CheckpointDamaged, ColdStartError, ConfigError, DataError, MethodBroken, TirError
 
 COMMANDS = {
     "quickstart": "make the tiny base model, then watch it learn to use Python by RL",
@@ -62,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _module(args.command).run(args)
     except TirError as e:
         print(f"{type(e).__name__}: {e}", file=sys.stderr)
-        return 2 if isinstance(e, (ConfigError, DataError, ColdStartError, MethodBroken)) else 3
+        return 2 if isinstance(e, (ConfigError, DataError, ColdStartError, MethodBroken, CheckpointDamaged)) else 3
     except KeyboardInterrupt:
         print("Interrupted.", file=sys.stderr)
         return 130

@@ -16,6 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from ..pipeline.lineage import checkpoints_of
     from .preflight import check
 
     cfg, problems = config_and_problems(args)
@@ -23,8 +24,10 @@ def run(args: argparse.Namespace) -> int:
         print(f"check: {fact}", flush=True)
     if args.check_only:
         return 0
+    if not cfg.train.resume:  # now: a process that dies before it has begun must not leave an earlier run to be resumed
+        checkpoints_of(cfg).clear()
     if cfg.train.max_restarts:
-        return run_with_restarts(sys.argv[1:], cfg.train.max_restarts)
+        return run_with_restarts(sys.argv[1:], cfg.train.max_restarts, resume_from=cfg.train.resume_from)
     from ..cluster.main import train
 
     train(cfg)
