@@ -24,6 +24,9 @@ from ..backoff import backoff_s, jittered
 from ..config.schema import Train
 from ..exit_codes import FINAL
 
+NEWEST_WHOLE = "newest_whole"
+"""A train.resume_from that means the same after every restart; a checkpoint chosen by name counts once, as later ones come after it."""
+
 
 class Ended(NamedTuple):
     """How a run ended. `asked`: somebody told us to stop it, so whatever its code, it is not started again."""
@@ -59,6 +62,9 @@ def run_with_restarts(
     pause: Callable[[float], None] = time.sleep,
 ) -> int:
     """`argv` is the command line behind `openrlhf-tir`, `latest` the file that names the newest checkpoint. Returns the last exit code."""
+    resume = ["--train.resume", "true", "--train.new_ledger", "false"]
+    if train.resume_from != NEWEST_WHOLE:
+        resume += ["--train.resume_from", "latest"]
     command = [sys.executable, "-m", "openrlhf_tir.cli", *argv, "--train.max_restarts", "0"]
     begun = seen = _stamp(latest)
     failures = 0
@@ -78,7 +84,7 @@ def run_with_restarts(
             f"restart {failures} of {train.max_restarts} without a new checkpoint."
         )
         pause(pause_s)
-        ended = launch([*command, "--train.start_wait_s", str(train.restart_wait_s), *(["--train.resume", "true"] if ours else [])])
+        ended = launch([*command, "--train.start_wait_s", str(train.restart_wait_s), *(resume if ours else [])])
     return ended.code
 
 

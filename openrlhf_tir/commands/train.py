@@ -17,6 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from ..pipeline.lineage import checkpoints_of
     from .preflight import check
 
     if args.die_with_parent:
@@ -33,6 +34,8 @@ def run(args: argparse.Namespace) -> int:
     from ..cluster.run_lock import run_lock
 
     with run_lock(cfg.run_dir, cfg.train.start_wait_s):
+        if not cfg.train.resume:  # now: a process that dies before it has begun must not leave an earlier run to be resumed
+            checkpoints_of(cfg).clear()
         from ..cluster.main import train  # takes seconds: a directory in use is refused before
 
         train(cfg)

@@ -139,3 +139,15 @@ def test_a_process_whose_launcher_is_gone_already_does_not_start():
     code = "from openrlhf_tir.commands.parent import die_with; die_with(1)"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert "ConfigError: --die-with-parent 1: the process that started this one is" in result.stderr
+
+
+def test_a_checkpoint_chosen_by_name_and_a_new_ledger_count_once(tmp_path):
+    """After a restart `latest` is newer than the checkpoint that was asked for by name; the newest whole one is asked for each time."""
+    named = Launcher(tmp_path, "-9+", 0)
+    named.run(1, resume_from="step_000010")
+    anyway = ["--train.resume", "true", "--train.new_ledger", "false"]
+    assert named.commands[1][-6:] == [*anyway, "--train.resume_from", "latest"]
+    named.latest.unlink()
+    newest = Launcher(tmp_path, "-9+", 0)
+    newest.run(1, resume_from="newest_whole")
+    assert newest.commands[1][-4:] == anyway
