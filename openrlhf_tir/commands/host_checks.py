@@ -1,6 +1,6 @@
 """Host checks: what this machine must have for a Config, each asked without loading anything heavy. `preflight` calls them.
 
-    GPUs and attention kernels, room for weight pushes, the run's directory, the endpoints' ports, isolation for model-written code, loggers
+GPUs and attention kernels, room for weight pushes, the run's directory, the endpoints' ports, isolation for model-written code, loggers
 """
 
 from __future__ import annotations

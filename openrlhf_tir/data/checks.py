@@ -62,7 +62,5 @@ def messages(value: Any, where: str, name: str) -> Any:
     for i, message in enumerate(value):
         chat = isinstance(message, dict) and isinstance(message.get("role"), str)
         if not chat or not (isinstance(message.get("content"), str) or (message.get("content") is None and message.get("tool_calls"))):
-            raise DataError(
-                f'{where}: {name}[{i}] = {shown(message, 120)} is no chat message. Write {{"role": "user", "content": "..."}} with text in both.'
-            )
+            raise DataError(f'{where}: {name}[{i}] = {shown(message, 120)} is no chat message. Write {{"role": "user", "content": "..."}} with text in both.')
     return json_value(value, where, name)

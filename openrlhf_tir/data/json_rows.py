@@ -88,8 +88,7 @@ def _text(raw: bytes, where: str) -> str:
     except UnicodeDecodeError as e:
         latin = bytes([raw[e.start]]).decode("latin-1")
         raise DataError(
-            f"{where} is not UTF-8: byte 0x{raw[e.start]:02x} at column {e.start + 1} (in Latin-1 it is {latin!r}). "
-            "Convert the file: iconv -f LATIN1 -t UTF-8."
+            f"{where} is not UTF-8: byte 0x{raw[e.start]:02x} at column {e.start + 1} (in Latin-1 it is {latin!r}). Convert the file: iconv -f LATIN1 -t UTF-8."
         ) from None
 
 

@@ -91,8 +91,7 @@ def _problem(where: str, row: Mapping[str, Any], cfg: Data) -> Problem:
         meta.update(checks.json_value(facts, where, cfg.label_key))
     if _empty(label):
         raise DataError(
-            f"{where} has no label in column {cfg.label_key!r}. Its columns: {columns}. "
-            "Without one no answer can be rewarded: fill it in or remove the row."
+            f"{where} has no label in column {cfg.label_key!r}. Its columns: {columns}. Without one no answer can be rewarded: fill it in or remove the row."
         )
     checks.json_value(label, where, cfg.label_key)
     return Problem(where, given, label if isinstance(label, str) else json.dumps(label, ensure_ascii=False), env, meta)

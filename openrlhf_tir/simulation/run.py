@@ -115,9 +115,7 @@ async def _simulate(workload: Workload, cfg: Config, acceptance: Acceptance, lea
     wall, cpu = time.perf_counter(), time.process_time()
     loop = asyncio.get_running_loop()
     learner, figures = SimulatedLearner(learner_s), Figures()
-    rollout = SimulatedRollout(
-        workload, loop, lambda key: workload.accepted(key, acceptance.at(learner.version)), patience_s=cfg.env.step_timeout_s
-    )
+    rollout = SimulatedRollout(workload, loop, lambda key: workload.accepted(key, acceptance.at(learner.version)), patience_s=cfg.env.step_timeout_s)
     figures.probe = lambda: {
         "engine_tokens": sum(a.engine.stats()["tokens"] for a in rollout.actors),
         "engine_busy_s": sum(a.engine.busy_s for a in rollout.actors),

@@ -151,5 +151,3 @@ def test_flat_names_are_all_told_with_their_new_ones(capsys):
 def test_several_unknown_words_are_told_together(capsys):
     lines = mistakes(capsys, "show-config", "stray", "--trian.seed", "3", "--actor.l2", "1", "--vlm.x")
     assert len(lines) == 3, lines
-
-
