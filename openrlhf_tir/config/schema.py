@@ -82,7 +82,9 @@ class Ds(Section):
     packing_samples: bool = Field(False, description="several sequences in one row without padding; needs flash attention")
     overlap_comm: bool = False
     zpg: int = Field(1, ge=1)
-    grad_accum_dtype: str | None = None
+    grad_accum_dtype: Literal["bf16", "fp16", "fp32"] | None = Field(
+        None, description="dtype in which gradients add up over micro batches; default: fp32 (fp16 beside fp16 weights)"
+    )
     use_liger_kernel: bool = False
     lora: Lora = Field(default_factory=Lora)
 
@@ -369,8 +371,8 @@ class Train(Section):
     max_steps: int = Field(400, ge=1, description="learner updates")
     num_episodes: int = Field(1, ge=1, description="passes over the prompts; the run ends at max_steps or here")
     batch_size: int | None = Field(None, ge=1, description="samples per update; unset or rollout.batch_size * n_samples_per_prompt: one update per batch")
-    micro_batch_size: int = Field(8, ge=1, description="sequences per forward; changes speed and memory, not the gradient")
-    max_tokens_per_gpu: int = Field(16192, ge=1, description="padded tokens per forward; splits micro batches further")
+    micro_batch_size: int = Field(8, ge=1, description="sequences per forward, not counted with ds.packing_samples; changes speed and memory, not the gradient")
+    max_tokens_per_gpu: int = Field(16192, ge=1, description="tokens per forward, padding included unless ds.packing_samples; what bounds memory")
     seed: int = Field(42, ge=0, lt=2**32, description="seed of everything that is drawn at random, 32 bits")
     resume: bool = Field(False, description="go on from ckpt.path's latest checkpoint; refused where there is none")
     resume_from: str = Field(

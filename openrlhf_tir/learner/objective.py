@@ -36,9 +36,10 @@ class PolicyObjective:
 
     def __call__(self, micro: MicroBatch) -> torch.Tensor:
         coefficient = self.cfg.actor.entropy_coef or 0.0
-        log_probs, entropy = self.model.score(micro.sequences, micro.attention_mask, entropy_grad=coefficient != 0)
-        fields, current = micro.fields, log_probs.detach()
+        fields = micro.fields
         mask = fields["trained"]
+        log_probs, entropy = self.model.score(micro.sequences, micro.attention_mask, entropy_grad=coefficient != 0, wanted=mask > 0)
+        current = log_probs.detach()
         rollout = torch.where(fields["sampled"] > 0, fields["rollout_logprobs"], current)
         old = rollout if self.cfg.algo.advantage.is_correction_level == "off" else current
         scaling = self.counts.loss_kwargs()
@@ -73,5 +74,6 @@ class SftObjective:
         self.loss = SFTLoss(token_level_loss=True)
 
     def __call__(self, micro: MicroBatch) -> torch.Tensor:
-        log_probs = self.model.log_probs(micro.sequences, micro.attention_mask)
-        return self.loss(log_probs, micro.fields["weights"], **self.counts.loss_kwargs())
+        weights = micro.fields["weights"]
+        log_probs = self.model.log_probs(micro.sequences, micro.attention_mask, weights > 0)
+        return self.loss(log_probs, weights, **self.counts.loss_kwargs())

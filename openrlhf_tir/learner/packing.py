@@ -39,18 +39,26 @@ class MicroBatch:
 def plan(lengths: Sequence[int], *, max_rows: int, max_tokens: int, packed: bool = False) -> list[list[int]]:
     """Indices per micro batch, longest first: rows of like length share a batch (little padding), and memory peaks at once.
 
-    A micro batch holds at most max_rows rows and max_tokens tokens, padding included unless `packed`; a row longer than that is alone.
+    A micro batch holds at most max_tokens tokens; a row longer than that is alone. Padding counts as tokens, and there are at most max_rows rows.
+    `packed` rows make one long one, without padding and however many they are: each goes into the first micro batch that has room
+    (first fit decreasing, at most 11/9 of the fewest possible).
     """
+    order = sorted(range(len(lengths)), key=lambda i: (-lengths[i], i))
     batches: list[list[int]] = []
-    used = 0
-    for i in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
-        cost = lengths[i] if packed or not batches else lengths[batches[-1][0]]
-        if batches and len(batches[-1]) < max_rows and used + cost <= max_tokens:
-            batches[-1].append(i)
-            used += cost
+    used: list[int] = []
+    for i in order:
+        if packed:
+            place = next((b for b, tokens in enumerate(used) if tokens + lengths[i] <= max_tokens), None)
+            cost = lengths[i]
         else:
+            cost = lengths[batches[-1][0]] if batches else 0
+            place = len(batches) - 1 if batches and len(batches[-1]) < max_rows and used[-1] + cost <= max_tokens else None
+        if place is None:
             batches.append([i])
-            used = lengths[i]
+            used.append(lengths[i])
+        else:
+            batches[place].append(i)
+            used[place] += cost
     return batches
 
 

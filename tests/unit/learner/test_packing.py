@@ -19,6 +19,10 @@ def test_the_token_limit_counts_padding():
     assert plan([9, 3], max_rows=8, max_tokens=17, packed=True) == [[0, 1]]
 
 
+def test_packed_rows_are_bounded_by_tokens_however_many_they_are_and_fill_what_is_left():
+    assert plan([6, 5, 4, 3, 1, 1], max_rows=1, max_tokens=10, packed=True) == [[0, 2], [1, 3, 4, 5]]
+
+
 def test_a_row_longer_than_the_limit_is_alone_and_not_dropped():
     assert plan([50, 5, 4], max_rows=8, max_tokens=10) == [[0], [1, 2]]
 
@@ -30,7 +34,7 @@ def test_every_row_is_in_exactly_one_micro_batch_within_the_limits(lengths, max_
     for batch in batches:
         sizes = [lengths[i] for i in batch]
         used = sum(sizes) if packed else max(sizes) * len(sizes)
-        assert len(batch) <= max_rows
+        assert packed or len(batch) <= max_rows
         assert used <= max_tokens or len(batch) == 1
 
 

@@ -1,0 +1,152 @@
+"""Linear head: hidden states [T, H], vocabulary matrix [V, H], targets [T] -> log-probs and entropies [T], never a tensor of [T, V].
+
+With logits l = h W^T / temperature, p = softmax(l), for target y of a token:
+
+    log p_y = l_y - lse(l)              d log p_y / dl = 1_y - p
+    H       = lse(l) - sum_j p_j l_j    dH / dl_j      = -p_j (l_j - lse(l) + H)
+
+Forward and backward walk over the tokens in chunks; the backward computes a chunk's logits again, a third more arithmetic for the matrix product,
+which at a real vocabulary costs less time than writing and reading [T, V] in float32 several times. Exact: no approximation, and what is
+accumulated over chunks (the gradient of W) is accumulated in float32.
+
+Tokens outside `wanted` (prompt and tool output, whose log-probs no loss looks at) are not computed: 0 in both outputs, without gradient.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+
+CHUNK_BYTES = 64 << 20
+"""Of float32 logits that exist at once; a few of that size at the peak."""
+
+
+class Scores(NamedTuple):
+    """Both float32, of the targets' shape."""
+
+    log_probs: torch.Tensor
+    entropy: torch.Tensor
+
+
+class _Chunked(torch.autograd.Function):
+    """apply(hidden [T, H], weight [V, H], bias [V] or None, targets [T] int64, temperature, entropy_grad) -> log_probs [T], entropy [T]."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+        targets: torch.Tensor,
+        temperature: float,
+        entropy_grad: bool,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        total = torch.float64 if hidden.dtype == torch.float64 else torch.float32
+        log_probs = torch.empty(len(hidden), dtype=total, device=hidden.device)
+        entropy, lse = torch.empty_like(log_probs), torch.empty_like(log_probs)
+        for part in _parts(len(hidden), len(weight)):
+            logits = _logits(hidden[part], weight, bias, temperature)
+            lse[part] = logits.logsumexp(-1)
+            log_probs[part] = logits.gather(-1, targets[part, None]).squeeze(-1) - lse[part]
+            probs = logits.sub(lse[part, None]).exp_()
+            entropy[part] = lse[part] - probs.mul_(logits).sum(-1)
+        ctx.save_for_backward(hidden, targets, lse, entropy)
+        # Not saved like the others: under ZeRO-3 the parameter is cut up after this module's forward and put together before its backward, in place.
+        ctx.weight, ctx.bias, ctx.temperature, ctx.entropy_grad = weight, bias, temperature, entropy_grad
+        if not entropy_grad:
+            ctx.mark_non_differentiable(entropy)
+        return log_probs, entropy
+
+    @staticmethod
+    def backward(ctx: Any, d_log_probs: torch.Tensor, d_entropy: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
+        hidden, targets, lse, entropy = ctx.saved_tensors
+        weight, bias, temperature = ctx.weight, ctx.bias, ctx.temperature
+        d_hidden = torch.empty_like(hidden)
+        d_weight = torch.zeros(weight.shape, dtype=lse.dtype, device=weight.device) if ctx.needs_input_grad[1] else None
+        d_bias = torch.zeros(bias.shape, dtype=lse.dtype, device=bias.device) if bias is not None and ctx.needs_input_grad[2] else None
+        for part in _parts(len(hidden), len(weight)):
+            logits = _logits(hidden[part], weight, bias, temperature)
+            log_all = logits.sub_(lse[part, None])
+            probs = log_all.exp()
+            factor = d_log_probs[part].neg()[:, None]
+            if ctx.entropy_grad:
+                d_logits = log_all.add_(entropy[part, None]).mul_(d_entropy[part].neg()[:, None]).add_(factor).mul_(probs)
+            else:
+                d_logits = probs.mul_(factor)
+            d_logits.scatter_add_(-1, targets[part, None], d_log_probs[part, None])
+            d_logits = d_logits.div_(temperature).to(hidden.dtype)
+            d_hidden[part] = d_logits @ weight
+            if d_weight is not None:
+                d_weight += d_logits.T @ hidden[part]
+            if d_bias is not None:
+                d_bias += d_logits.sum(0)
+        return (
+            d_hidden,
+            None if d_weight is None else d_weight.to(weight.dtype),
+            None if d_bias is None else d_bias.to(bias.dtype),
+            None,
+            None,
+            None,
+        )
+
+
+def _parts(tokens: int, vocabulary: int) -> Iterator[slice]:
+    size = max(1, CHUNK_BYTES // (4 * vocabulary))
+    return (slice(i, i + size) for i in range(0, tokens, size))
+
+
+def _logits(hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, temperature: float) -> torch.Tensor:
+    """[chunk, V], at least float32: the product in the weights' precision, as the model itself computes it, the rest above it."""
+    logits = torch.nn.functional.linear(hidden, weight, bias)
+    logits = logits if logits.dtype == torch.float64 else logits.float()
+    return logits.div_(temperature) if temperature != 1.0 else logits
+
+
+def chunked_scores(
+    hidden: torch.Tensor,
+    weight: torch.Tensor,
+    targets: torch.Tensor,
+    *,
+    bias: torch.Tensor | None = None,
+    temperature: float = 1.0,
+    entropy_grad: bool = False,
+    wanted: torch.Tensor | None = None,
+) -> Scores:
+    """hidden [..., H]; targets [...] int64; wanted [...] bool, None: all. Entropy carries a gradient only when asked to."""
+    shape, flat, labels = targets.shape, hidden.reshape(-1, hidden.shape[-1]), targets.reshape(-1)
+    if wanted is None:
+        found = _Chunked.apply(flat, weight, bias, labels, temperature, entropy_grad)
+        return Scores(*(x.view(shape) for x in found))
+    places = wanted.reshape(-1).nonzero().squeeze(-1)
+    found = _Chunked.apply(flat[places], weight, bias, labels[places], temperature, entropy_grad)
+    return Scores(*(x.new_zeros(len(labels)).index_copy(0, places, x).view(shape) for x in found))
+
+
+class ScoringHead:
+    """Makes a model's output layer answer with scores instead of logits while it is told the targets.
+
+    The layer stays where it is, so DeepSpeed gathers its weight around the call as ever. What the model returns as logits is then
+    [..., 2]: log-prob and entropy of each position's target.
+    """
+
+    def __init__(self, layer: torch.nn.Linear) -> None:
+        self._plain, self._asked = layer.forward, None
+        self._layer = layer
+        layer.forward = self._forward
+
+    @contextmanager
+    def scoring(self, targets: torch.Tensor, *, temperature: float = 1.0, entropy_grad: bool = False, wanted: torch.Tensor | None = None) -> Iterator[None]:
+        """`targets`, `wanted` [b, L]: of the positions that the model is run on within the block."""
+        self._asked = {"targets": targets, "temperature": temperature, "entropy_grad": entropy_grad, "wanted": wanted}
+        try:
+            yield
+        finally:
+            self._asked = None
+
+    def _forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        if self._asked is None:
+            return self._plain(hidden)
+        return torch.stack(chunked_scores(hidden, self._layer.weight, bias=self._layer.bias, **self._asked), -1)

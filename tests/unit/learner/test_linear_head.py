@@ -1,0 +1,101 @@
+"""The chunked head against the plain formulas: the same numbers and gradients, in float64 to the last digits, whatever the chunks."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from openrlhf_tir.learner import linear_head  # noqa: E402
+from openrlhf_tir.learner.linear_head import ScoringHead, chunked_scores  # noqa: E402
+
+T, H, V = 13, 5, 11
+
+
+def plain(hidden, weight, targets, bias=None, temperature=1.0):
+    """log_softmax(h W^T + b) at the targets, and the entropy, in one piece."""
+    log_all = torch.log_softmax(torch.nn.functional.linear(hidden, weight, bias) / temperature, -1)
+    return log_all.gather(-1, targets[..., None]).squeeze(-1), -(log_all.exp() * log_all).sum(-1)
+
+
+def inputs(dtype=torch.float64, with_bias=True):
+    generator = torch.Generator().manual_seed(7)
+
+    def random(*shape):
+        return torch.randn(*shape, generator=generator, dtype=dtype).requires_grad_()
+
+    return random(T, H), random(V, H), random(V) if with_bias else None, torch.randint(V, (T,), generator=generator)
+
+
+@pytest.fixture(params=[1, 4 * V * 3, 1 << 20], ids=["one token a chunk", "three", "all at once"])
+def chunks(request, monkeypatch):
+    monkeypatch.setattr(linear_head, "CHUNK_BYTES", request.param)
+
+
+@pytest.mark.usefixtures("chunks")
+@pytest.mark.parametrize("temperature", [1.0, 0.6])
+@pytest.mark.parametrize("entropy_grad", [False, True])
+@pytest.mark.parametrize("with_bias", [False, True])
+def test_values_and_gradients_are_those_of_the_plain_formulas(temperature, entropy_grad, with_bias):
+    hidden, weight, bias, targets = inputs(with_bias=with_bias)
+    up = torch.randn(2, T, dtype=torch.float64, generator=torch.Generator().manual_seed(8))
+    found, wanted = [], []
+    for out, scores in ((found, chunked_scores), (wanted, plain)):
+        options = {"entropy_grad": entropy_grad} if scores is chunked_scores else {}
+        log_probs, entropy = scores(hidden, weight, targets, bias=bias, temperature=temperature, **options)
+        loss = (up[0] * log_probs).sum() + ((up[1] * entropy).sum() if entropy_grad else 0.0)
+        leaves = [x for x in (hidden, weight, bias) if x is not None]
+        out += [log_probs, entropy, *torch.autograd.grad(loss, leaves)]
+    for ours, theirs in zip(found, wanted, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
+
+
+def test_a_token_worked_by_hand():
+    """Logits 0 and ln 3: probabilities 1/4 and 3/4, entropy 2 ln 2 - 3/4 ln 3."""
+    weight = torch.tensor([[0.0], [math.log(3.0)]], dtype=torch.float64)
+    log_probs, entropy = chunked_scores(torch.ones(1, 1, dtype=torch.float64), weight, torch.tensor([1]))
+    assert log_probs.item() == pytest.approx(math.log(0.75))
+    assert entropy.item() == pytest.approx(2 * math.log(2) - 0.75 * math.log(3))
+
+
+def test_what_is_not_wanted_is_zero_and_has_no_gradient():
+    hidden, weight, bias, targets = inputs()
+    wanted = torch.arange(T) % 3 == 0
+    log_probs, entropy = chunked_scores(hidden, weight, targets, bias=bias, wanted=wanted)
+    whole, _ = plain(hidden, weight, targets, bias)
+    torch.testing.assert_close(log_probs[wanted], whole[wanted])
+    assert not log_probs[~wanted].any() and not entropy[~wanted].any()
+    (gradient,) = torch.autograd.grad(log_probs.sum(), hidden)
+    assert gradient[wanted].any(-1).all() and not gradient[~wanted].any()
+
+
+def test_nothing_wanted_still_has_a_backward_pass():
+    """Every rank runs as many as the others, also on a dummy row."""
+    hidden, weight, bias, targets = inputs()
+    log_probs, _ = chunked_scores(hidden, weight, targets, bias=bias, wanted=torch.zeros(T, dtype=torch.bool))
+    gradients = torch.autograd.grad(log_probs.sum(), (hidden, weight, bias))
+    assert not any(g.any() for g in gradients)
+
+
+def test_bf16_is_as_near_to_the_truth_as_the_plain_formulas_are():
+    hidden, weight, _, targets = inputs(torch.float32, with_bias=False)
+    half = [x.detach().bfloat16().requires_grad_() for x in (hidden, weight)]
+    exact = [x.detach().double().requires_grad_() for x in half]
+    ours = torch.autograd.grad(chunked_scores(*half, targets).log_probs.sum(), half)
+    theirs = torch.autograd.grad(plain(*half, targets)[0].sum(), half)
+    truth = torch.autograd.grad(plain(*exact, targets)[0].sum(), exact)
+    for our, their, true in zip(ours, theirs, truth, strict=True):
+        assert (our - true).norm() <= 1.5 * (their - true).norm()
+
+
+def test_a_head_gives_scores_only_while_it_is_asked_to():
+    layer = torch.nn.Linear(H, V, bias=False, dtype=torch.float64)
+    head, hidden, targets = ScoringHead(layer), torch.randn(2, 3, H, dtype=torch.float64), torch.randint(V, (2, 3))
+    assert layer(hidden).shape == (2, 3, V)
+    with head.scoring(targets):
+        both = layer(hidden)
+    log_probs, entropy = plain(hidden, layer.weight, targets)
+    torch.testing.assert_close(both, torch.stack([log_probs, entropy], -1))
+    assert layer(hidden).shape == (2, 3, V)
