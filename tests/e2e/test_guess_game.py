@@ -49,15 +49,6 @@ def test_the_game_of_the_documentation_trains_and_its_trajectories_can_be_looked
 
 
 @pytest.mark.long
-def test_the_game_of_the_documentation_is_learned(tmp_path):
-    lay_out(tmp_path)
-    done = command("train", "--recipe", "guess.toml", cwd=tmp_path, timeout=1800)
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
-    rewards = metrics.read(tmp_path / "run")["reward_mean"]
-    assert np.mean(rewards[-8:]) > np.mean(rewards[:4]) + 0.15, rewards
-
-
-@pytest.mark.long
 def test_a_method_from_outside_trains_on_the_real_stack(tmp_path):
     """Reward, group reward, filter, sample filter, protocol, estimator, loss and environment of one's own: one file and a recipe."""
     outside_method.lay_out(tmp_path)
