@@ -16,6 +16,7 @@ import importlib
 import importlib.util
 import inspect
 import linecache
+import os
 import sys
 import traceback
 from collections.abc import Callable, Mapping
@@ -30,6 +31,8 @@ from .errors import ConfigError, unknown
 MODULE_PREFIX = "openrlhf_tir_own_"
 """Files of one's own are in sys.modules under this prefix and a digest of path and text, so that two `reward.py` do not meet."""
 
+SHOWN = 300
+"""Characters of a name that a message shows."""
 Complaint = Callable[[Any], str | None]
 """What is wrong with a loaded object, as the end of a sentence; None when nothing is."""
 
@@ -54,11 +57,11 @@ def is_own(place: Place, name: str) -> bool:
 def load(place: Place, name: str) -> Any:
     """The object behind `name`. Raises ConfigError with fact, value and remedy."""
     target = place.registry.get(name, name)
-    where, colon, attribute = target.rpartition(":")
-    if not colon or not attribute.isidentifier():
+    where, _, attribute = target.rpartition(":")
+    if not where or not attribute.isidentifier():
         example = place.kind.replace(" ", "_")
         raise unknown(place.kind, name, place.registry, f"Set {place.setting} to one of them, to 'package.module:{example}' or 'path/file.py:{example}'.")
-    said = f"{place.setting} = {name!r}"
+    said = f"{place.setting} = {name if len(name) <= SHOWN else f'{name[:SHOWN]}...'!r}"
     module = _of_file(where, said) if where.endswith(".py") else _of_package(where, said)
     try:
         thing = getattr(module, attribute)
@@ -99,9 +102,11 @@ def _module_of(path: Path, text: bytes) -> ModuleType:
 
 
 def _of_file(where: str, said: str) -> ModuleType:
-    path = Path(where).expanduser().absolute()
-    if not path.is_file():
-        raise ConfigError(f"{said}: there is no file {path}. A path is relative to the recipe that names it, on the command line to the current directory.")
+    path = Path(os.path.abspath(os.path.expanduser(where)))
+    if not os.path.isfile(path):
+        raise ConfigError(
+            f"{said}: there is no file {str(path)[:SHOWN]}. A path is relative to the recipe that names it, on the command line to the current directory."
+        )
     try:
         return _module_of(path, path.read_bytes())
     except (Exception, SystemExit) as e:

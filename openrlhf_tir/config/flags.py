@@ -148,7 +148,12 @@ def overrides_of(args: argparse.Namespace) -> dict[str, Any]:
 def _overrides(args: argparse.Namespace, problems: Problems) -> dict[str, Any]:
     """Typed as far as text cannot say it: 'unset' or 'none' for None, integers in a Literal. Refused flags of OpenRLHF go to `problems`."""
     raw = openrlhf_flags.translate(args.compat, args.overrides, problems) | args.overrides
-    return {s.name: _typed(s, raw[s.name]) for s in all_settings() if s.name in raw}
+    typed: dict[str, Any] = {}
+    for s in all_settings():
+        if s.name in raw:
+            with problems.caught():
+                typed[s.name] = _typed(s, raw[s.name])
+    return typed
 
 
 UNSET = ("unset", "none", "None")

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -69,15 +70,18 @@ def _changed(value: Any, change: Callable[[str], str], *, keys: bool) -> Any:
 
 
 def absolute(directory: Path) -> Callable[[str], str]:
-    """Names of files relative to `directory` become absolute; a module that is found there and nowhere else becomes its file."""
+    """Names of files relative to `directory` become absolute; a module that is found there and nowhere else becomes its file.
+
+    Raises nothing, whatever the text is: `plugins.load` says what is wrong with a name.
+    """
 
     def change(name: str) -> str:
         if m := _FILE.fullmatch(name):
-            path = Path(m["path"]).expanduser()
-            return f"{path if path.is_absolute() else (directory / path).absolute()}:{m['attribute']}"
+            path = directory / os.path.expanduser(m["path"])
+            return f"{os.path.normpath(path) if path.is_absolute() else path.absolute()}:{m['attribute']}"
         if m := _MODULE.fullmatch(name):
             path = directory / (m["module"].replace(".", "/") + ".py")
-            if path.is_file() and not _importable(m["module"]):
+            if os.path.isfile(path) and not _importable(m["module"]):
                 return f"{path.absolute()}:{m['attribute']}"
         return name
 

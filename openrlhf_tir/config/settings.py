@@ -183,7 +183,7 @@ def attempt(recipe: str | None, overrides: Mapping[str, Any], problems: Problems
     for key in overrides:
         if key not in known:
             problems.add(str(unknown_key(key, known, "among the overrides")))
-    given = own_files.renamed(nest({k: v for k, v in overrides.items() if k in known}), own_files.absolute(Path.cwd()))
+    given = own_files.renamed(nest({k: v for k, v in overrides.items() if k in known}), own_files.absolute(Path()))
     own = read_recipe(recipe, problems) if recipe else {}
     table = merge(_without_other_modes(own, overrides.get("pipeline.mode")), _clip_for_both_sides(given))
     _leave_out_unprintable(table, problems)

@@ -112,6 +112,16 @@ def test_a_mistake_in_the_file_is_told_before_anything_is_loaded(tmp_path, text,
         load(f"{tmp_path / 'mine.py'}:{name}")
 
 
+@pytest.mark.parametrize(
+    "name", ["a" * 300 + ":b", "x/" * 3000 + "y.py:f", "~nouser/x.py:f", "a\nb.py:f", ".py:f", ":f", "a:", "..:f", "a..b:f", "/tmp:f", "a:b:c.py:f"]
+)
+def test_whatever_a_name_is_it_is_refused_in_one_error(name):
+    from openrlhf_tir.config.settings import load as load_config
+
+    with pytest.raises(ConfigError):
+        load(load_config(None, {"reward.name": name}).reward.name)
+
+
 def test_a_file_that_is_not_there_is_named():
     with pytest.raises(ConfigError, match=r"there is no file .*/nowhere/mine\.py"):
         load("/nowhere/mine.py:score")
