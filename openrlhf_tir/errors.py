@@ -25,6 +25,8 @@
     |  |  |- RewardError       a reward raised, or returned no number
     |  |  |- FilterError       a filter raised, or returned no verdict
     |  |  |- TurnError         a turn protocol raised, or answered with something else than a turn
+    |  |- CheckpointFailed    a checkpoint could not be written; the older ones stay, training may go on
+    |- CheckpointDamaged      what a resume needs is not on disk as it was written; names the file and what to resume from instead
     |- PipelineError
        |- ConservationError   a slot or a prompt was lost or counted twice
        |- MethodBroken        a method's function failed on group after group; says where, and the last error
@@ -160,6 +162,19 @@ class TurnError(MethodError):
 
 METHOD_REASONS = frozenset({RewardError.reason, FilterError.reason, TurnError.reason})
 """Reasons of failure whose cause is in the method's own code: trying again helps seldom, and the user must hear of it."""
+
+
+class CheckpointFailed(InfraError, OSError):
+    """The disk refused a checkpoint, or has too little room for one. Nothing of it is left; the checkpoints before it are whole.
+
+    An OSError too: whoever can go on when a disk refuses can go on here.
+    """
+
+    reason = "checkpoint_failed"
+
+
+class CheckpointDamaged(TirError):
+    """A checkpoint, or the ledger that belongs to it, differs from what was committed. Nothing of it was loaded."""
 
 
 class PipelineError(TirError):

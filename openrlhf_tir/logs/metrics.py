@@ -1,18 +1,22 @@
 """Metrics: one flat dict per learner step -> metrics.jsonl, TensorBoard, wandb; and metrics.jsonl -> columns.
 
 metrics.jsonl is the record that `report` reads; the other two are mirrors. A resume drops the rows of steps that were rolled back.
+None of them ever ends training: what a disk or a server refuses is said once, tried again, and counted.
 """
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
 from ..config import Logger
-from .jsonl import JsonlWriter, finite, read_rows, replace_rows
-from .sinks import Sink, TensorBoardSink, WandbSink
+from .jsonl import PatientWriter, finite, read_rows, replace_rows, set_aside
+from .sinks import Mirror, TensorBoardSink, WandbSink
+
+log = logging.getLogger(__name__)
 
 FILE = "metrics.jsonl"
 NOT_METRICS = ("step", "time")
@@ -27,12 +31,12 @@ class MetricsLog:
     def __init__(self, run_dir: Path, logger: Logger, config: Mapping[str, Any] | None = None):
         self.path = Path(run_dir) / FILE
         self._every = logger.logging_steps
-        self._sinks: list[Sink] = []
+        self._sinks: list[Mirror] = []
         if logger.tensorboard:
-            self._sinks.append(TensorBoardSink(Path(run_dir) / "tensorboard"))
+            self._sinks.append(Mirror("TensorBoard", lambda: TensorBoardSink(Path(run_dir) / "tensorboard")))
         if logger.wandb.key:
-            self._sinks.append(WandbSink(Path(run_dir), logger.wandb, config or {}))
-        self._writer = JsonlWriter(self.path)
+            self._sinks.append(Mirror("wandb", lambda: WandbSink(Path(run_dir), logger.wandb, config or {})))
+        self._writer = PatientWriter(self.path)
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         """Append one row. Mirrors get every `logging_steps`-th step, and every row that carries an evaluation."""
@@ -45,15 +49,23 @@ class MetricsLog:
             sink.log(step, present)
 
     def truncate_after(self, step: int) -> int:
-        """Forget steps > `step`, which a resume takes back; returns how many rows went. TensorBoard purges them too."""
+        """Forget steps > `step`, which a resume takes back; returns how many rows went. TensorBoard purges them too.
+
+        Lines that are no rows go to metrics.jsonl.garbled. On a full disk the rows stay: the steps' new rows win over them.
+        """
         self._writer.close()
-        rows = read_rows(self.path)
-        kept = [row for row in rows if row["step"] <= step]
-        replace_rows(self.path, kept)
-        self._writer = JsonlWriter(self.path)
+        gone = 0
+        try:
+            rows, _ = set_aside(self.path, _is_row)
+            kept = [row for row in rows if row["step"] <= step]
+            replace_rows(self.path, kept)
+            gone = len(rows) - len(kept)
+        except OSError as e:
+            log.warning("%s cannot be rewritten (%s): rows of steps after %d stay until those steps are logged again.", self.path, e, step)
+        self._writer = PatientWriter(self.path)
         for sink in self._sinks:
             sink.rollback(step)
-        return len(rows) - len(kept)
+        return gone
 
     def close(self) -> None:
         self._writer.close()
@@ -73,8 +85,14 @@ def read(run_dir: Path) -> dict[str, list]:
     Rows of one step are merged, the later value wins. {} when nothing was logged yet.
     """
     merged: dict[int, dict[str, Any]] = {}
-    for row in read_rows(Path(run_dir) / FILE):
+    for row in read_rows(Path(run_dir) / FILE, _is_row):
         merged.setdefault(row["step"], {}).update(row)
     rows = [merged[step] for step in sorted(merged)]
     names = dict.fromkeys(name for row in rows for name in row)
     return {name: [row.get(name) for row in rows] for name in names}
+
+
+def _is_row(row: dict[str, Any]) -> bool:
+    step = row.get("step")
+    numbers = (value for name, value in row.items() if name != "step")
+    return type(step) is int and all(value is None or type(value) in (int, float) for value in numbers)

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
 from ..config import LoggerWandb
 from ..errors import ConfigError
+
+log = logging.getLogger(__name__)
+
+RETRY_S = 60.0
+"""How long a mirror that failed is left alone."""
 
 
 class Sink(Protocol):
@@ -19,6 +25,47 @@ class Sink(Protocol):
         """Steps > `step` are taken back."""
 
     def close(self) -> None: ...
+
+
+class Mirror:
+    """A sink that may fail at any time: full disk, no network, its own bugs. It is made anew after RETRY_S; `lost` rows are counted.
+
+    Only the first making raises, ConfigError among it: a mirror that cannot work at all is told at start.
+    """
+
+    def __init__(self, name: str, make: Callable[[], Sink], clock: Callable[[], float] = time.monotonic):
+        self.name, self.lost = name, 0
+        self._make, self._clock, self._again_at = make, clock, 0.0
+        self._sink: Sink | None = make()
+        self._said = False
+
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        self.lost += not self._try(lambda sink: sink.log(step, values))
+
+    def rollback(self, step: int) -> None:
+        self._try(lambda sink: sink.rollback(step))
+
+    def close(self) -> None:
+        self._again_at = float("inf")
+        self._try(lambda sink: sink.close())
+        if self.lost:
+            log.warning("%s lacks %d rows; metrics.jsonl is the record.", self.name, self.lost)
+
+    def _try(self, call: Callable[[Sink], None]) -> bool:
+        """Whether it went well. Exception: what a client of somebody else's service raises is not ours to list."""
+        if self._sink is None and self._clock() < self._again_at:
+            return False
+        try:
+            self._sink = self._sink or self._make()
+            call(self._sink)
+        except Exception as e:
+            self._sink, self._again_at = None, self._clock() + RETRY_S
+            if not self._said:
+                log.warning("%s refuses metrics (%s: %s). Training goes on; it is tried again every %.0f s.", self.name, type(e).__name__, e, RETRY_S)
+            self._said = True
+            return False
+        self._said = False
+        return True
 
 
 class TensorBoardSink:

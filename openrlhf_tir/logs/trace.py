@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from .intervals import Interval, intersection, lanes, length, union
-from .jsonl import JsonlWriter, read_rows
+from .jsonl import PatientWriter, read_rows
 
 FILE = "trace.jsonl"
 
@@ -37,10 +37,13 @@ class Span:
 
 
 class Trace:
-    """Appends spans to a file; usable from threads and across awaits. A span is written when it ends, also when its body raises."""
+    """Appends spans to a file; usable from threads and across awaits. A span is written when it ends, also when its body raises.
+
+    A disk that refuses is said once and never ends the run.
+    """
 
     def __init__(self, path: Path):
-        self._writer = JsonlWriter(path)
+        self._writer = PatientWriter(path)
         self._lock = threading.Lock()
 
     @contextmanager
@@ -65,7 +68,14 @@ class Trace:
 
 def read(run_dir: Path) -> list[Span]:
     """The spans of a run in order of start; [] without a trace."""
-    return sorted((Span(**row) for row in read_rows(Path(run_dir) / FILE)), key=lambda span: (span.start, span.end))
+    return sorted((Span(**row) for row in read_rows(Path(run_dir) / FILE, _is_span)), key=lambda span: (span.start, span.end))
+
+
+def _is_span(row: dict[str, Any]) -> bool:
+    times = row.get("start"), row.get("end")
+    texts = row.get("track"), row.get("name")
+    known = row.keys() <= {"track", "name", "start", "end", "args"}
+    return known and all(type(t) in (int, float) for t in times) and all(isinstance(t, str) for t in texts) and isinstance(row.get("args", {}), dict)
 
 
 def overlap_ratio(spans: Iterable[Span], busy_track_prefix: str = "engine/", step_track: str = "learner") -> float:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ..types import Group, GroupKey, GroupMeta, Segment, Trajectory
-from .jsonl import JsonlWriter, read_rows
+from .jsonl import PatientWriter, read_rows
 
 DIRECTORY = "trajectories"
 
@@ -27,7 +27,7 @@ class TrajectoryLog:
 
     def __init__(self, run_dir: Path, name: str, share: float) -> None:
         self.share = share
-        self._writer = JsonlWriter(run_dir / DIRECTORY / f"{name}.jsonl") if share > 0 else None
+        self._writer = PatientWriter(run_dir / DIRECTORY / f"{name}.jsonl") if share > 0 else None
 
     def keeps(self, key: GroupKey) -> bool:
         return zlib.crc32(str(key).encode()) < self.share * 2**32

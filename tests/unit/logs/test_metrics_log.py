@@ -1,14 +1,18 @@
 """metrics.jsonl and its mirrors: what goes in comes out in columns, a resume forgets rolled-back steps, a torn line is no fault."""
 
 import json
+import os
 import sys
+from pathlib import Path
 
 import pytest
 
 from openrlhf_tir.config import Logger, LoggerWandb
-from openrlhf_tir.errors import ConfigError, DataError
+from openrlhf_tir.errors import ConfigError
 from openrlhf_tir.logs import metrics
+from openrlhf_tir.logs.jsonl import PatientWriter
 from openrlhf_tir.logs.metrics import MetricsLog
+from openrlhf_tir.logs.sinks import Mirror
 
 PLAIN = Logger(tensorboard=False)
 
@@ -66,10 +70,83 @@ def test_a_line_torn_by_a_kill_is_ignored_and_cut_before_the_next_row(tmp_path):
     assert [json.loads(line)["step"] for line in path.read_text().splitlines()] == [1, 2]
 
 
-def test_a_broken_line_in_the_middle_is_reported_with_file_and_line(tmp_path):
-    (tmp_path / "metrics.jsonl").write_text('{"step": 1}\nnot json\n{"step": 2}\n')
-    with pytest.raises(DataError, match=r"metrics\.jsonl:2 is not JSON"):
-        metrics.read(tmp_path)
+def test_garbled_lines_are_said_when_read_and_set_aside_by_a_resume(tmp_path, caplog):
+    """No JSON, bytes that are no UTF-8, JSON of another shape: four lines of which none ends a report or a resumed run."""
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(b'{"step": 1, "loss": 1.0}\nnot json\n\xff\xfe\n[3]\n{"loss": 2.0}\n{"step": 2, "loss": 2.0}\n')
+    assert metrics.read(tmp_path)["loss"] == [1.0, 2.0]
+    assert "metrics.jsonl:2 holds b'not json" in caplog.text and "and 3 more" in caplog.text
+    with MetricsLog(tmp_path, PLAIN) as log:
+        assert log.truncate_after(1) == 1
+        log.log(2, {"loss": 20.0})
+    assert [json.loads(line)["step"] for line in path.read_text().splitlines()] == [1, 2]
+    assert (tmp_path / "metrics.jsonl.garbled").read_bytes().splitlines() == [b"not json", b"\xff\xfe", b"[3]", b'{"loss": 2.0}']
+
+
+class FullDisk:
+    """os.write of a disk that takes `room` bytes; `make_room` gives it more."""
+
+    def __init__(self, monkeypatch, room):
+        self.room, self._write = room, os.write
+        monkeypatch.setattr("openrlhf_tir.logs.jsonl.os.write", self.write)
+
+    def write(self, fd, data):
+        if self.room <= 0:
+            raise OSError(28, "No space left on device")
+        written = self._write(fd, data[: self.room])
+        self.room -= written
+        return written
+
+
+def test_a_full_disk_is_said_once_and_the_rows_come_when_there_is_room(tmp_path, monkeypatch, caplog):
+    """The first row fits, the second is torn in the middle, the third does not begin; then there is room: nothing is missing."""
+    disk = FullDisk(monkeypatch, room=80)
+    log = MetricsLog(tmp_path, PLAIN)
+    for step in (1, 2, 3):
+        log.log(step, {"loss": float(step)})
+    assert caplog.text.count("cannot be written") == 1 and metrics.read(tmp_path)["step"] == [1]
+    disk.room = 10_000
+    log.log(4, {"loss": 4.0})
+    log.close()
+    assert metrics.read(tmp_path)["loss"] == [1.0, 2.0, 3.0, 4.0]
+    assert "is written again. Rows lost meanwhile: 0" in caplog.text
+
+
+def test_the_kernel_s_own_full_device_ends_nothing(caplog):
+    writer = PatientWriter(Path("/dev/full"))
+    writer.write({"step": 1})
+    writer.close()
+    assert "No space left on device" in caplog.text and "lacks 1 rows" in caplog.text
+
+
+def test_rows_that_a_full_disk_refuses_to_the_end_are_counted(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr("openrlhf_tir.logs.jsonl.KEPT_ROWS", 2)
+    FullDisk(monkeypatch, room=0)
+    log = MetricsLog(tmp_path, PLAIN)
+    for step in range(5):
+        log.log(step, {})
+    log.close()
+    assert "lacks 5 rows" in caplog.text
+
+
+def test_a_mirror_that_fails_is_said_once_made_anew_later_and_its_lost_rows_are_counted(caplog):
+    now, made, rows = [0.0], [], []
+
+    class Shaky:
+        def __init__(self):
+            made.append(self)
+
+        def log(self, step, values):
+            if len(made) == 1:
+                raise RuntimeError("writer thread died")
+            rows.append(step)
+
+    mirror = Mirror("TensorBoard", Shaky, clock=lambda: now[0])
+    for step, at in ((1, 0.0), (2, 1.0), (3, 61.0)):
+        now[0] = at
+        mirror.log(step, {})
+    assert (len(made), rows, mirror.lost) == (2, [3], 2)
+    assert caplog.text.count("TensorBoard refuses metrics") == 1
 
 
 def test_no_log_reads_as_no_columns(tmp_path):

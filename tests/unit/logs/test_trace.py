@@ -115,3 +115,24 @@ def test_perfetto_gets_microseconds_from_the_first_span_and_overlapping_requests
     assert (complete["engine/0", 1]["ts"], complete["engine/0", 1]["dur"], complete["engine/0", 1]["args"]) == (0.0, 3e6, {"request": "a"})
     assert (complete["learner", 1]["ts"], complete["learner", 1]["dur"]) == (2.5e6, 1.5e6)
     assert {e["args"]["name"] for e in written["traceEvents"] if e["ph"] == "M"} == {"engine/0", "learner"}
+
+
+def test_a_full_disk_loses_no_run_and_garbled_spans_are_left_out(tmp_path, monkeypatch, caplog):
+    path = tmp_path / "trace.jsonl"
+    spans = trace.Trace(path)
+    spans.add("learner", "step 1", 1.0, 2.0)
+
+    def full(fd, data):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as disk:
+        disk.setattr("openrlhf_tir.logs.jsonl.os.write", full)
+        spans.add("learner", "step 2", 2.0, 3.0)
+        spans.add("learner", "step 3", 3.0, 4.0)
+    spans.add("learner", "step 4", 4.0, 5.0)
+    spans.close()
+    assert [span.name for span in trace.read(tmp_path)] == ["step 1", "step 2", "step 3", "step 4"]
+    assert caplog.text.count("cannot be written") == 1
+    with path.open("ab") as file:
+        file.write(b'{"track": 1}\n\x00\x01\n')
+    assert len(trace.read(tmp_path)) == 4
