@@ -19,6 +19,7 @@ TRAIN = [
     "pyarrow",
     "numpy",
     "safetensors",
+    "xxhash",
     "peft",
     "accelerate",
     "torchdata",

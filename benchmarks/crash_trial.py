@@ -17,7 +17,7 @@ from typing import Literal
 import psutil
 
 from openrlhf_tir.logs import metrics
-from openrlhf_tir.replay.ledger import audit
+from openrlhf_tir.replay.audit import audit
 from openrlhf_tir.weights.digest import digest_file
 
 ROOT = Path(__file__).parents[1]
@@ -206,7 +206,7 @@ def trial(run_dir: Path, job: Job, faults: list[Fault], step_s: float, expected:
         if code == 0:
             break
         said = said or last_line(log)
-        code, recovered = end(start([*args, "--resume"], log)), "resume"
+        code, recovered = end(start([*args, "--resume", "--train.resume_or_start"], log)), "resume"
     seconds = round(time.monotonic() - began, 1)
     if code != 0:
         return Trial(faults, seconds, "", said, False, False if job.exact else None, None)

@@ -1,4 +1,7 @@
-"""audit: a run's ledger -> what became of every prompt; exit code 1 when one was lost or trained twice, or is open though the run is finished."""
+"""audit: a run's ledger -> what became of every prompt; exit code 1 when one was lost or trained twice, or the ledger itself was changed.
+
+A prompt that is open is an error once the run is finished; before, it is being rolled, or will be taken back by a resume.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from ..errors import ConfigError
-    from ..replay.ledger import audit
+    from ..replay.audit import audit
 
     path = args.run_dir / "ledger.jsonl"
     if not path.exists():
@@ -25,6 +28,7 @@ def run(args: argparse.Namespace) -> int:
     print(f"{len(report.waiting):8d} waiting to be issued again")
     print(f"{report.provisional:8d} ended after the last checkpoint: a resume would take them back")
     print(f"{len(report.committed_trained):8d} trained and safe in a checkpoint; {report.rollbacks} roll-backs")
+    print("the run is finished" if report.finished else "the run is not finished, or was killed: --resume goes on")
     for error in report.errors:
         print(f"ERROR: {error}")
     return 1 if report.errors else 0

@@ -14,6 +14,7 @@ import logging
 import time
 
 from ..ports import Learner, Rollout
+from ..replay.lines import BEGINNING
 from ..types import BatchItem
 from .checkpoint import Checkpoints
 from .disk import shortage
@@ -117,10 +118,10 @@ class Saver:
         """Back to the last checkpoint's cut, or to the beginning if none was committed."""
         path = self.checkpoints.latest()
         if path is None:
-            self.state.ledger.rolled_back(0, [])
+            self.state.ledger.rolled_back(BEGINNING, [])
             self.observer.rewind(0)
             return
-        facts, rows = self.checkpoints.read(path)
+        facts, rows = await asyncio.to_thread(self.checkpoints.read, path)
         version = await self.learner.load(path / "learner")
         accepted = [(flight, BatchItem(meta, await self.rollout.store(group))) for flight, meta, group in rows]
         self.state.restore(facts, version, accepted)

@@ -20,6 +20,7 @@ from ..errors import PipelineError
 from ..ports import Prompts
 from ..replay.buffer import ReplayBuffer
 from ..replay.ledger import Ledger
+from ..replay.lines import Mark
 from ..types import BatchItem, GroupKey, GroupMeta, GroupState, StepReport, Task
 from .budget import Budget, gate_open
 from .depth import depth_for
@@ -213,6 +214,7 @@ class RunState:
             "batch_size": self.B,
             "world_size": self.world_size,
             "ledger_lines": self.ledger.lines,
+            "ledger": asdict(self.ledger.mark()),
             "source": self.source.state(),
             "method": self.method.state(),
             "rolling": [asdict(f) for f in self.rolling.values()],
@@ -226,7 +228,7 @@ class RunState:
         if "method" in facts:  # not in checkpoints of older versions
             self.method.restore(facts["method"])
         rolled = [Flight(**{**f, "key": GroupKey(*f["key"])}) for f in facts["rolling"]]
-        self.ledger.rolled_back(facts["ledger_lines"], [f.key for f in rolled] + [f.key for f, _ in accepted])
+        self.ledger.rolled_back(Mark.of_json(facts["ledger"]), [f.key for f in rolled] + [f.key for f, _ in accepted])
         for flight in rolled:
             self.source.requeue(flight, "resume", counts=False)
         for flight, item in accepted:

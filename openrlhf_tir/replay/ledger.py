@@ -1,57 +1,70 @@
 """Ledger: what became of every prompt, one line per event, append-only. The answer to "was anything lost or trained twice?"
 
+    ledger(format, run)    the first line: whose it is
     issued ---> trained(step)      provisional until committed(step)
            ---> filtered(reason)
            ---> failed(reason)     for good, after train.max_reissues
            ---> requeued(reason)   this attempt is over, the prompt will be issued again as attempt + 1
                                    (failed once, stale, surplus, open at a crash)
     committed(step, upto)          a checkpoint of that step is safe on disk; it describes the events before line `upto`
-    finished                       the run came to its end: nothing may be open
     rolled_back(upto)              a resume from such a checkpoint: the events from line `upto` on never happened in the surviving
                                    lineage, and those before it are committed
+    finished                       the run ended as it should: nothing is open any more
 
-Keys are (epoch, prompt, attempt). Memory holds open keys only; `audit` reads the file.
+Keys are (epoch, prompt, attempt). Every line ends with a checksum of itself and of the line before (CRC-32), so that a line that is changed,
+lost or moved is found; a checkpoint holds a `Mark`: how many lines and bytes it stands on, and their digest. A resume compares the bytes with
+the mark instead of parsing them, so memory holds what is open at the cut and what came after it, however long the file.
+The lines' format is in lines.py; `audit` (audit.py) replays the file.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import os
 import time
+import uuid
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..errors import ConservationError
+import xxhash
+
+from ..errors import ConservationError, PipelineError
+from ..logs.jsonl import cut_torn_line
 from ..types import TERMINAL, GroupKey
+from .audit import Audit as Audit
+from .audit import audit as audit
+from .lines import BEGINNING as BEGINNING
+from .lines import FORMAT, Mark, checksum_of, compare, hash_file, last_line, read_lines, run_of, seal
+
+log = logging.getLogger(__name__)
 
 
 class Ledger:
-    """Appends events. Opening an existing file cuts a half-written last line (a crash) and counts the rest."""
+    """Appends events. Opening an existing file cuts a half-written last line (a crash); `rolled_back` says where it goes on.
+
+    Memory: prompts that are open or wait to be issued again; after a resume also those issued between the cut and the crash.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.lines = 0
+        self.lines, self._bytes, self._check = 0, 0, 0
         self.counts: Counter[str] = Counter()
         self._open: set[GroupKey] = set()
         self._attempts: dict[tuple[int, int], int] = {}
-        if path.exists():
-            self._read()
+        self._digest = xxhash.xxh3_128()
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = path.open("a", buffering=1)
-
-    def _read(self) -> None:
-        raw = self.path.read_bytes()
-        whole = raw[: raw.rfind(b"\n") + 1]
-        if len(whole) != len(raw):
-            os.truncate(self.path, len(whole))
-        for line in whole.splitlines():
-            self.lines += 1
-            row = json.loads(line)
-            if row["e"] == "issued":
-                epoch, prompt, attempt = row["k"]
-                self._attempts[epoch, prompt] = max(attempt, self._attempts.get((epoch, prompt), -1))
+        cut_torn_line(path)
+        self._fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        if size := path.stat().st_size:
+            self.run = run_of(path) or ""
+            self.lines, self._bytes = hash_file(path, self._digest, size), size
+            self._check = checksum_of(last_line(path))
+        else:
+            self.run = uuid.uuid4().hex
+            self._append("ledger", None, format=FORMAT, run=self.run)
+        self.counts.clear()
 
     def next_attempt(self, epoch: int, prompt: int) -> int:
         """The attempt number a new issue of this prompt gets: above every earlier one, rolled back or not."""
@@ -61,8 +74,7 @@ class Ledger:
         if key in self._open:
             raise ConservationError(f"Prompt {key} was issued twice without an end in between. This is a bug in the loop; the ledger is {self.path}.")
         self._open.add(key)
-        if key.attempt:
-            self._attempts[key.epoch, key.prompt] = key.attempt
+        self._attempts[key.epoch, key.prompt] = key.attempt
         self._append("issued", key, v=version)
 
     def ended(self, event: str, key: GroupKey, **facts) -> None:
@@ -72,8 +84,8 @@ class Ledger:
         if key not in self._open:
             raise ConservationError(f"Prompt {key} ended as {event!r} but is not open: it would be counted twice. The ledger is {self.path}.")
         self._open.remove(key)
-        if event == "requeued":
-            self._attempts[key.epoch, key.prompt] = key.attempt
+        if event != "requeued":
+            self._attempts.pop((key.epoch, key.prompt), None)
         self._append(event, key, **facts)
 
     @property
@@ -81,19 +93,38 @@ class Ledger:
         """Attempts that ended since this process opened the ledger."""
         return sum(self.counts[event] for event in TERMINAL)
 
+    def mark(self) -> Mark:
+        """This place: a checkpoint that is taken now stands on what was appended so far."""
+        attempts = tuple((epoch, prompt, attempt) for (epoch, prompt), attempt in self._attempts.items())
+        return Mark(self.run, self.lines, self._bytes, self._digest.hexdigest(), self._check, attempts)
+
     def committed(self, step: int, upto: int) -> None:
         self._append("committed", None, step=step, upto=upto)
 
     def finished(self) -> None:
-        """The run came to its end. A resume that goes on takes this line back with all others after its cut."""
+        """The run ended by itself. From here on an open prompt is an error of the audit; a resume takes this line back."""
         self._append("finished", None)
         self.sync()
 
-    def rolled_back(self, upto: int, open_keys: list[GroupKey]) -> None:
-        """The surviving lineage is the first `upto` lines; `open_keys` were rolling at that cut and stay to be ended."""
-        self._append("rolled_back", None, upto=upto)
+    def rolled_back(self, mark: Mark, open_keys: list[GroupKey]) -> int:
+        """The surviving lineage is what stands before `mark`; `open_keys` were rolling at that cut and stay to be ended.
+
+        Returns how many lines after the mark are damaged: they are taken back with the rest. Raises CheckpointDamaged when those before it are.
+        """
+        compare(self.path, mark)
+        self._attempts = {(epoch, prompt): attempt for epoch, prompt, attempt in mark.attempts}
+        damaged = 0
+        for line in read_lines(self.path, mark.bytes, mark.lines, mark.check):
+            damaged += not line.sound
+            if line.row and line.row["e"] == "issued":
+                epoch, prompt, attempt = line.row["k"]
+                self._attempts[epoch, prompt] = max(attempt, self._attempts.get((epoch, prompt), -1))
+        if damaged:
+            log.warning("%s: %d lines after line %d were changed, removed or moved. The resume takes back all of them.", self.path, damaged, mark.lines)
+        self._append("rolled_back", None, upto=mark.lines)
         self._open = set(open_keys)
         self.sync()
+        return damaged
 
     def check_open(self, keys: Iterable[GroupKey]) -> None:
         """`keys` are all groups that the pipeline has in hand. Raises ConservationError when they are not those that are open here."""
@@ -108,90 +139,27 @@ class Ledger:
 
     def _append(self, event: str, key: GroupKey | None, **facts) -> None:
         row = {"t": round(time.time(), 3), "e": event} | ({"k": list(key)} if key else {}) | facts
-        self._file.write(json.dumps(row) + "\n")
+        line, check = seal(json.dumps(row), self._check)
+        try:
+            written = os.write(self._fd, line)
+        except OSError as e:
+            raise PipelineError(_refused(self.path, str(e))) from e
+        if written < len(line):
+            raise PipelineError(_refused(self.path, "the disk is full"))
+        self._check = check
+        self._digest.update(line)
+        self._bytes += len(line)
         self.lines += 1
         self.counts[event] += 1
 
     def sync(self) -> None:
-        """What was appended is on disk; may be called from a thread (every line leaves our buffer when it is written)."""
-        os.fsync(self._file.fileno())
+        """What was appended is on disk; may be called from a thread."""
+        os.fsync(self._fd)
 
     def close(self) -> None:
         self.sync()
-        self._file.close()
+        os.close(self._fd)
 
 
-@dataclass(slots=True)
-class Audit:
-    """The surviving lineage. `trained` [(epoch, prompt)] in order; `open` are issued and not ended; `errors` are sentences."""
-
-    trained: list[tuple[int, int]] = field(default_factory=list)
-    committed_trained: list[tuple[int, int]] = field(default_factory=list)
-    provisional: int = 0
-    """Prompts that ended after the last checkpoint's cut: a resume takes them back."""
-    waiting: list[tuple[int, int]] = field(default_factory=list)
-    """Prompts that are to be issued again and have not been."""
-    ended: Counter = field(default_factory=Counter)
-    open: list[GroupKey] = field(default_factory=list)
-    errors: list[str] = field(default_factory=list)
-    rollbacks: int = 0
-    finished: bool = False
-    """The run came to its end, and no resume has gone on since."""
-
-
-def surviving(path: Path) -> tuple[list[dict], int]:
-    """The events of the surviving lineage, and how many roll-backs there were."""
-    text = path.read_text()
-    kept, rollbacks = [], 0
-    for number, line in enumerate(text[: text.rfind("\n") + 1].splitlines()):  # a run that is being killed may have half a line
-        row = json.loads(line) | {"line": number}
-        if row["e"] == "rolled_back":
-            kept = [r for r in kept if r["line"] < row["upto"]]
-            rollbacks += 1
-        kept.append(row)
-    return kept, rollbacks
-
-
-def audit(path: Path) -> Audit:
-    """Replays the ledger: in the surviving lineage no attempt ends twice, and every prompt of an epoch has at most one end.
-
-    With the run over, `open`, `waiting` and `provisional` empty and no `errors`, every prompt that was issued has exactly one committed end.
-    """
-    rows, rollbacks = surviving(path)
-    out = Audit(rollbacks=rollbacks)
-    open_keys: dict[GroupKey, int] = {}
-    ended: dict[tuple[int, int], str] = {}
-    requeued: set[tuple[int, int]] = set()
-    provisional: list[tuple[int, tuple[int, int], str]] = []
-    for row in rows:
-        out.finished = row["e"] == "finished"
-        if out.finished:
-            continue
-        if "k" not in row:  # committed or rolled_back: what stands before `upto` is safe
-            out.committed_trained += [p for line, p, event in provisional if line < row["upto"] and event == "trained"]
-            provisional = [entry for entry in provisional if entry[0] >= row["upto"]]
-            continue
-        key = GroupKey(*row["k"])
-        prompt = (key.epoch, key.prompt)
-        if row["e"] == "issued":
-            if key in open_keys or prompt in ended:
-                out.errors.append(f"line {row['line']}: {key} was issued although the prompt is {ended.get(prompt, 'still open')}")
-            open_keys[key] = row["line"]
-            requeued.discard(prompt)
-            continue
-        if open_keys.pop(key, None) is None:
-            out.errors.append(f"line {row['line']}: {key} ended as {row['e']} without being open")
-        out.ended[row["e"] if row["e"] == "trained" else f"{row['e']}({row.get('reason', '')})"] += 1
-        if row["e"] == "requeued":
-            requeued.add(prompt)
-            continue
-        ended[prompt] = row["e"]
-        provisional.append((row["line"], prompt, row["e"]))
-        if row["e"] == "trained":
-            out.trained.append(prompt)
-    twice = [p for p, k in Counter(out.trained).items() if k > 1]
-    out.errors += [f"prompt {p} of epoch {e} was trained more than once" for e, p in twice]
-    out.open, out.waiting, out.provisional = sorted(open_keys), sorted(requeued), len(provisional)
-    if out.finished and out.open:
-        out.errors.append(f"the run is finished, but {len(out.open)} prompts were issued and never ended: {', '.join(map(str, out.open[:5]))}")
-    return out
+def _refused(path: Path, fault: str) -> str:
+    return f"{path} cannot be written ({fault}). A run without its ledger could train a prompt twice: make room, then --resume."

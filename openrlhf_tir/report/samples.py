@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from ..errors import DataError
 from ..logs import trajectories
-from ..replay.ledger import surviving
+from ..replay.audit import events
 
 LEDGER = "ledger.jsonl"
 ANY = "any"
@@ -33,13 +33,14 @@ def samples_of(run_dir: Path, step: int, dropped: str | None = None) -> list[Sam
     """
     if not (run_dir / LEDGER).exists():
         raise DataError(f"{run_dir} has no {LEDGER}. Give the run directory of a training run.")
-    events, _ = surviving(run_dir / LEDGER)
-    last = {e["step"] + 1: e["line"] for e in events if e["e"] == "trained"}  # the ledger counts the updates before the step
+    path = run_dir / LEDGER
+    # The ledger counts the updates before the step.
+    last = {line.row["step"] + 1: line.number for line in events(path) if line.row["e"] == "trained" and "step" in line.row}
     if step not in last:
         raise DataError(f"{run_dir} has no learner step {step}. It has: {f'{min(last)} to {max(last)}' if last else 'none'}.")
     since = max((line for s, line in last.items() if s < step), default=-1)
-    here = [e for e in events if "k" in e and since < e["line"] <= last[step]]
-    ends = {tuple(e["k"]): "" if e["e"] == "trained" else e["reason"] for e in here if e["e"] == "trained" or e["e"] in DROPPED}
+    here = [line.row for line in events(path) if since < line.number <= last[step]]
+    ends = {tuple(e["k"]): "" if e["e"] == "trained" else e.get("reason", "?") for e in here if e["e"] == "trained" or e["e"] in DROPPED}
     wanted = {key: reason for key, reason in ends.items() if (reason == "" if dropped is None else reason and dropped in (ANY, reason))}
     if dropped is not None and not wanted:
         found = sorted({reason for reason in ends.values() if reason})

@@ -18,7 +18,7 @@ from openrlhf_tir.cluster.train import run_training
 from openrlhf_tir.config import Config
 from openrlhf_tir.logs import metrics
 from openrlhf_tir.logs.process import PssSampler
-from openrlhf_tir.replay.ledger import audit
+from openrlhf_tir.replay.audit import audit
 from openrlhf_tir.toy.model import save_model
 from openrlhf_tir.toy.task import write_data
 

@@ -17,7 +17,7 @@ import pytest
 
 from benchmarks.crash_trial import find
 from openrlhf_tir.logs import metrics
-from openrlhf_tir.replay.ledger import audit
+from openrlhf_tir.replay.audit import audit
 from openrlhf_tir.report import summary
 from openrlhf_tir.toy.model import save_model
 from openrlhf_tir.toy.task import write_data

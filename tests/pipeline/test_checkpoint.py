@@ -8,7 +8,7 @@ import json
 import pytest
 
 from openrlhf_tir.errors import ConfigError
-from openrlhf_tir.replay.ledger import audit
+from openrlhf_tir.replay.audit import audit
 from openrlhf_tir.simulation.virtual_loop import run
 
 from .fakes import FakeLearner, FakePrompts, FakeRollout, pipeline

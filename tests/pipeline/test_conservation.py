@@ -13,7 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from openrlhf_tir.errors import ConservationError, StallError
-from openrlhf_tir.replay.ledger import audit
+from openrlhf_tir.replay.audit import audit
 from openrlhf_tir.simulation.virtual_loop import run
 from openrlhf_tir.types import GroupKey
 

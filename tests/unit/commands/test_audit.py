@@ -1,0 +1,40 @@
+"""`openrlhf-tir audit`: exit code and sentences, whatever the ledger is."""
+
+import pytest
+
+from openrlhf_tir.cli import main
+from openrlhf_tir.replay.ledger import Ledger
+from openrlhf_tir.types import GroupKey
+
+
+@pytest.fixture
+def ledger(tmp_path):
+    ledger = Ledger(tmp_path / "ledger.jsonl")
+    for prompt in range(3):
+        ledger.issued(GroupKey(0, prompt), version=0)
+    ledger.ended("trained", GroupKey(0, 0), step=0)
+    ledger.ended("filtered", GroupKey(0, 1), reason="x")
+    ledger.committed(1, ledger.lines)
+    return ledger
+
+
+def test_an_open_prompt_fails_the_audit_of_a_finished_run_only(ledger, tmp_path, capsys):
+    assert main(["audit", str(tmp_path)]) == 0
+    assert "the run is not finished" in capsys.readouterr().out
+    ledger.finished()
+    assert main(["audit", str(tmp_path)]) == 1
+    assert "ERROR: the run is finished, yet 1 prompts are open (epoch/prompt/attempt: 0/2/0)" in capsys.readouterr().out
+
+
+def test_a_finished_run_with_every_prompt_ended_passes(ledger, tmp_path, capsys):
+    ledger.ended("requeued", GroupKey(0, 2), reason="end_of_run")
+    ledger.finished()
+    assert main(["audit", str(tmp_path)]) == 0
+    assert "the run is finished" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff\xfe\n", b"[]\n", b'{"e": 1}\n', b'{"e": "issued", "k": [0, 1]}\n', b'{"e": "issued", "k": [0, -1, 0]}\n'])
+def test_what_is_no_ledger_is_an_error_and_no_traceback(content, tmp_path, capsys):
+    (tmp_path / "ledger.jsonl").write_bytes(content)
+    assert main(["audit", str(tmp_path)]) == 1
+    assert "ERROR: " in capsys.readouterr().out
