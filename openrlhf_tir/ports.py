@@ -8,7 +8,7 @@ weights   -> Learner
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, Self, runtime_checkable
@@ -168,8 +168,9 @@ class Learner(Protocol):
         """Every rank's share of model, optimiser, scheduler and RNG into `directory`. Returns when all ranks have copied theirs to host
         memory; the call is on its way to them before the first await. They are written in the background."""
 
-    async def written(self) -> None:
-        """Every rank's files of the last `save` are safe on disk. Raises OSError when a disk refused."""
+    async def written(self) -> Mapping[str, tuple[int, str]]:
+        """Every rank's files of the last `save` are safe on disk: path -> (bytes, XXH3-128 in hexadecimal) of those that the ranks hashed while
+        writing; the controller hashes others itself. Raises OSError when a disk refused."""
 
     async def load(self, directory: Path) -> int:
         """Restore what `save` wrote; returns the version."""

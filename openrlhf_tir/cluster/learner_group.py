@@ -62,9 +62,9 @@ class LearnerRank:
         return self.inner.step(batch, list(groups))
 
     @ray.method(concurrency_group="io")
-    def written(self) -> None:
+    def written(self) -> dict[str, tuple[int, str]]:
         """On a thread of its own: a step must not wait for the disk, nor the acknowledgement for the step."""
-        self.inner.written()
+        return self.inner.written()
 
     def call(self, method: str, *args: Any) -> Any:
         return getattr(self.inner, method)(*args)
@@ -124,8 +124,9 @@ class LearnerGroup:
     async def save(self, directory: Path) -> None:
         await self._call("save", directory)
 
-    async def written(self) -> None:
-        await self._all([r.written.remote() for r in self.ranks], "written", "timeouts.learner_s")
+    async def written(self) -> dict[str, tuple[int, str]]:
+        parts = await self._all([r.written.remote() for r in self.ranks], "written", "timeouts.learner_s")
+        return {path: facts for files in parts for path, facts in files.items()}
 
     async def load(self, directory: Path) -> int:
         self.version = (await self._call("load", directory))[0]

@@ -1,18 +1,20 @@
 """Background writer: a checkpoint's tensors are copied to host memory, training goes on, a thread writes the files.
 
 DeepSpeed hands every file of a checkpoint to its `checkpoint_engine`; this one takes the copy at once and writes later. `written` is
-the acknowledgement that the controller waits for before it commits. Host memory holds one extra copy of this rank's shards meanwhile.
+the acknowledgement that the controller waits for before it commits, with size and digest of every file. Host memory holds one extra copy of
+this rank's shards meanwhile.
 """
 
 from __future__ import annotations
 
 import copy
 import os
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
+import xxhash
 from deepspeed.runtime.checkpoint_engine import TorchCheckpointEngine
 
 
@@ -35,24 +37,55 @@ class BackgroundWriter(TorchCheckpointEngine):
     def __init__(self) -> None:
         super().__init__()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
-        self._pending: list[Future] = []
+        self._pending: dict[str, Future] = {}
+
+    def begin(self) -> None:
+        """A new checkpoint: what is left of one that failed elsewhere is waited for and forgotten, with its errors."""
+        pending, self._pending = self._pending, {}
+        wait(pending.values())
 
     def save(self, state_dict: Any, path: str | Path) -> None:
-        self._pending.append(self._thread.submit(_write, host_copy(state_dict), path))
+        self._pending[str(path)] = self._thread.submit(_write, host_copy(state_dict), path)
 
     def preserves_storage_sharing(self) -> bool:
         """No: DeepSpeed would otherwise copy the model a first time itself."""
         return False
 
-    def written(self) -> None:
-        """Blocks until everything that was saved is on disk. Raises OSError when the disk refused."""
-        pending, self._pending = self._pending, []
-        for future in pending:
-            future.result()
+    def written(self) -> dict[str, tuple[int, str]]:
+        """Blocks until everything that was saved is on disk: path -> (bytes, digest). Raises OSError when the disk refused; no thread writes then."""
+        pending, self._pending = self._pending, {}
+        wait(pending.values())
+        return {path: future.result() for path, future in pending.items()}
 
 
-def _write(state: Any, path: str | Path) -> None:
+class _Hashed:
+    """A file that hashes what is written to it, in order; torch.save does not go back."""
+
+    def __init__(self, out: BinaryIO) -> None:
+        self.out, self.size, self.hashing = out, 0, xxhash.xxh3_128()
+
+    def write(self, data: bytes | memoryview) -> int:
+        self.hashing.update(data)
+        self.size += memoryview(data).nbytes
+        return self.out.write(data)
+
+    def flush(self) -> None:
+        self.out.flush()
+
+
+def _write(state: Any, path: str | Path) -> tuple[int, str]:
+    """(bytes, XXH3-128) of what was written: of memory, not of what the disk made of it."""
     with open(path, "wb") as out:
-        torch.save(state, out)
+        hashed = _Hashed(out)
+        torch.save(state, hashed)
+        out.flush()
+        os.fsync(out.fileno())
+    return hashed.size, hashed.hashing.hexdigest()
+
+
+def write_text(path: Path, text: str) -> None:
+    """On disk when this returns."""
+    with open(path, "w") as out:
+        out.write(text)
         out.flush()
         os.fsync(out.fileno())

@@ -15,13 +15,16 @@ import numpy as np
 import torch
 
 from ..errors import ConfigError
+from .background import write_text
 
 TAG = "zero"
 
 
 def rng_state() -> dict[str, object]:
-    """Everything a training step could draw from."""
-    state: dict[str, object] = {"python": random.getstate(), "numpy": np.random.get_state(), "torch": torch.get_rng_state()}
+    """Everything a training step could draw from, as tensors, numbers and text: `torch.load` reads it without running any code."""
+    name, keys, *rest = np.random.get_state()
+    state: dict[str, object] = {"python": random.getstate(), "numpy": (name, torch.from_numpy(keys.astype(np.int64)), *rest)}
+    state["torch"] = torch.get_rng_state()
     if torch.cuda.is_available():
         state["cuda"] = torch.cuda.get_rng_state()
     return state
@@ -29,7 +32,8 @@ def rng_state() -> dict[str, object]:
 
 def set_rng_state(state: dict[str, object]) -> None:
     random.setstate(state["python"])
-    np.random.set_state(state["numpy"])
+    name, keys, *rest = state["numpy"]
+    np.random.set_state((name, keys.numpy().astype(np.uint32), *rest))
     torch.set_rng_state(state["torch"])
     if "cuda" in state and torch.cuda.is_available():
         torch.cuda.set_rng_state(state["cuda"])
@@ -41,10 +45,11 @@ def save_rank(engine: deepspeed.DeepSpeedEngine, directory: Path, *, rank: int, 
     With a BackgroundWriter as engine.checkpoint_engine the files are complete when its `written` returns.
     """
     directory.mkdir(parents=True, exist_ok=True)
+    engine.checkpoint_engine.begin()
     engine.save_checkpoint(str(directory), tag=TAG, save_latest=False)
     engine.checkpoint_engine.save(rng_state(), directory / f"rank{rank}.pt")
     if rank == 0:
-        (directory / "learner.json").write_text(json.dumps({"version": version, "world_size": world_size}))
+        write_text(directory / "learner.json", json.dumps({"version": version, "world_size": world_size}))
 
 
 def load_rank(engine: deepspeed.DeepSpeedEngine, directory: Path, *, rank: int, world_size: int) -> int:
@@ -61,6 +66,5 @@ def load_rank(engine: deepspeed.DeepSpeedEngine, directory: Path, *, rank: int, 
     loaded, _ = engine.load_checkpoint(str(directory), tag=TAG)
     if loaded is None:
         raise ConfigError(f"DeepSpeed found no checkpoint in {directory / TAG}. The directory is incomplete; resume from an older one.")
-    # Own file, own types (tuples of python's and numpy's generators), which weights_only refuses.
-    set_rng_state(torch.load(directory / f"rank{rank}.pt", weights_only=False))
+    set_rng_state(torch.load(directory / f"rank{rank}.pt", weights_only=True))
     return meta["version"]

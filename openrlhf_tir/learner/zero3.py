@@ -120,9 +120,9 @@ class Zero3Rank:
         """Copies this rank's state to host memory; training may go on. Files are complete when `written` has returned on every rank."""
         save_rank(self.engine, Path(directory), rank=self.rank, world_size=self.world_size, version=self._version)
 
-    def written(self) -> None:
-        """Not collective, and from another thread than the rest: blocks until what this rank saved is on disk."""
-        self.writer.written()
+    def written(self) -> dict[str, tuple[int, str]]:
+        """Not collective, and from another thread than the rest: blocks until what this rank saved is on disk. path -> (bytes, XXH3-128)."""
+        return self.writer.written()
 
     def load(self, directory: str | Path) -> int:
         """Returns the version. Raises ConfigError for a checkpoint of another number of ranks."""

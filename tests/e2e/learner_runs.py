@@ -65,7 +65,7 @@ def run(rank: int, world: int, port: int, model: Path, out: Path) -> None:
     learner.save(out / f"ckpt-{world}")
     results["drawn"] = _draw()
     learner.step(*batch(world, seed=1))  # while the checkpoint is being written: it must hold the weights from before
-    learner.written()
+    results["written"] = learner.written()
     results["continued"] = _weight_hash(learner)
     results["version"] = learner.version
     learner.export(out / f"export-{world}")

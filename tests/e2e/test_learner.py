@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import json
 import pickle
+import shutil
 import socket
+from pathlib import Path
 
 import numpy as np
 import pytest
+
+from openrlhf_tir.errors import CheckpointDamaged
+from openrlhf_tir.pipeline import manifest
 
 from .learner_runs import SEQUENCES, SFT_ROWS, batch, config, run
 from .tiny_model import save_tiny
@@ -141,6 +146,36 @@ def test_a_gradient_that_is_not_finite_changes_nothing_and_says_so(results, worl
     for rank in results[world]:
         grad_norm, before, after = rank["broken"]
         assert not np.isfinite(grad_norm) and before == after
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_what_a_rank_hashes_while_it_writes_is_what_is_on_disk(results, workdir, world):
+    """And together the ranks tell of every file of tensors; the controller hashes the others, learner.json and scripts that DeepSpeed copies."""
+    written = {path: facts for rank in results[world] for path, facts in rank["written"].items()}
+    assert all(manifest.digest(Path(path)) == facts for path, facts in written.items())
+    others = [p for p in (workdir / f"ckpt-{world}").rglob("*") if p.is_file() and str(p) not in written]
+    assert {p.suffix for p in others} == {".json", ".py"} and all(p.stat().st_size < 100_000 for p in others)
+
+
+def test_every_damaged_file_of_two_real_ranks_is_named_before_anything_is_loaded(results, workdir, tmp_path):
+    step = tmp_path / "step_000001"
+    shutil.copytree(workdir / "ckpt-2", step / "learner")
+    manifest.write(step, step.name, {}, {})
+    manifest.verify(step)
+    files = sorted(p for p in step.rglob("*") if p.is_file())
+    assert len(files) >= 7  # manifest, learner.json, and per rank RNG, model and optimiser
+    for path in files:
+        raw = path.read_bytes()
+        others = [p.read_bytes() for p in files if p.suffix == path.suffix == ".pt"]  # the ranks' random states may be equal
+        edits = [raw[:-1] + bytes([raw[-1] ^ 1]), bytes([raw[0] ^ 1]) + raw[1:], raw[: len(raw) // 2], b"", *(o for o in others if o != raw)]
+        for edit in [*edits, None]:
+            path.unlink()
+            if edit is not None:
+                path.write_bytes(edit)
+            with pytest.raises(CheckpointDamaged, match=path.name):
+                manifest.verify(step)
+            path.write_bytes(raw)
+    manifest.verify(step)
 
 
 @pytest.mark.parametrize("world", WORLDS)
