@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import signal
 
-from .errors import ColdStartError, ConfigError, DataError, Diverged, MethodBroken, Stopped, Unavailable, Unproductive
+from .errors import CheckpointDamaged, ColdStartError, ConfigError, DataError, Diverged, MethodBroken, Stopped, Unavailable, Unproductive
 
 DONE = 0
 NO = 1
@@ -36,7 +36,7 @@ FINAL = frozenset({DONE, MISTAKE, STOPPED, HOPELESS, INTERRUPTED, TERMINATED, -s
 def code_of(error: BaseException) -> int:
     """The exit code of a command that ended with `error`, one of ours."""
     kinds = {
-        (ConfigError, DataError, ColdStartError, MethodBroken): MISTAKE,
+        (ConfigError, DataError, ColdStartError, MethodBroken, CheckpointDamaged): MISTAKE,
         (Unavailable,): UNAVAILABLE,
         (Stopped,): STOPPED,
         (Unproductive, Diverged): HOPELESS,

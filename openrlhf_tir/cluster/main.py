@@ -14,6 +14,7 @@ from rich.console import Console
 from ..config import Config
 from ..config.own_files import freeze
 from ..errors import ConfigError, TirError
+from ..pipeline.lineage import checkpoints_of, resumable
 from ..report.summary import Summary
 from .evaluate import Figures
 from .inputs import load_inputs
@@ -30,6 +31,8 @@ def train(cfg: Config) -> Summary:
 
     async def go() -> Summary:
         inputs = load_inputs(cfg)
+        if cfg.train.resume:  # before anything is loaded; run_training says what it finds
+            resumable(cfg, checkpoints_of(cfg), inputs.prompts.tasks)
         async with open_session(cfg, model=cfg.actor.model_name_or_path) as session:
             return await run_training(session, cfg, inputs)
 

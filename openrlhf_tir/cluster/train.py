@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 
 import ray
@@ -16,13 +17,15 @@ from ..background import FOR_EVER, background
 from ..config import Config
 from ..config.settings import to_toml
 from ..deadlines import Deadline
-from ..errors import EvaluationFailed, PayloadLost, Stopped
+from ..errors import CheckpointDamaged, DataError, EvaluationFailed, InfraError, PayloadLost, Stopped
 from ..logs import metrics as metrics_log
 from ..logs import trace as traces
 from ..logs import trajectories
 from ..logs.progress import Progress, bar
+from ..pipeline import new_ledger
 from ..pipeline.checkpoint import Checkpoints
 from ..pipeline.evaluation import attempt
+from ..pipeline.lineage import LEDGER, checkpoints_of, resumable
 from ..pipeline.loop import Pipeline
 from ..pipeline.observer import Observer
 from ..replay.ledger import Ledger, audit
@@ -37,8 +40,9 @@ from .learner_group import LearnerDied
 from .rollout_actor import ENDPOINTS
 from .session import Session
 
+log = logging.getLogger(__name__)
+
 BUSY_EVERY_S = 5.0
-LEDGER = "ledger.jsonl"
 BASE = "base.json"
 
 
@@ -74,29 +78,32 @@ async def run_training(
 ) -> summaries.Summary:
     """RL from the session's engines and learner, both holding cfg.actor.model_name_or_path. `base`: its figures if already measured."""
     started = time.monotonic()
-    checkpoints = Checkpoints(cfg.run_dir / cfg.ckpt.path, cfg.ckpt.max_num)
-    if not cfg.train.resume:
+    checkpoints = checkpoints_of(cfg, inputs.prompts.tasks)
+    resuming = _resuming(session.console, cfg, inputs, checkpoints)
+    if not resuming:
         checkpoints.clear()
-        for name in (LEDGER, traces.FILE, BASE):
+        for name in (LEDGER, traces.FILE, *(() if cfg.train.resume else (BASE,))):
             (cfg.run_dir / name).unlink(missing_ok=True)
         for path in (cfg.run_dir / trajectories.DIRECTORY).glob("*.jsonl"):
             os.truncate(path, 0)  # actors have them open already
     public = cfg.model_copy(update={"logger": cfg.logger.model_copy(update={"wandb": cfg.logger.wandb.model_copy(update={"key": None})})})
-    (cfg.run_dir / "config.toml").write_text(to_toml(public))
+    with _not_fatal("config.toml"):
+        (cfg.run_dir / "config.toml").write_text(to_toml(public))
     base = base or _read_base(cfg)
     if base is None and inputs.held_out:
         base = await try_to_measure(session, cfg, inputs.held_out, "the base model")
     if base:
-        (cfg.run_dir / BASE).write_text(base.model_dump_json())
+        with _not_fatal(BASE):
+            (cfg.run_dir / BASE).write_text(base.model_dump_json())
 
     with metrics_log.MetricsLog(cfg.run_dir, cfg.logger, public.model_dump(mode="json")) as metrics:
-        if not cfg.train.resume:
+        if not resuming:
             metrics.truncate_after(-1)
             if base:
                 metrics.log(0, _eval_row(base))
         rl_started = time.monotonic()
         async with followed(cfg, session.pool):
-            version = await _pipeline(session, cfg, inputs, checkpoints, metrics)
+            version = await _pipeline(session, cfg, inputs, checkpoints, metrics, resuming)
         training_s = time.monotonic() - rl_started
         trained = None
         if inputs.held_out:
@@ -105,7 +112,10 @@ async def run_training(
                 metrics.log(version, _eval_row(trained))
     _say_audit(session.console, cfg.run_dir / LEDGER)
     model = cfg.run_dir / cfg.ckpt.output_dir
-    await session.learner.export(model)
+    try:
+        await session.learner.export(model)
+    except OSError as e:
+        raise InfraError(f"The model could not be exported to {model}: {e}. It is in the last checkpoint: make room, then --resume exports it.") from e
     columns = metrics_log.read(cfg.run_dir)
     summary = summaries.Summary(
         base=base,
@@ -114,25 +124,60 @@ async def run_training(
         seconds=summaries.Durations(setup=setup_s, cold_start=cold_start_s, training=training_s, total=setup_s + cold_start_s + time.monotonic() - started),
         peak_pss_gib=session.pss.peak_gib,
         overlap_ratio=traces.overlap_ratio(traces.read(cfg.run_dir)),
-        trained_tokens_per_s=sum(n or 0 for n in columns["trained_tokens"]) / sum(n or 0 for n in columns["wall_s"]),
+        trained_tokens_per_s=_sum(columns, "trained_tokens") / (_sum(columns, "wall_s") or 1.0),
         seed=cfg.train.seed,
         model=str(model),
     )
-    summaries.write(cfg.run_dir, summary)
+    with _not_fatal(summaries.FILE):
+        summaries.write(cfg.run_dir, summary)
     session.console.print(summaries.table(summary) if trained or base else "held-out evaluation: none, eval.dataset is not set")
-    session.console.print(f"report: {build_report(cfg.run_dir)}\nmodel:  {model}", soft_wrap=True)
+    with _not_fatal("the report"):
+        session.console.print(f"report: {build_report(cfg.run_dir)}", soft_wrap=True)
+    session.console.print(f"model:  {model}", soft_wrap=True)
     name, score = checkpoints.best()
     if name:
         best = model.with_name(f"{model.name}_best")
-        await checkpoints.export_best(session.learner, best)
-        session.console.print(f"best:   {best} ({cfg.ckpt.best_metric_key} = {score:.4g}, {name})", soft_wrap=True)
+        try:
+            await checkpoints.export_best(session.learner, best)
+            session.console.print(f"best:   {best} ({cfg.ckpt.best_metric_key} = {score:.4g}, {name})", soft_wrap=True)
+        except CheckpointDamaged as e:
+            session.console.print(f"[red]best:   not exported. {e}", soft_wrap=True, highlight=False)
     return summary
 
 
-async def _pipeline(session: Session, cfg: Config, inputs: Inputs, checkpoints: Checkpoints, metrics: metrics_log.MetricsLog) -> int:
+@contextmanager
+def _not_fatal(what: str) -> Iterator[None]:
+    """What is written for people ends no run when the disk refuses it, or when somebody's editor has been at what it is made of."""
+    try:
+        yield
+    except (OSError, DataError) as e:
+        log.warning("%s was not written: %s", what, e)
+
+
+def _sum(columns: dict[str, list], name: str) -> float:
+    """0.0 where metrics.jsonl lacks the column: it was removed, or the disk refused its rows."""
+    return sum(n or 0 for n in columns.get(name, ()))
+
+
+def _resuming(console: Console, cfg: Config, inputs: Inputs, checkpoints: Checkpoints) -> bool:
+    """Whether there is a checkpoint to go on from, which is verified and fits; what is to be said about it is printed."""
+    if not cfg.train.resume:
+        return False
+    path, said = resumable(cfg, checkpoints, inputs.prompts.tasks)
+    if path and cfg.train.new_ledger:
+        path, done = new_ledger.begin(checkpoints, path, cfg.run_dir / LEDGER)
+        said = [*said, done]
+    for sentence in said + (checkpoints.accept(path) if path else []):
+        console.print(f"resume: {sentence}", soft_wrap=True, highlight=False, markup=False)
+    return path is not None
+
+
+async def _pipeline(
+    session: Session, cfg: Config, inputs: Inputs, checkpoints: Checkpoints, metrics: metrics_log.MetricsLog, resume: bool
+) -> int:
     """The loop to its end; returns the final version. Dead learner ranks: all of them start again from the last checkpoint, the engines stay up."""
     directory = push_directory(cfg.run_dir, model_bytes(cfg.actor.model_name_or_path), one_node=len(ray.nodes()) == 1)
-    tolerance, resume = cfg.canary_tolerance, cfg.train.resume
+    tolerance = cfg.canary_tolerance
     for left in reversed(range(cfg.train.max_learner_restarts + 1)):
         publisher = WeightPublisher(
             session.learner,
@@ -218,7 +263,11 @@ def _eval_row(s: summaries.Scores) -> dict[str, float]:
 def _read_base(cfg: Config) -> summaries.Scores | None:
     """The base model's figures that an interrupted run left."""
     path = cfg.run_dir / BASE
-    return summaries.Scores.model_validate_json(path.read_text()) if cfg.train.resume and path.exists() else None
+    try:
+        return summaries.Scores.model_validate_json(path.read_text()) if cfg.train.resume and path.exists() else None
+    except (OSError, ValueError) as e:  # pydantic's ValidationError among them
+        log.warning("%s cannot be read (%s): the base model is evaluated again.", path, e)
+        return None
 
 
 def _say_audit(console: Console, ledger: Path) -> None:

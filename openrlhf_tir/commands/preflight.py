@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ from ..envs.probe import probe_env
 from ..episodes import turns
 from ..errors import ConfigError, DataError, unknown
 from ..filters.samples import SAMPLE_FILTER
-from ..pipeline.checkpoint import Checkpoints
+from ..pipeline import lineage
 from ..rewards.context import RewardContext
 from ..types import Task, Trajectory
 from .host_checks import Machine, check_gpus, check_isolation, check_loggers, check_ports, check_push_room, check_writable
@@ -75,7 +76,7 @@ def check(
     with problems.caught():
         check_writable(cfg)
         if training:
-            check_run_dir(cfg)
+            facts += check_run_dir(cfg, made=model and data)
     if training:
         with problems.caught():
             facts += check_tokens(cfg)
@@ -139,29 +140,32 @@ def check_reward(cfg: Reward, name: str) -> None:
         log.debug("reward %s, tried on nothing: %s", name, e)
 
 
-def check_run_dir(cfg: Config) -> None:
-    """A new run does not start on top of an earlier one's checkpoints unless told to."""
-    latest = cfg.run_dir / cfg.ckpt.path / "latest"
-    if latest.exists() and cfg.train.resume:
-        _check_resume(cfg, latest)
-    elif latest.exists() and not cfg.train.overwrite:
+def check_run_dir(cfg: Config, *, made: bool = True) -> list[str]:
+    """A new run does not start on top of an earlier one's checkpoints unless told to; a resumed one has a whole checkpoint, made by such a run.
+
+    made: the model and the data that the configuration names are there already.
+    """
+    checkpoints = lineage.checkpoints_of(cfg)
+    if cfg.train.resume:
+        path, said = lineage.resumable(cfg, checkpoints, made=made)
+        return [*said, *([f"resuming from {path.name}"] if path else [])]
+    if checkpoints.any and not cfg.train.overwrite:
         raise ConfigError(
-            f"{cfg.run_dir} holds a run with checkpoint {latest.read_text().strip()}. "
-            "Go on with --resume, choose another --run-dir, or delete it with --train.overwrite."
+            f"{cfg.run_dir} holds a run with checkpoints ({checkpoints}). Go on with --resume, choose another --run-dir, or delete it with --train.overwrite."
         )
+    return _checkpoint_room(cfg)
 
 
-def _check_resume(cfg: Config, latest: Path) -> None:
-    """A run goes on with what its accounting was made for."""
-    saved = json.loads((Checkpoints(latest.parent, 1).latest() / "controller.json").read_text())
-    now = {"max_staleness": cfg.pipeline.S, "batch_size": cfg.rollout.batch_size, "world_size": cfg.actor.world_size}
-    names = {"max_staleness": "pipeline.max_staleness", "batch_size": "rollout.batch_size", "world_size": "learner ranks (actor.num_gpus_per_node)"}
-    for name, value in now.items():
-        if saved[name] != value:
-            raise ConfigError(
-                f"The checkpoint was made with {names[name]} = {saved[name]}, this run has {value}. "
-                "Resume with the same; change it in a new run from the exported model."
-            )
+def _checkpoint_room(cfg: Config) -> list[str]:
+    """ckpt.max_num checkpoints, and the one that is being written beside them."""
+    one, there = lineage.expected_bytes(cfg), next((p for p in (cfg.run_dir, *cfg.run_dir.parents) if p.is_dir()), None)
+    need, free = one * (cfg.ckpt.max_num + 1), shutil.disk_usage(there).free if there else 0
+    if need <= free:
+        return []
+    return [
+        f"checkpoints take about {one / 2**30:.1f} GiB each, {need / 2**30:.1f} GiB with ckpt.max_num = {cfg.ckpt.max_num} and the one being written; "
+        f"{there} has {free / 2**30:.1f} GiB free. One that does not fit is left out, and training goes on without it"
+    ]
 
 
 def check_model(cfg: Config, machine: Machine) -> list[str]:

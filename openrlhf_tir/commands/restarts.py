@@ -24,6 +24,8 @@ from ..backoff import backoff_s, jittered
 from ..config.schema import Train
 from ..exit_codes import FINAL
 
+NEWEST_WHOLE = "newest_whole"
+
 
 class Ended(NamedTuple):
     """How a run ended. `asked`: somebody told us to stop it, so whatever its code, it is not started again."""
@@ -60,6 +62,10 @@ def run_with_restarts(
 ) -> int:
     """`argv` is the command line behind `openrlhf-tir`, `latest` the file that names the newest checkpoint. Returns the last exit code."""
     command = [sys.executable, "-m", "openrlhf_tir.cli", *argv, "--train.max_restarts", "0"]
+    # A checkpoint chosen by name counts once, later ones came after it; so does a new ledger.
+    resume = ["--train.resume", "true", "--train.new_ledger", "false"]
+    if train.resume_from != NEWEST_WHOLE:
+        resume += ["--train.resume_from", "latest"]
     begun = seen = _stamp(latest)
     failures = 0
     ended = launch(command)
@@ -78,7 +84,7 @@ def run_with_restarts(
             f"restart {failures} of {train.max_restarts} without a new checkpoint."
         )
         pause(pause_s)
-        ended = launch([*command, "--train.start_wait_s", str(train.restart_wait_s), *(["--train.resume", "true"] if ours else [])])
+        ended = launch([*command, "--train.start_wait_s", str(train.restart_wait_s), *(resume if ours else [])])
     return ended.code
 
 
@@ -86,7 +92,7 @@ def _stamp(latest: Path) -> tuple[int, str] | None:
     """Changes with every checkpoint that is committed. None: there is none."""
     try:
         return latest.stat().st_mtime_ns, latest.read_text()
-    except OSError:
+    except (OSError, ValueError):  # not there, or no text
         return None
 
 

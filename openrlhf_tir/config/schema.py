@@ -372,7 +372,20 @@ class Train(Section):
     micro_batch_size: int = Field(8, ge=1, description="sequences per forward; changes speed and memory, not the gradient")
     max_tokens_per_gpu: int = Field(16192, ge=1, description="padded tokens per forward; splits micro batches further")
     seed: int = Field(42, ge=0, lt=2**32, description="seed of everything that is drawn at random, 32 bits")
-    resume: bool = Field(False, description="go on from ckpt.path's latest checkpoint")
+    resume: bool = Field(False, description="go on from ckpt.path's latest checkpoint; refused where there is none")
+    resume_from: str = Field(
+        "latest",
+        description="with train.resume: which checkpoint, 'latest', a name like step_000020 (what came after it is trained again), or 'newest_whole': the "
+        "latest that is not damaged",
+    )
+    new_ledger: bool = Field(
+        False,
+        description="with train.resume: go on though the ledger is lost or damaged; it is set aside, the new one begins with what was open at the checkpoint",
+    )
+    resume_or_start: bool = Field(
+        False,
+        description="with train.resume: start anew, and say so, where no checkpoint was committed yet; for job scripts that are run again",
+    )
     overwrite: bool = Field(False, description="start anew in a run_dir that holds an earlier run's checkpoints; they are deleted")
     max_restarts: int = Field(
         0, ge=0, description="how often in a row a died controller is started again, with --train.resume; counted from 0 again after each new checkpoint"

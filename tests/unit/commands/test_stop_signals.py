@@ -10,8 +10,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from openrlhf_tir.exit_codes import STOPPED
 from openrlhf_tir.commands.restarts import run_with_restarts
+from openrlhf_tir.exit_codes import STOPPED
 
 pytestmark = pytest.mark.slow
 

@@ -1,0 +1,113 @@
+"""Changes: the configuration of a checkpoint against that of the run that resumes from it. Which field may differ stands in one table.
+
+    refuse   the run could not go on: its accounting, its files or its order of prompts would not fit
+    say      it can, and it is another run from here on: listed at start
+    free     where things are and how fast they go
+
+A field that is in neither list is said: what nobody thought of is never silent.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from .schema import Config
+
+REFUSE = {
+    "train.seed": "the order of the prompts comes from it",
+    "data.shuffle": "the order of the prompts comes from it",
+    "rollout.batch_size": "the accounting of groups was made for it",
+    "ds.zero_stage": "the optimiser's shards were cut for it",
+    "ds.param_dtype": "the weights were saved in it",
+    "ds.lora.rank": "the weights were saved with it",
+}
+"""Besides, compared as what they amount to: pipeline.max_staleness (S) and the number of learner ranks; the model and the prompts by content."""
+
+FREE = (
+    "run_dir",
+    "actor.model_name_or_path",
+    "actor.num_nodes",
+    "actor.num_gpus_per_node",
+    "pipeline.max_staleness",
+    "pipeline.stall_timeout_s",
+    "data.prompt_dataset",
+    "data.prompt_split",
+    "data.input_key",
+    "data.label_key",
+    "data.env_key",
+    "data.input_template",
+    "data.apply_chat_template",
+    "data.max_samples",
+    "train.resume",
+    "train.resume_from",
+    "train.resume_or_start",
+    "train.new_ledger",
+    "train.overwrite",
+    "train.max_restarts",
+    "train.max_learner_restarts",
+    "train.micro_batch_size",
+    "train.max_tokens_per_gpu",
+    "ds.overlap_comm",
+    "rollout.heartbeat_s",
+    "rollout.unresponsive_s",
+    "rollout.port",
+    "rollout.max_queue",
+    "rollout.max_running",
+    "env.url",
+    "env.token_env",
+    "env.workers",
+    "vllm.num_engines",
+    "vllm.tensor_parallel_size",
+    "vllm.enforce_eager",
+    "vllm.enable_prefix_caching",
+    "vllm.gpu_memory_utilization",
+    "vllm.max_num_seqs",
+    "vllm.kv_cache_mib",
+    "timeouts",
+    "ckpt",
+    "logger",
+)
+"""A field, or a section with all that is in it."""
+
+
+class Change(NamedTuple):
+    field: str
+    before: Any
+    now: Any
+
+    def __str__(self) -> str:
+        return f"{self.field} {_shown(self.before)} -> {_shown(self.now)}"
+
+
+def _shown(value: Any) -> str:
+    return "unset" if value is None else str(value)
+
+
+def flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Dotted names of a dumped configuration's fields. `options` and other free tables are one field each."""
+    out: dict[str, Any] = {}
+    for name, value in tree.items():
+        if isinstance(value, dict) and name not in ("options",):
+            out |= flat(value, f"{prefix}{name}.")
+        else:
+            out[prefix + name] = value
+    return out
+
+
+def dumped(cfg: Config) -> dict[str, Any]:
+    """The configuration as a checkpoint keeps it: JSON, without secrets."""
+    tree = cfg.model_dump(mode="json")
+    tree["logger"]["wandb"].pop("key")
+    return tree
+
+
+def changes(saved: dict[str, Any], cfg: Config) -> tuple[list[Change], list[Change]]:
+    """(refused, to be said). A field that the checkpoint's version did not have counts as its default there; one that is gone is said as unset."""
+    before, now, default = flat(saved), flat(dumped(cfg)), flat(dumped(Config()))
+    pairs = ((f, before.get(f, default.get(f)), now.get(f)) for f in [*now, *(f for f in before if f not in now)])
+    differ = [Change(f, was, is_now) for f, was, is_now in pairs if was != is_now]
+    return [c for c in differ if c.field in REFUSE], [c for c in differ if c.field not in REFUSE and not _free(c.field)]
+
+
+def _free(field: str) -> bool:
+    return any(field == name or field.startswith(name + ".") for name in FREE)

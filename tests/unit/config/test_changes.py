@@ -1,0 +1,38 @@
+"""What may differ between a checkpoint and the run that resumes from it: one table, and nothing that is in no table is silent."""
+
+from openrlhf_tir.config import Config
+from openrlhf_tir.config.changes import FREE, REFUSE, changes, dumped, flat
+
+
+def test_every_entry_of_the_table_is_a_field_or_a_section():
+    fields = set(flat(Config().model_dump(mode="json")))
+    sections = set(Config.model_fields)
+    assert set(REFUSE) <= fields
+    assert set(FREE) <= fields | sections
+    assert not set(REFUSE) & set(FREE)
+
+
+def test_each_policy_shows_on_one_field():
+    before = dumped(Config())
+    now = Config(train={"seed": 1, "max_steps": 9}, logger={"tensorboard": False}, reward={"options": {"bonus": 1.0}})
+    refused, said = changes(before, now)
+    assert [str(c) for c in refused] == ["train.seed 42 -> 1"]
+    assert [str(c) for c in said] == ["reward.options {} -> {'bonus': 1.0}", "train.max_steps 400 -> 9"]
+
+
+def test_a_field_that_the_checkpoint_did_not_know_counts_as_its_default():
+    before = dumped(Config())
+    del before["rollout"]["min_valid"], before["rollout"]["top_p"]
+    assert changes(before, Config()) == ([], [])
+    _, (said,) = changes(before, Config(rollout={"min_valid": 3}))
+    assert str(said) == "rollout.min_valid 2 -> 3"
+
+
+def test_a_field_or_an_entry_that_is_gone_is_said():
+    before = dumped(Config())
+    before["rollout"]["former"] = 3
+    assert [str(c) for c in changes(before, Config())[1]] == ["rollout.former 3 -> unset"]
+
+
+def test_a_secret_is_not_in_a_checkpoint():
+    assert "hidden" not in str(dumped(Config(logger={"wandb": {"key": "hidden"}})))

@@ -1,0 +1,67 @@
+"""Whether a resumed run is the one that the checkpoint is of: prompts, labels, tokenizer settings."""
+
+import json
+
+import pytest
+
+from openrlhf_tir.config import Config
+from openrlhf_tir.errors import ConfigError
+from openrlhf_tir.pipeline.lineage import compare, expected_bytes, facts_of
+from openrlhf_tir.types import Task
+
+TASKS = [Task("1+1?", "2"), Task("2+2?", "4", meta={"datasource": "x"}), Task("3+3?", "6")]
+
+
+def cfg(tmp_path) -> Config:
+    (tmp_path / "config.json").write_text(json.dumps({"hidden_size": 8, "transformers_version": "5"}))
+    (tmp_path / "tokenizer_config.json").write_text("{}")
+    return Config(actor={"model_name_or_path": str(tmp_path), "num_gpus_per_node": 1})
+
+
+def state(config: Config) -> dict:
+    facts = json.loads(json.dumps(facts_of(config, TASKS)))
+    return {"max_staleness": config.pipeline.S, "batch_size": config.rollout.batch_size, "world_size": 1, "facts": facts}
+
+
+def test_the_same_run_has_nothing_to_say(tmp_path):
+    config = cfg(tmp_path)
+    assert compare(state(config), config, TASKS) == []
+
+
+@pytest.mark.parametrize("others", [TASKS[:2], TASKS[::-1], [Task("1+2?", "2"), *TASKS[1:]]], ids=["fewer", "reordered", "another text"])
+def test_other_prompts_are_refused_since_the_ledger_knows_them_by_their_place(tmp_path, others):
+    config = cfg(tmp_path)
+    with pytest.raises(ConfigError, match=r"3 prompts, this run has [23]; their texts or their order differ"):
+        compare(state(config), config, others)
+
+
+def test_other_labels_are_said(tmp_path):
+    config = cfg(tmp_path)
+    (said,) = compare(state(config), config, [*TASKS[:2], Task("3+3?", "7")])
+    assert "labels or meta of the data set" in said
+
+
+def test_tokenizer_settings_are_said_and_the_library_version_is_nothing(tmp_path):
+    config = cfg(tmp_path)
+    before = state(config)
+    (tmp_path / "config.json").write_text(json.dumps({"hidden_size": 8, "transformers_version": "6"}))
+    (tmp_path / "tokenizer_config.json").write_text('{"chat_template": "x"}')
+    (said,) = compare(before, config, TASKS)
+    assert "the tokenizer's settings" in said
+
+
+def test_a_directory_in_place_of_a_name_on_the_hub_is_said(tmp_path):
+    before = state(Config(actor={"model_name_or_path": "org/model", "num_gpus_per_node": 1}))
+    (said,) = compare(before, cfg(tmp_path), TASKS)
+    assert "between a name on the hub and a directory" in said
+
+
+def test_the_size_of_a_checkpoint_is_known_from_the_headers(tmp_path):
+    header = json.dumps({"__metadata__": {}, "a": {"dtype": "F32", "shape": [3, 5], "data_offsets": [0, 60]}}).encode()
+    (tmp_path / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + bytes(60))
+    config = cfg(tmp_path)
+    assert expected_bytes(config) == 15 * 12
+    config.ds.zero_stage = 2
+    assert expected_bytes(config) == 15 * (12 + 2)
+    (tmp_path / "model.safetensors").write_bytes(b"x" * 1000)
+    assert expected_bytes(cfg(tmp_path)) == 0
