@@ -58,7 +58,8 @@ def test_a_restart_takes_a_checkpoint_by_name_and_a_new_ledger_once(tmp_path):
     named = Launcher(tmp_path, "-9+", 0)
     named.run(1, resume_from="step_000010", new_ledger=True)
     assert named.commands[1][-6:] == ["--train.resume", "true", "--train.new_ledger", "false", "--train.resume_from", "latest"]
-    whole = Launcher(tmp_path, "-9+", 0)
+    (tmp_path / "other").mkdir()
+    whole = Launcher(tmp_path / "other", "-9+", 0)
     whole.run(1, resume_from="newest_whole")
     assert whole.commands[1][-4:] == ["--train.resume", "true", "--train.new_ledger", "false"]
 
