@@ -62,10 +62,11 @@ def run_with_restarts(
     pause: Callable[[float], None] = time.sleep,
 ) -> int:
     """`argv` is the command line behind `openrlhf-tir`, `latest` the file that names the newest checkpoint. Returns the last exit code."""
+    command = [sys.executable, "-m", "openrlhf_tir.cli", *argv, "--train.max_restarts", "0"]
+    # A checkpoint chosen by name counts once, later ones came after it; so does a new ledger.
     resume = ["--train.resume", "true", "--train.new_ledger", "false"]
     if train.resume_from != NEWEST_WHOLE:
         resume += ["--train.resume_from", "latest"]
-    command = [sys.executable, "-m", "openrlhf_tir.cli", *argv, "--train.max_restarts", "0"]
     begun = seen = _stamp(latest)
     failures = 0
     ended = launch(command)
@@ -92,7 +93,7 @@ def _stamp(latest: Path) -> tuple[int, str] | None:
     """Changes with every checkpoint that is committed. None: there is none."""
     try:
         return latest.stat().st_mtime_ns, latest.read_text()
-    except OSError:
+    except (OSError, ValueError):  # not there, or no text
         return None
 
 

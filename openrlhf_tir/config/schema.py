@@ -386,8 +386,7 @@ class Train(Section):
     )
     resume_or_start: bool = Field(
         False,
-        description="with train.resume: start anew, and say so, where no checkpoint was committed yet; for job scripts that are run again; restarts by "
-        "train.max_restarts do so",
+        description="with train.resume: start anew, and say so, where no checkpoint was committed yet; for job scripts that are run again",
     )
     overwrite: bool = Field(False, description="start anew in a run_dir that holds an earlier run's checkpoints; they are deleted")
     max_restarts: int = Field(

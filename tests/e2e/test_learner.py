@@ -148,6 +148,7 @@ def test_a_gradient_that_is_not_finite_changes_nothing_and_says_so(results, worl
         assert not np.isfinite(grad_norm) and before == after
 
 
+@pytest.mark.parametrize("world", WORLDS)
 def test_what_a_rank_hashes_while_it_writes_is_what_is_on_disk(results, workdir, world):
     """And together the ranks tell of every file of tensors; the controller hashes the others, learner.json and scripts that DeepSpeed copies."""
     written = {path: facts for rank in results[world] for path, facts in rank["written"].items()}

@@ -53,6 +53,17 @@ def test_a_run_that_died_before_its_first_checkpoint_is_started_anew_even_where_
     assert (runs := Launcher(tmp_path, -9, "-9+", 0, before=True)).run(5) == 0 and runs.resumed == [False, False, True]
 
 
+def test_a_restart_takes_a_checkpoint_by_name_and_a_new_ledger_once(tmp_path):
+    """`latest` is newer than the one that was asked for by name."""
+    named = Launcher(tmp_path, "-9+", 0)
+    named.run(1, resume_from="step_000010", new_ledger=True)
+    assert named.commands[1][-6:] == ["--train.resume", "true", "--train.new_ledger", "false", "--train.resume_from", "latest"]
+    (tmp_path / "other").mkdir()
+    whole = Launcher(tmp_path / "other", "-9+", 0)
+    whole.run(1, resume_from="newest_whole")
+    assert whole.commands[1][-4:] == ["--train.resume", "true", "--train.new_ledger", "false"]
+
+
 def test_restarts_without_progress_are_bounded(tmp_path):
     runs = Launcher(tmp_path, -9, -9, -9)
     assert runs.run(2) == -9 and len(runs.commands) == 3

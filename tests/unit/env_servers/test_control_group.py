@@ -51,6 +51,7 @@ def test_a_group_that_is_gone_has_killed_nobody(kernel):
         ("cgroup.procs", f"{ME}\n1\n"),  # somebody else is in it
         ("cgroup.controllers", "cpu pids\n"),
     ],
+    ids=["shared", "without memory"],
 )
 def test_a_group_that_is_shared_or_cannot_limit_memory_is_left_as_it_was(kernel, file, content):
     proc, group = kernel
