@@ -25,6 +25,9 @@ DEATHS: tuple[tuple[type[Exception], str], ...] = (
 """Error -> what happened, the narrower class first. A call whose outcome is unknown (ActorUnavailableError) counts as a death too: its
 process is ended before another takes its place, so nothing is done twice."""
 
+MAX_SAID = 300
+"""Characters of Ray's own message that are repeated: the memory monitor writes 3,000 in one line."""
+
 
 def death(error: BaseException) -> str | None:
     """What happened to the process behind a failed call, with Ray's own words; None when the error is of the code that ran there.
@@ -35,6 +38,7 @@ def death(error: BaseException) -> str | None:
         error = error.cause
     for kind, meaning in DEATHS:
         if isinstance(error, kind):
-            said = str(error).strip().splitlines()
-            return f"{meaning} ({type(error).__name__}: {said[0] if said else 'no more is known'})"
+            said = str(error).strip().partition("\n")[0]
+            said = said if len(said) <= MAX_SAID else f"{said[:MAX_SAID]}..."
+            return f"{meaning} ({type(error).__name__}: {said or 'no more is known'})"
     return None

@@ -169,11 +169,11 @@ async def test_a_push_of_other_weights_is_sampled_from(engine, learner, publishe
     assert report.refused == 0
 
 
-async def test_a_push_that_changes_nothing_is_refused(learner, publisher):
+async def test_a_push_that_should_change_something_and_does_not_is_refused(learner, publisher):
     learner.reset(seed=2)
     await publisher.publish(2)
     with pytest.raises(WeightsUnverified, match="did not step"):
-        await publisher.publish(3)
+        await publisher.publish(3, must_differ=True)
 
 
 async def test_requests_in_flight_go_on_with_the_new_weights_and_say_so(engine, learner, publisher, prompt):

@@ -98,3 +98,14 @@ def test_an_error_that_the_code_itself_raised_under_ray_is_no_death():
 
     with pytest.raises(ray.exceptions.RayTaskError):
         answers((0, ray.exceptions.RayTaskError("step", "Traceback", ValueError("a bug"))), (0, "rank 1"))
+
+
+def test_a_death_is_told_in_one_line_of_bounded_length():
+    import ray
+
+    from openrlhf_tir.cluster.ray_faults import death
+
+    said = death(ray.exceptions.OutOfMemoryError("1 worker(s) were killed due to the node running low on memory. " + "PID 1, " * 1000 + "\nmore"))
+    assert said.startswith("Ray's memory monitor killed it because its node ran out of memory (OutOfMemoryError: 1 worker(s) were killed")
+    assert len(said) < 500 and "\n" not in said
+    assert death(ray.exceptions.WorkerCrashedError()) and death(ValueError("a bug")) is None
