@@ -36,9 +36,9 @@ def batch(world: int, seed: int):
 
 def broken_batch(world: int):
     """One trajectory of nine has a reward that is not a number."""
-    broken, groups = batch(world, seed=2)
+    groups = random_groups(3, 3, 2)
     groups[0].trajectories[0].reward = float("nan")
-    return broken, groups
+    return make_batch(groups, world), groups
 
 
 def run(rank: int, world: int, port: int, model: Path, out: Path) -> None:

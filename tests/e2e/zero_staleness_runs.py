@@ -155,8 +155,8 @@ async def asynchronous(cfg: Config, learner: OneRank, runner: GroupRunner, publi
     """Returns the digests, the prompts in the order in which their groups finished, and what the audit finds wrong."""
     rollout, digests, publish = LocalRollout(runner), [], publisher.publish
 
-    async def recorded(version: int):
-        report = await publish(version)
+    async def recorded(version: int, *, must_differ: bool = False):
+        report = await publish(version, must_differ=must_differ)
         if version:
             digests.append(report.digest)
         return report
