@@ -163,7 +163,7 @@ def _sorted_out(path: Path, valid: Callable[[dict[str, Any]], bool]) -> tuple[li
             continue
         try:
             row = json.loads(line)
-        except ValueError:  # not JSON, or not UTF-8
+        except (ValueError, RecursionError):  # not JSON, or not UTF-8
             row = None
         if isinstance(row, dict) and valid(row):
             rows.append(row)

@@ -17,6 +17,7 @@ import xxhash
 
 from ..config import Config
 from ..config.changes import REFUSE, changes, dumped
+from ..config.paths import asked, local_path
 from ..errors import ConfigError
 from ..types import Task
 from .checkpoint import Checkpoints
@@ -47,9 +48,19 @@ def checkpoints_of(cfg: Config, tasks: Sequence[Task] | None = None) -> Checkpoi
 
 def expected_bytes(cfg: Config) -> int:
     """Of one checkpoint, from the model's safetensors headers; 0 where the model is not a directory here."""
-    files = Path(cfg.actor.model_name_or_path).expanduser().glob("*.safetensors") if cfg.actor.model_name_or_path else ()
+    directory = _model_directory(cfg.actor.model_name_or_path)
+    files = directory.glob("*.safetensors") if directory else ()
     each = OPTIMISER_BYTES + (WEIGHT_BYTES[cfg.ds.param_dtype] if cfg.ds.zero_stage < 3 else 0)
     return sum(_parameters(file) for file in files) * each
+
+
+def _model_directory(name: str) -> Path | None:
+    """None for a name on the hub, and for what no path can be: whoever checks the model says so."""
+    try:
+        path = local_path(name, "actor.model_name_or_path")
+        return path if name and asked(path, Path.is_dir, "actor.model_name_or_path") else None
+    except ConfigError:
+        return None
 
 
 def _parameters(file: Path) -> int:
@@ -58,7 +69,7 @@ def _parameters(file: Path) -> int:
         with file.open("rb") as f:
             header = json.loads(f.read(int.from_bytes(f.read(8), "little")))
         return sum(math.prod(tensor["shape"]) for name, tensor in header.items() if name != "__metadata__")
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, MemoryError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, MemoryError, RecursionError):
         return 0
 
 
@@ -87,8 +98,8 @@ def facts_of(cfg: Config, tasks: Sequence[Task]) -> dict[str, Any]:
 
 def model_facts(name: str) -> dict[str, Any]:
     """Of a model's directory; a name on the hub has its name only."""
-    path = Path(name).expanduser()
-    if not (path / "config.json").is_file():
+    path = _model_directory(name)
+    if path is None or not (path / "config.json").is_file():
         return {"model": {"name": name}, "vocabulary": None, "rendering": None}
     model = json.loads((path / "config.json").read_text())
     return {
