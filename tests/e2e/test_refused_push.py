@@ -18,6 +18,7 @@ from openrlhf_tir.cluster.train import run_training
 from openrlhf_tir.config import Config
 from openrlhf_tir.logs import metrics
 from openrlhf_tir.logs.process import PssSampler
+from openrlhf_tir.pipeline.stop import StopRequest
 from openrlhf_tir.replay.audit import audit
 from openrlhf_tir.toy.model import save_model
 from openrlhf_tir.toy.task import write_data
@@ -75,7 +76,7 @@ async def test_an_engine_that_fails_its_canary_is_replaced_and_nothing_that_it_s
     with ray_session(cfg), PssSampler() as pss:
         async with env_urls(cfg) as urls:
             pool = await RolloutPool.start(cfg, cfg.actor.model_name_or_path, urls, DamagesOnePush)
-            session = Session(cfg, Console(), pool, await LearnerGroup.start(cfg), pss)
+            session = Session(cfg, Console(), pool, await LearnerGroup.start(cfg), pss, StopRequest(cfg.train.stop_grace_s))
             first = pool.members[0]
             try:
                 assert (await run_training(session, cfg, inputs)).steps == STEPS
