@@ -103,6 +103,22 @@ def test_a_best_checkpoint_that_the_disk_refused_is_not_the_best(tmp_path):
     assert json.loads((tmp_path / "ckpt" / "best.json").read_text()) == {"checkpoint": "step_000002", "score": 0.5}
 
 
+def test_a_best_checkpoint_that_latest_could_not_name_leaves_the_best_before_it(tmp_path):
+    """0.5 at step 1; 0.9 at step 2, whose directory and best.json are written when the disk refuses `latest`."""
+    obstacle = tmp_path / "ckpt" / "latest.tmp"
+
+    class Filling(FakeLearner):
+        async def save(self, directory):
+            await super().save(directory)
+            obstacle.mkdir() if self.version == 2 else obstacle.rmdir() if obstacle.exists() else None
+
+    p = pipeline(tmp_path, max_steps=3, eval_steps=1, evaluate=evaluations(0.5, 0.9, 0.1), learner=Filling())
+    run(p.run())
+    assert kept(tmp_path) == ["step_000001", "step_000003"]
+    assert json.loads((tmp_path / "ckpt" / "best.json").read_text()) == {"checkpoint": "step_000001", "score": 0.5}
+    run(p.saver.checkpoints.export_best(p.learner, tmp_path / "model_best"))
+
+
 def evaluations(*scores: float):
     left = iter(scores)
 
