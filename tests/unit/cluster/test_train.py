@@ -64,3 +64,31 @@ def test_a_best_model_that_the_disk_refuses_ends_no_run_that_is_done(train, tmp_
     session = SimpleNamespace(learner=p.learner, console=Console(file=io.StringIO(), width=200))
     asyncio.run(train._export_best(session, p.cfg, p.saver.checkpoints, tmp_path / "model_best"))
     assert "best:   not exported. [Errno 28] No space left on device" in session.console.file.getvalue()
+
+
+def test_when_the_learner_does_not_start_the_engines_do_not_either(train):
+    """Neither those that are up nor those that are on their way."""
+    from openrlhf_tir.cluster.session import _all_or_none
+
+    events = []
+
+    class Up:
+        async def stop(self):
+            events.append("stopped")
+
+    async def up():
+        return Up()
+
+    async def on_its_way():
+        try:
+            await asyncio.sleep(1e6)
+        finally:
+            events.append("given up")
+
+    async def fails():
+        await asyncio.sleep(1)
+        raise RuntimeError("no such model")
+
+    with pytest.raises(RuntimeError, match="no such model"):
+        run(_all_or_none(up(), on_its_way(), fails()))
+    assert sorted(events) == ["given up", "stopped"]
