@@ -32,7 +32,7 @@ class Health:
     def __init__(self, cfg: Config) -> None:
         self.B, self.max_nonfinite = cfg.rollout.batch_size, cfg.train.max_nonfinite_steps
         batches = cfg.train.max_unused_batches
-        self.max_unused = max(batches * self.B, MIN_UNUSED) if batches else None
+        self.max_unused = max(batches * self.B, self.B + 1, MIN_UNUSED) if batches else None  # an outage is a StallError first: it may end
         self.failed_in_a_row = 0
         self.nonfinite_in_a_row = 0
         self.unused: Counter[str] = Counter()
