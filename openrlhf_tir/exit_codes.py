@@ -11,7 +11,7 @@ code  name          meaning                                                     
 6     HOPELESS      training itself is broken (no group can be used, nothing is finite)    nobody: the message says what to look at
 130   INTERRUPTED   Ctrl-C                                                             nobody
 143   TERMINATED    SIGTERM: somebody wants the run to stop                            nobody
--N                  killed by signal N (seen by the launcher); N = SIGTERM as 143      `train.max_restarts`
+-N                  killed by signal N (seen by the launcher, which ends as 128 + N)    `train.max_restarts`; SIGTERM: nobody
 """
 
 from __future__ import annotations
@@ -42,3 +42,8 @@ def code_of(error: BaseException) -> int:
         (Unproductive, Diverged): HOPELESS,
     }
     return next((code for kind, code in kinds.items() if isinstance(error, kind)), FAULT)
+
+
+def status_of(code: int) -> int:
+    """As a shell says it: 128 + N where signal N killed the process. Handed on as it is, -15 would become 241."""
+    return code if code >= 0 else 128 - code

@@ -21,7 +21,7 @@ from ..actors.fleet import Fleet
 from ..config import Config
 from ..deadlines import Deadline, within
 from ..envs.orphans import close_orphans
-from ..errors import EngineError, EngineGone, PayloadLost, QueueFull, WeightsUnverified
+from ..errors import DeadlineMissed, EngineError, EngineGone, PayloadLost, QueueFull, WeightsUnverified
 from ..types import Group, GroupKey, GroupMeta, Task
 from .member import Member, spawn
 from .ray_faults import death
@@ -123,9 +123,11 @@ class RolloutPool:
         task.add_done_callback(self._closing.discard)
 
     async def fetch(self, payloads: Sequence[Any]) -> list[Group]:
-        """Raises PayloadLost when the node that held one is gone."""
+        """Raises PayloadLost when the node that held one is gone, or does not hand it over in time."""
         try:
             return await within(Deadline.of(self.cfg, "rollout.unresponsive_s"), _all(payloads), f"The transfer of {len(payloads)} groups")
+        except DeadlineMissed as e:
+            raise PayloadLost(f"{e} They are issued again from the last checkpoint.") from e
         except ray.exceptions.RayError as e:
             if (what := death(e)) is None:
                 raise

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import ray
 from rich.console import Console
@@ -61,7 +62,7 @@ async def _running(cfg: Config, model: str, learner: bool, console: Console, sig
             with console.status("starting engines and learner"):
                 # Side by side: each spends its time importing and loading on a core of its own.
                 starting = [RolloutPool.start(cfg, model, urls)] + ([LearnerGroup.start(cfg)] if learner else [])
-                pool, *rest = await asyncio.gather(*starting)
+                pool, *rest = await _all_or_none(*starting)
             session = Session(cfg, console, pool, rest[0] if rest else None, pss, signals.stop)
             try:
                 yield session
@@ -71,3 +72,17 @@ async def _running(cfg: Config, model: str, learner: bool, console: Console, sig
                 finally:
                     if session.learner:
                         await session.learner.stop()
+
+
+async def _all_or_none(*starting: Awaitable[Any]) -> list[Any]:
+    """What each gives. When one fails, or we are cancelled, nothing is left: what is still starting when Ray is gone would start another by its first call."""
+    tasks = [asyncio.ensure_future(start) for start in starting]
+    try:
+        return await asyncio.gather(*tasks)
+    except BaseException:
+        for task in tasks:
+            task.cancel()
+        for up in await asyncio.gather(*tasks, return_exceptions=True):
+            if not isinstance(up, BaseException):
+                await up.stop()
+        raise

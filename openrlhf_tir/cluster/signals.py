@@ -54,7 +54,7 @@ class StopSignals:
     def install(self) -> None:
         """Again after ray.init, whose own handler of SIGTERM aborts the process with a C++ stack."""
         for number in self._before:
-            signal.signal(number, lambda number, _: self._loop.call_soon_threadsafe(self.receive, number))
+            signal.signal(number, lambda number, _: self.receive(number))
 
     def remove(self) -> None:
         """As it was before; or, after a stop, deaf: a late second signal must not change the exit code of a process that ends already."""
@@ -62,12 +62,12 @@ class StopSignals:
             signal.signal(number, signal.SIG_IGN if self.stop.asked else handler)
 
     def receive(self, number: int) -> None:
-        loop = asyncio.get_running_loop()
-        name = signal.Signals(number).name
+        """In the handler itself: the second one counts although the event loop is blocked, by ray.init or whatever hangs."""
+        name, now = signal.Signals(number).name, time.monotonic()
         if self._first_at is None:
-            self._first_at = loop.time()
-            self.ask(name)
-        elif loop.time() - self._first_at >= SAME_S:
+            self._first_at = now
+            self._loop.call_soon_threadsafe(self.ask, name)
+        elif now - self._first_at >= SAME_S:
             end_at_once(f"{name} came a second time", self.marker)
 
     def ask(self, why: str) -> None:
@@ -102,7 +102,7 @@ async def stoppable(cfg: Config) -> AsyncIterator[StopSignals]:
 
 def end_at_once(why: str, marker: str | None = None) -> None:
     """Kill what this process started, and end it. Exit code 130, which no launcher takes for a reason to start again."""
-    print(f"{why}: everything is ended now, without a checkpoint.", file=sys.stderr, flush=True)
+    os.write(2, f"{why}: everything is ended now, without a checkpoint.\n".encode())  # print may be what the signal has interrupted
     ours = set(psutil.Process().children(recursive=True))
     if marker:
         ours |= {p for p in psutil.process_iter(["cmdline"]) if any(marker in word for word in p.info["cmdline"] or ())}

@@ -115,7 +115,7 @@ async def run_training(
     try:
         await session.learner.export(model)
     except OSError as e:
-        raise InfraError(f"The model could not be exported to {model}: {e}. It is in the last checkpoint: make room, then --resume exports it.") from e
+        raise InfraError(f"The model could not be exported to {model}: {e}. Make room: --resume goes on from the last checkpoint, and exports it.") from e
     columns = metrics_log.read(cfg.run_dir)
     summary = summaries.Summary(
         base=base,
@@ -134,15 +134,19 @@ async def run_training(
     with _not_fatal("the report"):
         session.console.print(f"report: {build_report(cfg.run_dir)}", soft_wrap=True)
     session.console.print(f"model:  {model}", soft_wrap=True)
+    await _export_best(session, cfg, checkpoints, model.with_name(f"{model.name}_best"))
+    return summary
+
+
+async def _export_best(session: Session, cfg: Config, checkpoints: Checkpoints, directory: Path) -> None:
+    """Beside the model, which is there: what a disk refuses or has damaged here is said, and ends no run that is done."""
     name, score = checkpoints.best()
     if name:
-        best = model.with_name(f"{model.name}_best")
         try:
-            await checkpoints.export_best(session.learner, best)
-            session.console.print(f"best:   {best} ({cfg.ckpt.best_metric_key} = {score:.4g}, {name})", soft_wrap=True)
-        except CheckpointDamaged as e:
+            await checkpoints.export_best(session.learner, directory)
+            session.console.print(f"best:   {directory} ({cfg.ckpt.best_metric_key} = {score:.4g}, {name})", soft_wrap=True)
+        except (CheckpointDamaged, OSError) as e:
             session.console.print(f"[red]best:   not exported. {e}", soft_wrap=True, highlight=False)
-    return summary
 
 
 @contextmanager
@@ -203,6 +207,7 @@ async def _pipeline(session: Session, cfg: Config, inputs: Inputs, checkpoints: 
             session.console.print(f"[yellow]{lost}. All ranks start again from the last checkpoint, {restart}.", soft_wrap=True)
         finally:
             await publisher.close()
+        session.pool.on_join = None  # an engine that starts meanwhile waits for no learner that is gone: the next attempt begins with a push to all
         await session.replace_learner(cfg)
         resume = True
 
@@ -251,6 +256,7 @@ async def _attempt(
                 await pipeline.run(resume=resume)
         finally:
             ledger.close()
+            trace.close()
     return pipeline.version
 
 

@@ -6,6 +6,7 @@ import argparse
 import sys
 
 from ..config.flags import add_config_flags
+from ..exit_codes import status_of
 from . import config_and_problems
 from .restarts import run_with_restarts
 
@@ -30,7 +31,7 @@ def run(args: argparse.Namespace) -> int:
     if args.check_only:
         return 0
     if cfg.train.max_restarts:
-        return run_with_restarts(sys.argv[1:], cfg.train, cfg.run_dir / cfg.ckpt.path / "latest")
+        return status_of(run_with_restarts(sys.argv[1:], cfg.train, cfg.run_dir / cfg.ckpt.path / "latest"))
     from ..cluster.run_lock import run_lock
 
     with run_lock(cfg.run_dir, cfg.train.start_wait_s):

@@ -25,6 +25,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -156,10 +157,20 @@ class Checkpoints:
         except OSError:
             if self._named() != final.name:
                 shutil.rmtree(final, ignore_errors=True)
+                if score is not None:
+                    self._best_again(best, best_score)
             raise
         self._bytes = size
         self._clean(final)
         return final
+
+    def _best_again(self, name: str | None, score: float) -> None:
+        """The one before: what `best.json` named meanwhile is gone. If the disk refuses this too, `export_best` says that it is not there."""
+        with suppress(OSError):
+            if name:
+                _replace(self.directory / BEST, json.dumps({"checkpoint": name, "score": score}))
+            else:
+                _remove(self.directory / BEST)
 
     def _clean(self, final: Path) -> None:
         """Later ones belong to a lineage that a resume from an earlier one has left; so does a best one among them."""

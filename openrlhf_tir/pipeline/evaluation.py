@@ -11,13 +11,14 @@ import logging
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
+from ..backoff import backoff_s
 from ..config import Config
 from ..errors import ConfigError, EvaluationFailed
 from .observer import Observer
 
 log = logging.getLogger(__name__)
 PAUSE_S = 5.0
-"""Before the second try, doubled each time: what took an engine or a server down needs a moment."""
+"""Before the second try, then growing (backoff.py): what took an engine or a server down needs a moment."""
 GIVE_UP_S = 30.0
 """For a measurement to end once it is cancelled."""
 T = TypeVar("T")
@@ -34,7 +35,7 @@ async def attempt(measure: Callable[[], Coroutine[Any, Any, T]], what: str, *, t
         said = f"no answer within eval.timeout_s = {timeout_s:g} s" if isinstance(error, TimeoutError) else f"{type(error).__name__}: {error}"
         log.warning("The evaluation of %s failed (%s)%s", what, said, f"; {left} more tries." if left else ". Training goes on without it.", exc_info=error)
         if left:
-            await asyncio.sleep(PAUSE_S * 2 ** (tries - 1 - left))
+            await asyncio.sleep(backoff_s(tries - 1 - left, first_s=PAUSE_S))
     if isinstance(error, EvaluationFailed):
         return error
     return EvaluationFailed(f"The evaluation of {what} failed {tries} times, the last: {said}.", failed=0, samples=0)

@@ -1,6 +1,6 @@
 """Health: runs that go nowhere are ended by name. Counts of events, never of seconds, so a slow machine ends nothing.
 
-groups in a row that failed for good          > B                          StallError       something outside is down
+groups in a row that a fault ended for good   > B                          StallError       something outside is down
 groups in a row that were dropped or failed   train.max_unused_batches     Unproductive     nothing to learn from what is rolled
 steps in a row without a finite gradient      train.max_nonfinite_steps    Diverged         the loss or the weights are broken
 """
@@ -13,7 +13,7 @@ from collections import Counter
 from typing import Any
 
 from ..config import Config
-from ..errors import Diverged, StallError, Unproductive
+from ..errors import METHOD_REASONS, Diverged, StallError, Unproductive
 from ..ports import Rollout
 from ..types import BatchItem, Group, GroupMeta, GroupState, StepReport
 
@@ -32,7 +32,7 @@ class Health:
     def __init__(self, cfg: Config) -> None:
         self.B, self.max_nonfinite = cfg.rollout.batch_size, cfg.train.max_nonfinite_steps
         batches = cfg.train.max_unused_batches
-        self.max_unused = max(batches * self.B, MIN_UNUSED) if batches else None
+        self.max_unused = max(batches * self.B, self.B + 1, MIN_UNUSED) if batches else None  # an outage is a StallError first: it may end
         self.failed_in_a_row = 0
         self.nonfinite_in_a_row = 0
         self.unused: Counter[str] = Counter()
@@ -48,7 +48,7 @@ class Health:
             self.unused[reason] += 1
             if meta is not None:
                 self._example = reason, meta, payload
-        if end == GroupState.FAILED:
+        if end == GroupState.FAILED and failed not in METHOD_REASONS:  # those have a count and words of their own (method_errors.py)
             self.failed_in_a_row += 1
         elif failed is None:
             self.failed_in_a_row = 0

@@ -13,11 +13,11 @@ import asyncio
 import logging
 import time
 
+from ..errors import CheckpointDamaged
 from ..ports import Learner, Rollout
 from ..replay.lines import BEGINNING
 from ..types import BatchItem
 from .checkpoint import Checkpoints
-from .disk import shortage
 from .observer import Observer
 from .state import Cut, RunState
 
@@ -96,14 +96,18 @@ class Saver:
         self.observer.spans("ckpt", [(start, time.time())], f"write {cut.version}")
 
     def _refused(self, cut: Cut, error: OSError) -> None:
+        """CheckpointFailed says itself how much room it needs; any other is of the ledger's disk."""
         self.saved = None
-        facts = shortage(self.checkpoints.directory)
         self.checkpoints.discard(cut.version)
-        log.error("The checkpoint of version %d could not be written: %s. %s. %s Training goes on.", cut.version, error, facts, self.last_committed())
+        said = str(error).rstrip(".")
+        log.error("The checkpoint of version %d could not be written: %s. %s Training goes on.", cut.version, said, self.last_committed())
 
     def last_committed(self) -> str:
         """The checkpoint that a resume would begin with, for a person."""
-        path = self.checkpoints.latest()
+        try:
+            path = self.checkpoints.latest()
+        except CheckpointDamaged as e:  # this is told beside something else, which it must not replace
+            return str(e)
         return f"The last checkpoint is {path}; --resume goes on from it." if path else "There is no checkpoint: --resume would begin anew."
 
     async def rescue(self) -> str:

@@ -34,8 +34,15 @@ class Watchdog:
             await asyncio.sleep(left)
         said = f"No progress for {self.timeout_s:.0f} s: {self.describe()}."
         log.error(said)
-        self.dump.write_text(f"{said}\n\n{stacks()}")
-        raise StallError(f"{said} Stacks of all tasks: {self.dump}. {await self._save()} Fix what is named, then start again with --resume.")
+        raise StallError(f"{said} {self._dumped(said)} {await self._save()} Fix what is named, then start again with --resume.")
+
+    def _dumped(self, said: str) -> str:
+        """A disk that refuses may be what stalled the run."""
+        try:
+            self.dump.write_text(f"{said}\n\n{stacks()}")
+        except OSError as e:
+            return f"The stacks of all tasks could not be written ({e})."
+        return f"Stacks of all tasks: {self.dump}."
 
     async def _save(self) -> str:
         try:

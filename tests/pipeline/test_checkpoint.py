@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 
 import pytest
 
@@ -88,7 +89,9 @@ def test_a_disk_that_refuses_costs_that_checkpoint_and_training_goes_on_until_th
     assert seen[7] == "step_000002" and (tmp_path / "ckpt" / "latest").read_text() == "step_000008"
     assert kept(tmp_path) == ["step_000002", "step_000008"] and not list((tmp_path / "ckpt").glob(".step_*"))
     (said, _) = [r.getMessage() for r in caplog.records]
-    assert "version 4 could not be written" in said and "No space left" in said and "MiB are needed" in said and "MiB are free" in said
+    assert "version 4 could not be written" in said and "No space left" in said and said.count("No space left") == 1
+    (free,) = re.search(r"It needs \S+ MiB or more in \S+, (\S+) \S+ are free now\. Kept: step_000002\.", said).groups()
+    assert float(free) > 0 and "Make room" in said
     assert "step_000002; --resume goes on from it" in said
     assert audit(p.state.ledger.path).errors == []
 
@@ -98,6 +101,22 @@ def test_a_best_checkpoint_that_the_disk_refused_is_not_the_best(tmp_path):
     p = pipeline(tmp_path, max_steps=2, eval_steps=1, evaluate=evaluations(0.9, 0.5), learner=Disk(lambda version: version == 1, "write"))
     run(p.run())
     assert json.loads((tmp_path / "ckpt" / "best.json").read_text()) == {"checkpoint": "step_000002", "score": 0.5}
+
+
+def test_a_best_checkpoint_that_latest_could_not_name_leaves_the_best_before_it(tmp_path):
+    """0.5 at step 1; 0.9 at step 2, whose directory and best.json are written when the disk refuses `latest`."""
+    obstacle = tmp_path / "ckpt" / "latest.tmp"
+
+    class Filling(FakeLearner):
+        async def save(self, directory):
+            await super().save(directory)
+            obstacle.mkdir() if self.version == 2 else obstacle.rmdir() if obstacle.exists() else None
+
+    p = pipeline(tmp_path, max_steps=3, eval_steps=1, evaluate=evaluations(0.5, 0.9, 0.1), learner=Filling())
+    run(p.run())
+    assert kept(tmp_path) == ["step_000001", "step_000003"]
+    assert json.loads((tmp_path / "ckpt" / "best.json").read_text()) == {"checkpoint": "step_000001", "score": 0.5}
+    run(p.saver.checkpoints.export_best(p.learner, tmp_path / "model_best"))
 
 
 def evaluations(*scores: float):

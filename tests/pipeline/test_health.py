@@ -8,11 +8,12 @@ import math
 
 import pytest
 
-from openrlhf_tir.errors import Diverged, EvaluationFailed, Unproductive
+from openrlhf_tir.config import Config
+from openrlhf_tir.errors import Diverged, EvaluationFailed, StallError, Unproductive
 from openrlhf_tir.pipeline import health
 from openrlhf_tir.replay.ledger import audit
 from openrlhf_tir.simulation.virtual_loop import run
-from openrlhf_tir.types import StepReport
+from openrlhf_tir.types import GroupState, StepReport
 
 from .fakes import FakeLearner, FakePrompts, FakeRollout, MemoryMetrics, pipeline, what_stops
 from .world import World, WorldLearner, live, pipeline_in
@@ -173,3 +174,13 @@ def test_an_evaluation_whose_samples_fail_while_the_run_ends_does_not_keep_it_al
 
     p = pipeline(tmp_path, S=1, B=1, max_steps=5, eval_steps=1, evaluate=evaluate, rollout=Bug())
     assert what_stops(p, ZeroDivisionError) == ""
+
+
+def test_an_outage_is_told_as_one_before_the_run_counts_as_hopeless():
+    """B = 256 and one batch of patience: the launcher starts a StallError again, an Unproductive run never."""
+    counts = health.Health(Config.model_validate({"rollout": {"batch_size": 256}, "train": {"max_unused_batches": 1}}))
+    for _ in range(256):
+        counts.settled(GroupState.FAILED, None, None, "env_error", 1)
+        assert not counts.unproductive
+    with pytest.raises(StallError, match="257 groups in a row failed for good"):
+        counts.settled(GroupState.FAILED, None, None, "env_error", 1)

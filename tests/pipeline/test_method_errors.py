@@ -28,6 +28,12 @@ def test_a_reward_that_fails_every_group_ends_the_run_with_its_last_error(tmp_pa
     assert "3 prompts in a row failed as 'reward_error'" in said and "mine.py:4: KeyError: 'x'" in said
 
 
+def test_a_reward_that_fails_every_group_is_named_however_small_the_batch(tmp_path):
+    """B = 1, one group at a time, no second tries: two failed for good in a row are more than a batch, one short of reward.max_failed_groups."""
+    p = pipeline(tmp_path, mode="sync", B=1, reissues=0, rollout=BrokenFor(lambda prompt: True))
+    assert "3 prompts in a row failed as 'reward_error'" in what_stops(p, MethodBroken)
+
+
 def test_a_row_that_the_reward_does_not_expect_fails_alone(tmp_path):
     learner = FakeLearner()
     p = pipeline(tmp_path, rollout=BrokenFor(lambda prompt: prompt == 5), learner=learner, max_steps=6, reissues=2)

@@ -55,6 +55,13 @@ def test_the_stacks_of_all_tasks_are_in_the_file_down_to_the_innermost_await(tmp
     assert "in next_batch" in text and "in until" in text
 
 
+def test_a_stall_is_named_though_the_disk_refuses_the_stacks(tmp_path):
+    p = pipeline(tmp_path, B=1, stall=50, rollout=FakeRollout(latency=lambda r: 1e6))
+    (tmp_path / "stall.txt").mkdir()
+    said = stalled(p)
+    assert "The stacks of all tasks could not be written" in said and "No progress for 50 s" in said and "Version 0 was saved" in said
+
+
 def test_a_stalled_run_leaves_a_checkpoint_from_which_it_goes_on(tmp_path):
     """Three groups roll in a second, then the environment hangs: two steps are trained, none was due to be saved. The resume loses nothing."""
     latencies = iter([1.0] * 3 + [1e6] * 20)

@@ -10,10 +10,11 @@ from contextlib import suppress
 
 import pytest
 
+from openrlhf_tir import cli
 from openrlhf_tir.commands.restarts import Ended, run_with_restarts
 from openrlhf_tir.config.schema import Train
 from openrlhf_tir.errors import ClusterFull, ConfigError, DataError, Diverged, EngineError, Stopped, Unavailable, Unproductive
-from openrlhf_tir.exit_codes import FAULT, HOPELESS, MISTAKE, STOPPED, UNAVAILABLE, code_of
+from openrlhf_tir.exit_codes import FAULT, HOPELESS, MISTAKE, STOPPED, TERMINATED, UNAVAILABLE, code_of
 
 
 class Launcher:
@@ -162,3 +163,12 @@ def test_a_checkpoint_chosen_by_name_and_a_new_ledger_count_once(tmp_path):
     newest = Launcher(tmp_path, "-9+", 0)
     newest.run(1, resume_from="newest_whole")
     assert newest.commands[1][-4:] == anyway
+
+
+def test_a_launcher_whose_run_was_killed_by_a_signal_says_so_as_a_shell_does(monkeypatch):
+    """SIGTERM while the run still checks its configuration: nothing catches it there."""
+    from openrlhf_tir.commands import preflight, train
+
+    monkeypatch.setattr(preflight, "check", lambda cfg, problems: [])
+    monkeypatch.setattr(train, "run_with_restarts", lambda *args: -signal.SIGTERM)
+    assert cli.main(["train", "--train.max_restarts", "1"]) == TERMINATED

@@ -5,18 +5,20 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
 import pytest
 
-from openrlhf_tir.commands.restarts import run_with_restarts
+from openrlhf_tir.commands.restarts import Ended, run_with_restarts
+from openrlhf_tir.config.schema import Train
 from openrlhf_tir.exit_codes import STOPPED
 
 pytestmark = pytest.mark.slow
 
 PROGRAM = """
-import asyncio, subprocess, sys
+import asyncio, subprocess, sys, time
 from pathlib import Path
 from openrlhf_tir import cli
 from openrlhf_tir.cluster import signals
@@ -27,6 +29,8 @@ async def main(stubborn, limit):
     async with signals.stoppable(cfg) as s:
         child = subprocess.Popen(["sleep", "1000"])
         print(child.pid, flush=True)
+        if stubborn == "blocked":
+            time.sleep(1000)
         try:
             await asyncio.sleep(1000)
         except asyncio.CancelledError:
@@ -39,7 +43,7 @@ async def main(stubborn, limit):
 
 def run(args):
     signals.SAME_S = float(sys.argv[2])
-    asyncio.run(main(sys.argv[1] == "stubborn", float(sys.argv[3]) if len(sys.argv) > 3 else None))
+    asyncio.run(main(sys.argv[1] * (sys.argv[1] != "polite"), float(sys.argv[3]) if len(sys.argv) > 3 else None))
 
 cli._module = lambda command: type("M", (), {"run": staticmethod(run)})
 cli.build_parser = lambda only: type("P", (), {"parse_known_args": staticmethod(lambda argv: (type("A", (), {"command": "x"}), []))})
@@ -47,14 +51,17 @@ sys.exit(cli.main(["x"]))
 """
 
 
-def started(tmp_path: Path, *args: str) -> tuple[subprocess.Popen, psutil.Process]:
-    """The program, and the process that it started, once it is up."""
+def started(tmp_path: Path, *args: str) -> tuple[subprocess.Popen, int]:
+    """The program, and the id of the process that it started, once it is up."""
     process = subprocess.Popen([sys.executable, "-c", PROGRAM, *args], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    return process, psutil.Process(int(process.stdout.readline()))
+    return process, int(process.stdout.readline())
 
 
-def gone(child: psutil.Process) -> bool:
-    return not child.is_running() or child.status() == psutil.STATUS_ZOMBIE
+def gone(child: int) -> bool:
+    try:
+        return psutil.Process(child).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -84,6 +91,20 @@ def test_a_second_signal_ends_everything_at_once(tmp_path):
     assert process.returncode == 130 and gone(child) and "SIGTERM came a second time: everything is ended now" in said
 
 
+def test_a_second_signal_ends_everything_although_the_event_loop_is_blocked(tmp_path):
+    """As ray.init and imports block it. Sent until it ends: two that are pending together are delivered as one."""
+    process, child = started(tmp_path, "blocked", "0")
+    for _ in range(200):
+        process.send_signal(signal.SIGTERM)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(0.1)
+            break
+    else:
+        process.kill()
+    _, said = process.communicate(timeout=120)
+    assert process.returncode == 130 and gone(child) and "everything is ended now" in said
+
+
 def test_the_time_limit_of_the_job_asks_like_a_signal(tmp_path):
     process, child = started(tmp_path, "polite", "1.0", "0.6")
     _, said = process.communicate(timeout=120)
@@ -93,8 +114,9 @@ def test_the_time_limit_of_the_job_asks_like_a_signal(tmp_path):
 def test_a_launcher_passes_a_signal_on_waits_and_does_not_start_again(tmp_path):
     """The child sends the signal, to its launcher only, and exits with the code of a stopped run when it gets it back."""
     program = "import signal, sys, os, time; signal.signal(signal.SIGINT, lambda *_: sys.exit(5)); os.kill(os.getppid(), signal.SIGINT); time.sleep(60)"
-    launcher = f"import sys; from openrlhf_tir.commands.restarts import _launch; sys.exit(_launch([sys.executable, '-c', {program!r}]))"
+    launcher = f"import sys; from openrlhf_tir.commands.restarts import launch; sys.exit(launch([sys.executable, '-c', {program!r}]).code)"
     done = subprocess.run([sys.executable, "-c", launcher], cwd=tmp_path, timeout=120, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (STOPPED, "")
     seen = []
-    assert run_with_restarts(["train"], 5, lambda command: seen.append(command) or STOPPED) == STOPPED and len(seen) == 1
+    end = run_with_restarts(["train"], Train(max_restarts=5), tmp_path / "latest", lambda command: seen.append(command) or Ended(STOPPED))
+    assert end == STOPPED and len(seen) == 1

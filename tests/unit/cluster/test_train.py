@@ -1,0 +1,94 @@
+"""What holds a training run together: learner ranks that are replaced, and what is left to do when it is done. No Ray, no engine."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+from types import SimpleNamespace
+
+import pytest
+from rich.console import Console
+
+from openrlhf_tir.config import Config
+from openrlhf_tir.pipeline.stop import StopRequest
+from openrlhf_tir.simulation.virtual_loop import run
+
+from ...pipeline.fakes import FakeLearner, FakePrompts, pipeline
+from ...pipeline.test_checkpoint import evaluations
+
+pytestmark = pytest.mark.slow  # importing ray
+
+
+@pytest.fixture
+def train(monkeypatch):
+    from openrlhf_tir.cluster import train
+
+    monkeypatch.setattr(train.ray, "nodes", lambda: [{}])
+    return train
+
+
+def test_an_engine_that_starts_while_the_learner_is_replaced_waits_for_no_learner(train, tmp_path, monkeypatch):
+    """The publisher of the attempt before would ask ranks that are gone, and push a file that it has removed."""
+    joins = []
+
+    class Session(SimpleNamespace):
+        async def replace_learner(self, cfg):
+            joins.append(self.pool.on_join)
+
+    async def attempt(session, cfg, inputs, checkpoints, metrics, publisher, resume):
+        joins.append(session.pool.on_join)
+        if len(joins) == 1:
+            raise BaseExceptionGroup("", [train.LearnerDied("rank 0 is gone")])
+        return 7
+
+    async def go():
+        cfg = Config.model_validate({"run_dir": tmp_path, "train": {"max_learner_restarts": 1}, "vllm": {"canary_tolerance": 0.1}})
+        session = Session(
+            pool=SimpleNamespace(members=[], on_join=None), learner=FakeLearner(), console=Console(file=io.StringIO()), stop=StopRequest(20.0)
+        )
+        return await train._pipeline(session, cfg, SimpleNamespace(canary=[[1]]), None, None, False)
+
+    monkeypatch.setattr(train, "_attempt", attempt)
+    assert run(go()) == 7
+    first, between, second = joins
+    assert between is None and None not in (first, second) and first.__self__ is not second.__self__
+
+
+def test_a_best_model_that_the_disk_refuses_ends_no_run_that_is_done(train, tmp_path):
+    class Full(FakeLearner):
+        async def export(self, directory):
+            raise OSError(28, "No space left on device")
+
+    p = pipeline(tmp_path, max_steps=1, eval_steps=1, evaluate=evaluations(0.5), prompts=FakePrompts(8), learner=Full())
+    run(p.run())
+    session = SimpleNamespace(learner=p.learner, console=Console(file=io.StringIO(), width=200))
+    asyncio.run(train._export_best(session, p.cfg, p.saver.checkpoints, tmp_path / "model_best"))
+    assert "best:   not exported. [Errno 28] No space left on device" in session.console.file.getvalue()
+
+
+def test_when_the_learner_does_not_start_the_engines_do_not_either(train):
+    """Neither those that are up nor those that are on their way."""
+    from openrlhf_tir.cluster.session import _all_or_none
+
+    events = []
+
+    class Up:
+        async def stop(self):
+            events.append("stopped")
+
+    async def up():
+        return Up()
+
+    async def on_its_way():
+        try:
+            await asyncio.sleep(1e6)
+        finally:
+            events.append("given up")
+
+    async def fails():
+        await asyncio.sleep(1)
+        raise RuntimeError("no such model")
+
+    with pytest.raises(RuntimeError, match="no such model"):
+        run(_all_or_none(up(), on_its_way(), fails()))
+    assert sorted(events) == ["given up", "stopped"]
