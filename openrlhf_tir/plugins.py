@@ -91,6 +91,8 @@ def _module_of(path: Path, text: bytes) -> ModuleType:
     linecache.checkcache(str(path))  # an earlier text may be remembered
     name = f"{MODULE_PREFIX}{path.stem}_{hashlib.blake2b(bytes(path) + text, digest_size=6).hexdigest()}"
     spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{path} is not named like Python code")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses and pickle look a module up by its name
     try:
@@ -163,13 +165,13 @@ def takes(positional: int, *keywords: str, optional: tuple[str, ...] = ()) -> Co
 
 
 def _no_environment(cls: Any) -> str | None:
-    if not isinstance(cls, type):
+    if not inspect.isclass(cls):
         return f"{cls!r} is no class"
     if not inspect.iscoroutinefunction(getattr(cls, "step", None)):
         return f"{cls.__name__} has no `async def step`"
     try:
-        inspect.signature(cls.step).bind(None, "action", 1.0)
-        inspect.signature(cls.reset).bind(None, {}, 0)
+        for name, given in ("step", ("action", 1.0)), ("reset", ({}, 0)):
+            inspect.signature(getattr(cls, name)).bind(None, *given)
     except (TypeError, AttributeError) as e:
         return f"{cls.__name__}: {e}"
     return takes(0)(cls)

@@ -41,7 +41,9 @@ class Passes(Protocol):
 class RolloutEngine(Engine, Protocol):
     """What a rollout actor needs of its engine: engines/vllm_engine.py, engines/torch_engine.py. Belongs to one event loop."""
 
-    proof: Passes
+    @property
+    def proof(self) -> Passes: ...
+
     bounds: EngineBounds
     broken: str | None
     """Why this engine cannot be used any more; None while it can."""
@@ -147,8 +149,8 @@ class Prompts(Protocol):
         """(epoch, prompt), or None when all episodes are through."""
 
     def task(self, prompt: int) -> Task: ...
-    def state(self) -> dict: ...
-    def restore(self, state: dict) -> None: ...
+    def state(self) -> dict[str, Any]: ...
+    def restore(self, state: dict[str, Any]) -> None: ...
 
 
 class Learner(Protocol):

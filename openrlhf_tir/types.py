@@ -16,6 +16,7 @@ from enum import StrEnum
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 Source = Literal["model", "env"]
 ENV_VERSION = -1
@@ -97,6 +98,9 @@ class EngineBounds(NamedTuple):
     """Tokens of prompt and answer together."""
 
 
+Finish = Literal["stop", "length", "abort"]
+
+
 @dataclass(frozen=True, slots=True)
 class Completion:
     """What an engine returns. All arrays [T]; `text` is the decoded tokens, cut right after a matched stop string."""
@@ -105,7 +109,7 @@ class Completion:
     logprobs: np.ndarray
     versions: np.ndarray
     text: str
-    finish_reason: Literal["stop", "length", "abort"]
+    finish_reason: Finish
     stop_reason: str | int | None = None
 
 
@@ -185,8 +189,15 @@ class Trajectory:
     changes: list[Change] = field(default_factory=list)
     """What its reward asks the run's counters to be changed by."""
 
-    def _cat(self, name: str, dtype) -> np.ndarray:
+    def _cat(self, name: str, dtype: DTypeLike) -> np.ndarray:
         return np.concatenate([getattr(s, name) for s in self.segments]) if self.segments else np.zeros(0, dtype)
+
+    @property
+    def scored(self) -> float:
+        """Its reward, which every valid trajectory of a group has once the group is judged. Raises ValueError when there is none."""
+        if self.reward is None:
+            raise ValueError(f"Trajectory {self.index} has no reward ({self.failed or 'it was not scored'}). Score it first, or look at valid ones only.")
+        return self.reward
 
     @property
     def token_ids(self) -> np.ndarray:

@@ -41,13 +41,10 @@ def add_verify(app: FastAPI, verifier: Verifier) -> None:
         questions = body if isinstance(body, list) else [body]
         if len(questions) > MAX_ITEMS:
             raise HTTPException(413, f"{len(questions)} answers exceed the limit of {MAX_ITEMS}. Send several requests.")
-        verdicts = [verifier.at_once(q.answer, q.gold) for q in questions]
-        open_ones = [i for i, verdict in enumerate(verdicts) if verdict is None]
-        if open_ones:
-            checked = await unless_client_leaves(request.receive, in_turn([questions[i] for i in open_ones]))
-            for i, verdict in zip(open_ones, checked, strict=True):
-                verdicts[i] = verdict
-        replies = [_reply(v) for v in verdicts]
+        known = [verifier.at_once(q.answer, q.gold) for q in questions]
+        open_ones = [q for q, verdict in zip(questions, known, strict=True) if verdict is None]
+        checked = iter(await unless_client_leaves(request.receive, in_turn(open_ones)) if open_ones else [])
+        replies = [_reply(next(checked) if verdict is None else verdict) for verdict in known]
         return replies if isinstance(body, list) else replies[0]
 
 

@@ -109,7 +109,7 @@ def env_factory(args: argparse.Namespace, sandbox: Sandbox) -> tuple[Callable[[]
     """(a session's environment, gauges for /metrics, interpreters that keep state). Exits where --stateful cannot be had."""
     if isinstance(sandbox, WarmSandbox):
         notebooks = Notebooks(sandbox, cap=args.max_notebooks, memory_bytes=args.notebooks_mib << 20)
-        gauges = {"notebooks": notebooks.__len__, "notebook_bytes": lambda: notebooks.held_bytes}
+        gauges: dict[str, Callable[[], float]] = {"notebooks": notebooks.__len__, "notebook_bytes": lambda: notebooks.held_bytes}
         return lambda: StatefulEnv(sandbox, notebooks, stateful=args.stateful), gauges, notebooks
     if args.stateful:
         sys.exit("python_tir does not start: --stateful needs warm workers, and they are off or did not come up. Leave it out, or mend what is said above.")

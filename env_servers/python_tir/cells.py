@@ -25,7 +25,9 @@ MOST_CHARS = 4 << 20
 """Of everything that one cell displays; what comes after is named only."""
 COROUTINE = 0x80  # inspect.CO_COROUTINE, without the import
 _main = sys.modules["__main__"].__dict__
-_shown, _errors, _count = [], [], 0
+_shown: list[dict[str, str]] = []
+_errors: list[dict[str, object]] = []
+_count = 0
 
 
 def put(files):
@@ -42,7 +44,7 @@ def run(source):
     del _shown[:], _errors[:]
     name = f"<cell {_count}>"
     linecache.cache[name] = len(source), None, (source + "\n").splitlines(True), name
-    builtins.display = display
+    vars(builtins)["display"] = display
     try:
         tree = compile(source, name, "exec", ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
         last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) and not source.rstrip().endswith(";") else None
@@ -106,13 +108,14 @@ def _show(bundle):
 def _figures():
     """Those that the cell has left open, as an inline backend shows them."""
     plot = sys.modules.get("matplotlib.pyplot")
+    if not plot:
+        return
     try:
-        for number in plot.get_fignums() if plot else ():
+        for number in plot.get_fignums():
             figure, png = plot.figure(number), io.BytesIO()
             figure.savefig(png, format="png", bbox_inches="tight")
             _show({"text/plain": repr(figure), "image/png": base64.b64encode(png.getvalue()).decode()})
-        if plot:
-            plot.close("all")
+        plot.close("all")
     except Exception as e:
         _raised(e)
 

@@ -88,7 +88,9 @@ def fork():
     until the fork succeeds.
     """
     hard = resource.getrlimit(resource.RLIMIT_NPROC)[1]
-    before, wanted, after = re.fullmatch(r"(.*NPROC=)(\d+)(.*)", sys.argv[3]).groups()
+    given = re.fullmatch(r"(.*NPROC=)(\d+)(.*)", sys.argv[3])
+    assert given is not None, "the sandbox writes it"
+    before, wanted, after = given.groups()
     unseen = 0
     while True:
         limit = int(wanted) + unseen if hard == resource.RLIM_INFINITY else min(int(wanted) + unseen, hard)

@@ -58,8 +58,8 @@ def _bubblewrap(limits: Limits, warm: bool, workers: int, echo_last: bool) -> Sa
     reason = None
     if warm:
         try:
-            sandbox = WarmSandbox(limits, slots=workers, seccomp=seccomp, echo_last=echo_last, groups=ControlGroups.delegated())
-            return _said(asyncio.run(proved(sandbox)), seccomp)
+            warm_one = WarmSandbox(limits, slots=workers, seccomp=seccomp, echo_last=echo_last, groups=ControlGroups.delegated())
+            return _said(asyncio.run(proved(warm_one)), seccomp)
         except SandboxError as e:
             reason = e
     try:

@@ -28,6 +28,7 @@ from .files import FetchFiles, Files
 from .limits import Limits
 from .run_code import KEEP_BYTES, OUTPUT_LIMIT, CommandRunResult, RunStatus, Seconds, as_text, command_result
 from .sandbox import SandboxError
+from .warm.call import Slot
 from .warm.notebooks import Cell, Notebook, Notebooks
 
 log = logging.getLogger(__name__)
@@ -130,7 +131,7 @@ class _Ended(Exception):
 
 @dataclass
 class _Sandbox:
-    open_session: Callable[[], Awaitable[Any]]
+    open_session: Callable[[], Awaitable[Slot]]
     limits: Limits
 
 

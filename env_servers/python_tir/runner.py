@@ -91,7 +91,10 @@ def stay_behind(names: list, fd: int, status: int) -> None:
         try:
             source = os.open(name, os.O_RDONLY | os.O_NONBLOCK)  # opening a fifo must not wait for a writer
             if os.fstat(source).st_mode & 0o170000 == 0o100000:  # a regular file; /dev/zero has no end
-                content = b"".join(iter(lambda source=source: os.read(source, 1 << 20), b""))
+                pieces = []
+                while piece := os.read(source, 1 << 20):
+                    pieces.append(piece)
+                content = b"".join(pieces)
             os.close(source)
         except OSError:
             pass
@@ -141,7 +144,7 @@ def run(source: bytes, path: str, status: int) -> None:
     except SystemExit as e:
         _end(exit_code(e.code), module.__dict__)
     except BaseException as e:
-        trace = e.__traceback__.tb_next
+        trace = e.__traceback__ and e.__traceback__.tb_next
         try:
             try:
                 sys.excepthook(type(e), e.with_traceback(trace), trace)

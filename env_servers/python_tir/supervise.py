@@ -118,7 +118,8 @@ class _Run:
         self.loop = asyncio.get_running_loop()
         self.gone: asyncio.Future[None] = self.loop.create_future()
         """No process of the sandbox is left."""
-        self.outer_fd, self.init_fd, self.init_pid = os.pidfd_open(process.pid), -1, None
+        self.outer_fd, self.init_fd = os.pidfd_open(process.pid), -1
+        self.init_pid: int | None = None
         self.directories: list[int] | None = None
         """Descriptors of the tmpfs mounts below an init, once memory has been looked at."""
         self.clock = self.loop.call_later(limits.start_timeout_s, self.stop, "start")

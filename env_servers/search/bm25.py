@@ -39,6 +39,9 @@ class Retriever(Protocol):
     def search(self, query: str, k: int, stop: Stop = never) -> list[Hit]:
         """At most `k` passages, best first. Called from several threads. Raises Stopped when `stop()` says so on the way."""
 
+    def __len__(self) -> int:
+        """Passages."""
+
 
 def ensure_index(corpus: Path, directory: Path, progress: Callable[[float], None] = lambda share: None) -> bool:
     """Whether it had to be built. Complete or absent: built aside and renamed. Raises DataError, ConfigError."""

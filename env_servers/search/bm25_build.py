@@ -70,7 +70,8 @@ def build(corpus: Path, directory: Path, progress: Callable[[float], None] = lam
 
 
 def _read(corpus: Path, scratch: Path, progress: Callable[[float], None]) -> _Read:
-    vocabulary, ids, chunks = _Vocabulary(), array("i"), []
+    vocabulary, ids = _Vocabulary(), array("i")
+    chunks: list[Path] = []
     offsets, lengths, first = array("q"), array("i"), 0
     size = corpus.stat().st_size if corpus.exists() else 0
     lengths_parts, df_V = [], np.zeros(0, np.int64)

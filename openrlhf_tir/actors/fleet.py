@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
-from typing import Generic, Protocol, TypeVar
+from collections.abc import Callable, Coroutine
+from typing import Any, Generic, Protocol, TypeVar
 
 from ..background import kept_running
 from ..backoff import backoff_s
@@ -50,12 +50,12 @@ A = TypeVar("A", bound=Actor)
 class Fleet(Generic[A]):
     """`spawn(index)` starts an actor, `prove(actor)` brings it to the current weights. Belongs to one event loop."""
 
-    def __init__(self, spawn: Callable[[int], Awaitable[A]], *, size: int, heartbeat_s: float = 10.0, unresponsive_s: float = 300.0) -> None:
+    def __init__(self, spawn: Callable[[int], Coroutine[Any, Any, A]], *, size: int, heartbeat_s: float = 10.0, unresponsive_s: float = 300.0) -> None:
         self._spawn, self.size, self.heartbeat_s, self.unresponsive_s = spawn, size, heartbeat_s, unresponsive_s
         self.router: Router[A] = Router()
         self.members: list[A] = []
         """Everyone who samples, those that drain or are silent included: all of them need the weights."""
-        self.prove: Callable[[A], Awaitable[None]] | None = None
+        self.prove: Callable[[A], Coroutine[Any, Any, None]] | None = None
         self.on_lost: Callable[[A], None] = lambda actor: None
         self._starting: dict[int, asyncio.Task] = {}
         self._minding: dict[A, asyncio.Task] = {}
@@ -149,7 +149,7 @@ class Fleet(Generic[A]):
             raise
         return actor
 
-    async def _prove_watched(self, actor: A, prove: Callable[[A], Awaitable[None]]) -> None:
+    async def _prove_watched(self, actor: A, prove: Callable[[A], Coroutine[Any, Any, None]]) -> None:
         """It may wait long for its turn, behind a learner's step: one that dies or hangs meanwhile is noticed. Raises EngineGone then."""
         proving = asyncio.create_task(prove(actor), name=f"prove {actor.name}")
         watching = asyncio.create_task(self._beats(actor), name=f"watch {actor.name}")

@@ -44,7 +44,8 @@ class Control(BaseModel):
 
 
 class Steered(Protocol):
-    env_urls: Mapping[str, list[str]]
+    @property
+    def env_urls(self) -> Mapping[str, list[str]]: ...
 
     def resize(self, actors: int) -> None: ...
     async def set_env_urls(self, urls: Mapping[str, list[str]]) -> None: ...

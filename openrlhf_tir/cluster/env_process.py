@@ -65,19 +65,20 @@ class _Server:
         """Returns the URL once the server answers. Raises ConfigError when it ends by itself, EnvError when it is killed or hangs; with the log's end."""
         for _ in range(STARTS):
             await self._spawn(port)
+            process = self._up()
             try:
                 async with asyncio.timeout(START_TIMEOUT_S):
-                    while not self.port_file.exists() and self.process.returncode is None:
+                    while not self.port_file.exists() and process.returncode is None:
                         await asyncio.sleep(0.05)
             except TimeoutError:
-                self.process.kill()
+                process.kill()
                 raise EnvError(self._said(f"did not start within {START_TIMEOUT_S} s")) from None
             if self.port_file.exists():
                 self.port = int(self.port_file.read_text())
                 return f"http://127.0.0.1:{self.port}"
-            if self.process.returncode >= 0:
-                raise ConfigError(self._said(f"did not start: it ended with code {self.process.returncode}"))
-            log.warning("the %s environment server was killed by signal %s while it started", self.cfg.env.name, -self.process.returncode)
+            if (code := process.returncode) is None or code >= 0:
+                raise ConfigError(self._said(f"did not start: it ended with code {code}"))
+            log.warning("the %s environment server was killed by signal %s while it started", self.cfg.env.name, -code)
         raise EnvError(self._said(f"was killed {STARTS} times while it started"))
 
     async def _spawn(self, port: int) -> None:
@@ -92,6 +93,10 @@ class _Server:
         with self.log.open("ab") as log:
             command = (sys.executable, "-m", module, *args)
             self.process = await asyncio.create_subprocess_exec(*command, stdout=log, stderr=log, env=self._environ())
+
+    def _up(self) -> asyncio.subprocess.Process:
+        assert self.process is not None, "start() comes first"
+        return self.process
 
     def _environ(self) -> dict[str, str]:
         """Ours, without the secrets that are none of a process's business that runs the model's code."""
@@ -108,8 +113,8 @@ class _Server:
         """
         failures = 0
         while True:
-            await self.process.wait()
-            log.warning("the %s environment server ended with code %s; starting it again", self.cfg.env.name, self.process.returncode)
+            code = await self._up().wait()
+            log.warning("the %s environment server ended with code %s; starting it again", self.cfg.env.name, code)
             try:
                 await self.start(self.port)
                 failures = 0

@@ -70,13 +70,14 @@ def summarise(tasks: list[Task], ended: list[GroupMeta | str], n: int) -> Figure
         broken = next((said for m in ended if isinstance(m, GroupMeta) for reason, said in m.why.items() if reason in METHOD_REASONS), None)
         remedy = f"The last error: {broken}" if broken else "See the actors' and the servers' logs."
         raise EvaluationFailed(f"{failed} of {samples} evaluation samples failed ({why}). {remedy}", failed, samples)
-    tasks, metas = zip(*((t, m) for t, m in zip(tasks, ended, strict=True) if isinstance(m, GroupMeta)), strict=True)
+    measured = [(t, m) for t, m in zip(tasks, ended, strict=True) if isinstance(m, GroupMeta)]
+    metas = [m for _, m in measured]
     correct = np.concatenate([m.correct for m in metas]).astype(float)
     code = np.concatenate([m.used_code for m in metas]).astype(bool)
     weights = np.array([len(m.correct) for m in metas], float)
     formats = np.array([m.stats.get("format_ok", np.nan) for m in metas])
     kinds: dict[str, list[tuple[float, float]]] = {}
-    for t, m in zip(tasks, metas, strict=True):
+    for t, m in measured:
         kinds.setdefault(str(t.meta.get("kind", "all")), []).extend(zip(m.correct, m.used_code, strict=True))
     return Figures(
         accuracy=float(correct.mean()),

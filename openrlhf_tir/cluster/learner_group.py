@@ -11,7 +11,7 @@ import logging
 import math
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import ray
 from ray.util.placement_group import remove_placement_group
@@ -25,6 +25,9 @@ from ..machine import gpu_count
 from ..types import StepReport, TrainBatch
 from .ray_faults import death
 from .ray_session import place, worker_env
+
+if TYPE_CHECKING:
+    from ..learner.zero3 import Zero3Rank
 
 log = logging.getLogger(__name__)
 PLACEMENT_ATTEMPTS = 8
@@ -41,8 +44,11 @@ class LearnerDied(InfraError):
 class LearnerRank:
     """A rank's process. torch and DeepSpeed are imported here, in the worker."""
 
+    inner: Zero3Rank
+    """From `start` on."""
+
     def __init__(self, rank: int, world_size: int) -> None:
-        self.rank, self.world_size, self.inner = rank, world_size, None
+        self.rank, self.world_size = rank, world_size
 
     def address(self) -> tuple[str, int]:
         """Where rank 0 will listen: this node's address and a free port."""
@@ -168,7 +174,7 @@ class LearnerGroup:
         finally:
             for call in calls:
                 call.cancel()
-        errors = [call.exception() for call in calls if call in done and call.exception()]
+        errors = [error for call in calls if call in done and (error := call.exception())]
         for error in errors:
             if happened := death(error):
                 raise LearnerDied(f"A learner rank is lost: {happened}. All ranks restart from the last checkpoint.") from error

@@ -150,7 +150,7 @@ async def spawn(actor_class: type, index: int, cfg: Config, model: str, env_urls
     Whatever happens, cancellation included: an actor that does not come up keeps no resources.
     """
     tp, gpu = cfg.vllm.tensor_parallel_size, gpu_count() > 0
-    placement = await place([{"CPU": 1} | ({"GPU": 1} if gpu else {})] * tp, "STRICT_PACK", f"rollout engine {index}", cfg)
+    placement = await place([{"CPU": 1.0, "GPU": 1.0} if gpu else {"CPU": 1.0}] * tp, "STRICT_PACK", f"rollout engine {index}", cfg)
     try:
         actor = (
             ray.remote(actor_class)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING, Any
 
 from ..episodes.group import EvalMode
@@ -32,7 +32,7 @@ class RolloutService:
         self.actor.envs.urls.check(request.env or self.actor.runner.cfg.env.name)
         self.actor.batcher.admit(request.n or self.actor.runner.cfg.rollout.n_samples_per_prompt)
 
-    async def run_group(self, request: GroupRequest) -> AsyncIterator[Trajectory]:
+    async def run_group(self, request: GroupRequest) -> AsyncGenerator[Trajectory, None]:
         cfg = self.actor.runner.cfg
         task = Task(request.prompt, request.label, request.env or cfg.env.name, request.meta)
         temperature = cfg.rollout.temperature if request.temperature is None else request.temperature

@@ -28,14 +28,20 @@ class Session:
     cfg: Config
     console: Console
     pool: RolloutPool
-    learner: LearnerGroup | None
+    ranks: LearnerGroup | None
+    """None: opened without a learner."""
     pss: PssSampler
     stop: StopRequest
+
+    @property
+    def learner(self) -> LearnerGroup:
+        assert self.ranks is not None, "the session was opened without a learner"
+        return self.ranks
 
     async def replace_learner(self, cfg: Config) -> None:
         """New processes for all ranks, some of which are dead; what is left of the old ones is killed. The rollout actors stay up."""
         await self.learner.stop()
-        self.learner = await LearnerGroup.start_again(cfg)
+        self.ranks = await LearnerGroup.start_again(cfg)
 
 
 @asynccontextmanager
@@ -61,7 +67,7 @@ async def _running(cfg: Config, model: str, learner: bool, console: Console, sig
         async with env_urls(cfg) as urls:
             with console.status("starting engines and learner"):
                 # Side by side: each spends its time importing and loading on a core of its own.
-                starting = [RolloutPool.start(cfg, model, urls)] + ([LearnerGroup.start(cfg)] if learner else [])
+                starting: list[Awaitable[Any]] = [RolloutPool.start(cfg, model, urls), *([LearnerGroup.start(cfg)] if learner else [])]
                 pool, *rest = await _all_or_none(*starting)
             session = Session(cfg, console, pool, rest[0] if rest else None, pss, signals.stop)
             try:
@@ -70,8 +76,8 @@ async def _running(cfg: Config, model: str, learner: bool, console: Console, sig
                 try:
                     await pool.stop()
                 finally:
-                    if session.learner:
-                        await session.learner.stop()
+                    if session.ranks:
+                        await session.ranks.stop()
 
 
 async def _all_or_none(*starting: Awaitable[Any]) -> list[Any]:

@@ -81,6 +81,7 @@ class StopSignals:
 async def stoppable(cfg: Config) -> AsyncIterator[StopSignals]:
     """Within the block signals and train.save_before_s ask for a stop. Raises Stopped for what they interrupt outside of the loop."""
     main, loop = asyncio.current_task(), asyncio.get_running_loop()
+    assert main is not None, "a coroutine runs in a task"
     signals = StopSignals(StopRequest(cfg.train.stop_grace_s, interrupt=main.cancel))
     signals.install()
     timer = None

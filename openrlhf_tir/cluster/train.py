@@ -33,6 +33,7 @@ from ..report import summary as summaries
 from ..report.build import build_report
 from ..types import Task
 from ..weights.publisher import WeightPublisher, push_directory
+from ..weights.verify import Tolerance
 from .control import followed
 from .evaluate import Figures, evaluate
 from .inputs import Inputs, TaskPrompts
@@ -179,7 +180,7 @@ def _resuming(console: Console, cfg: Config, inputs: Inputs, checkpoints: Checkp
 async def _pipeline(session: Session, cfg: Config, inputs: Inputs, checkpoints: Checkpoints, metrics: metrics_log.MetricsLog, resume: bool) -> int:
     """The loop to its end; returns the final version. Dead learner ranks: all of them start again from the last checkpoint, the engines stay up."""
     directory = push_directory(cfg.run_dir, model_bytes(cfg.actor.model_name_or_path), one_node=len(ray.nodes()) == 1)
-    tolerance = cfg.canary_tolerance
+    tolerance: float | Tolerance | None = cfg.canary_tolerance
     for left in reversed(range(cfg.train.max_learner_restarts + 1)):
         publisher = WeightPublisher(
             session.learner,
@@ -210,6 +211,7 @@ async def _pipeline(session: Session, cfg: Config, inputs: Inputs, checkpoints: 
         session.pool.on_join = None  # an engine that starts meanwhile waits for no learner that is gone: the next attempt begins with a push to all
         await session.replace_learner(cfg)
         resume = True
+    raise AssertionError("the last attempt returns or raises")
 
 
 async def _attempt(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from typing import Any
 
 from ..config.numbers import real, whole
 
@@ -60,8 +61,10 @@ def _check(args: argparse.Namespace, env: str, token: str | None) -> int:
 
     from ..envs.check import Options, actions_for, check_server
 
-    given = {name: value for name in ACTIONS if (value := getattr(args, f"{name}_action")) is not None}
-    tasks = {name: _task(f"--{name.replace('_', '-')}", text) for name in ("task", "slow_task", "ending_task") if (text := getattr(args, name)) is not None}
+    given: dict[str, Any] = {name: value for name in ACTIONS if (value := getattr(args, f"{name}_action")) is not None}
+    tasks: dict[str, Any] = {
+        name: _task(f"--{name.replace('_', '-')}", text) for name in ("task", "slow_task", "ending_task") if (text := getattr(args, name)) is not None
+    }
     actions = dataclasses.replace(actions_for(env), **given, **tasks)
     options = Options(steps=args.steps, concurrency=args.concurrency, flood=args.flood, max_growth_mib=args.max_growth_mib)
     console = Console()

@@ -111,10 +111,10 @@ def check_names(cfg: Config, problems: Problems) -> None:
         cfg.actor.policy_loss: POLICY_LOSS,
         cfg.env.file: plugins.ENVIRONMENT,
     }
-    for name, place in places.items():
+    for named, place in places.items():
         with problems.caught():
-            if name is not None:
-                plugins.load(place, name)
+            if named is not None:
+                plugins.load(place, named)
     with problems.caught():
         templates.resolve(cfg.data.input_template)
     if cfg.vllm.sync_backend != "file":

@@ -90,8 +90,8 @@ def sized(args: argparse.Namespace, workload: Workload) -> tuple[Config, Workloa
     cfg = load(args.recipe, {**({} if args.recipe else own), **given, "ckpt.save_steps": -1, "eval.steps": -1})
     seed = cfg.train.seed if "train.seed" in given else workload.seed
     engine = replace(workload.engine, count=cfg.vllm.num_engines)
-    sizes = {"prompts": cfg.rollout.batch_size, "samples_per_prompt": cfg.rollout.n_samples_per_prompt, "steps": cfg.train.max_steps}
-    return cfg, replace(workload, engine=engine, seed=seed, **sizes)
+    r = cfg.rollout
+    return cfg, replace(workload, engine=engine, seed=seed, prompts=r.batch_size, samples_per_prompt=r.n_samples_per_prompt, steps=cfg.train.max_steps)
 
 
 def stretched(acceptance: Acceptance, cfg: Config) -> Acceptance:

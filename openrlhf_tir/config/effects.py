@@ -20,6 +20,10 @@ class Idle(NamedTuple):
     why: str
 
 
+def _left_out(name: str) -> Callable[[Config], bool]:
+    return lambda c: c.filter.names is not None and name not in c.filter.names
+
+
 NOT_WHITENED = ("rloo", "group_norm", "dr_grpo")
 GROUP_ESTIMATORS = ("reinforce_baseline", *NOT_WHITENED)
 """Ours, by what they leave unused; a test compares them with the registry, which is above this module."""
@@ -64,7 +68,7 @@ IDLE = [
     *(
         Idle(
             f"filter.{setting}",
-            lambda c, name=name: c.filter.names is not None and name not in c.filter.names,
+            _left_out(name),
             f"while --filter.names leaves the filter '{name}' out. Add it there, or leave it out.",
         )
         for setting, name in {

@@ -13,7 +13,7 @@ import re
 import tomllib
 import types
 from collections.abc import Sequence
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Any, Literal, NoReturn, Union, get_args, get_origin
 
 from ..errors import ConfigError
 from . import effects, openrlhf_flags, openrlhf_renamed
@@ -36,7 +36,7 @@ class Parser(argparse.ArgumentParser):
         super().__init__(*args, **kwargs)
         self._negative_number_matcher = NEGATIVE_NUMBER
 
-    def error(self, message: str) -> None:  # type: ignore[override]
+    def error(self, message: str) -> NoReturn:
         raise ConfigError(f"{message[0].upper()}{message[1:]}. See `{self.prog} --help`.")
 
 

@@ -41,7 +41,7 @@ def _recipe(name: str, directory: Path, caller: Path) -> str:
     path = find_recipe(name, caller)
     if path.is_relative_to(RECIPES):
         return name
-    table = own_files.renamed(_table(path), lambda own: Path(_copied(own, directory)).name if _copied(own, directory) else own)
+    table = own_files.renamed(_table(path), lambda own: Path(copied).name if (copied := _copied(own, directory)) else own)
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "recipe.toml").write_text(dump(table))
     return f"{directory.name}/recipe.toml"
@@ -57,8 +57,9 @@ def _table(path: Path) -> dict[str, Any]:
 def _own(arg: str, directory: Path, caller: Path) -> str:
     """`path/file.py:name`, also as a key of reward.weights (`path/file.py:name=0.5`); whatever else stays."""
     m = _NAMED.fullmatch(arg)
-    copied = m and _copied(own_files.absolute(caller)(m["name"]), directory)
-    return f"{copied}{m['rest'] or ''}" if copied else arg
+    if m and (copied := _copied(own_files.absolute(caller)(m["name"]), directory)):
+        return f"{copied}{m['rest'] or ''}"
+    return arg
 
 
 def _copied(name: str, directory: Path) -> str | None:

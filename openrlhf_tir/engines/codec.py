@@ -47,6 +47,8 @@ class HfCodec:
     def _encode(self, text: str, *, native: bool) -> list[int]:
         if native:
             return self.tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True)
+        if self._special is None:
+            return self.tokenizer.encode(text, add_special_tokens=False)
         # Cut every special token's text after its first character and tokenise the pieces by themselves.
         cuts = [0, *(m.start() + 1 for m in self._special.finditer(text)), len(text)]
         pieces = [text[a:b] for a, b in pairwise(cuts)]

@@ -19,7 +19,7 @@ import numpy as np
 from ..config import Config
 from ..deadlines import Deadline
 from ..errors import EngineError, WeightsUnverified
-from ..types import Canary, Completion, EngineBounds, Sampling
+from ..types import Canary, Completion, EngineBounds, Finish, Sampling
 from ..weights.digest import digest_file
 from .busy import BusyMeter
 from .codec import HfCodec, IncrementalDecoder
@@ -152,7 +152,8 @@ class TorchEngine:
         decoder = IncrementalDecoder(self.codec, prompt_ids)
         seed = sampling.seed if sampling.seed is not None else int.from_bytes(hashlib.blake2b(request_id.encode(), digest_size=7).digest(), "big")
         token_ids, logprobs, text = [], [], ""
-        finish, reason = "length", None
+        finish: Finish = "length"
+        reason: str | None = None
         for token, logprob in self._tokens_of(prompt_ids, sampling, seed):
             token_ids.append(token)
             logprobs.append(logprob)

@@ -22,12 +22,12 @@ import asyncio
 import logging
 import uuid
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any, Self, TypeVar
 
 from ..backoff import backoff_s, jittered
 from ..config import Env
-from ..errors import EnvError, EnvFull, EnvLost, EnvTimeout
+from ..errors import EnvError, EnvFull, EnvLost, EnvTimeout, InfraError
 from ..protocol import TRAINABLE_OUTCOMES, EnvSchema, Health, StepReply, StepRequest
 from .http import CONNECT_TIMEOUT_S, Broken, EnvHttp, EnvNonsense, Full, Unreachable
 from .session import Session
@@ -161,14 +161,14 @@ class EnvClient:
             except Broken as e:
                 failures += 1
                 if failures > self.max_retries:
-                    kind = EnvLost if isinstance(e, Unreachable) else EnvError
-                    raise kind(f"{server.url} failed {failures} times, the last time with: {e.fact}. Is the server alive?") from None
+                    lost: type[EnvError] = EnvLost if isinstance(e, Unreachable) else EnvError
+                    raise lost(f"{server.url} failed {failures} times, the last time with: {e.fact}. Is the server alive?") from None
                 # Jitter, so that a fleet that failed together does not come back together.
                 await asyncio.sleep(jittered(backoff_s(failures - 1, first_s=self.backoff_s, cap_s=MAX_PAUSE_S)))
                 left -= clock() - sent
                 if left <= 0:
-                    kind = EnvLost if isinstance(e, Unreachable) else EnvTimeout
-                    raise kind(f"{server.url} gave no answer within {timeout_s:g} s; the last fault: {e.fact}. Is the server alive?") from None
+                    late: type[InfraError] = EnvLost if isinstance(e, Unreachable) else EnvTimeout
+                    raise late(f"{server.url} gave no answer within {timeout_s:g} s; the last fault: {e.fact}. Is the server alive?") from None
                 self.outcomes[server.env, "retry"] += 1
 
     async def _attempt(self, server: EnvServer, send: Callable[[EnvServer, float], Awaitable[T]], left: float) -> T:
@@ -177,12 +177,14 @@ class EnvClient:
         try:
             reply = await send(server, left)
             answered = True
-            outcome = reply.outcome if isinstance(reply, StepReply) else None
-            if outcome != "timeout":
+            step = reply if isinstance(reply, StepReply) else None
+            if step is None or step.outcome != "timeout":
                 server.credits.answered()
-            if outcome == "env_error":
-                self.urls.failed(server, ticket, f"outcome env_error: {reply.signals.get('error', 'no reason given')}")
-            elif outcome in TRAINABLE_OUTCOMES:
+            if step is None:
+                return reply
+            if step.outcome == "env_error":
+                self.urls.failed(server, ticket, f"outcome env_error: {step.signals.get('error', 'no reason given')}")
+            elif step.outcome in TRAINABLE_OUTCOMES:
                 self.urls.succeeded(server, ticket)
             return reply
         except (Broken, EnvNonsense, EnvTimeout) as e:
@@ -205,7 +207,7 @@ class EnvClient:
         if health.status == "draining" and server.listed:
             raise EnvError("it is draining")
 
-    def in_background(self, work: Awaitable[None], name: str) -> None:
+    def in_background(self, work: Coroutine[Any, Any, None], name: str) -> None:
         """Run to its end even when the caller is cancelled; `close` waits for it."""
         task = asyncio.create_task(work, name=name)
         self._background.add(task)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import TypeVar
 
@@ -74,7 +74,7 @@ class EnvHttp:
             content = await _read(response, url)
         return _parse(content, kind, url)
 
-    async def step_batch(self, server: str, requests: Sequence[StepRequest], *, timeout_s: float) -> AsyncIterator[StepReply]:
+    async def step_batch(self, server: str, requests: Sequence[StepRequest], *, timeout_s: float) -> AsyncGenerator[StepReply, None]:
         """POST /step_batch: replies in the order in which they finish, refused items (outcome capacity) included.
 
         Raises Full, Broken, EnvTimeout, EnvError, also half-way. Close the iterator early with `aclosing`.

@@ -24,22 +24,24 @@ class Session:
 
     def __init__(self, client: EnvClient, env: str, task: dict[str, Any], seed: int) -> None:
         self._client, self._env = client, env
-        self._request = ResetRequest(task=task, seed=seed, session_id=f"{client.owner}.{uuid.uuid4().hex}")
+        self._id = f"{client.owner}.{uuid.uuid4().hex}"
+        self._request = ResetRequest(task=task, seed=seed, session_id=self._id)
         self._server: EnvServer | None = None
         self._front: EnvServer | None = None
+        """Whose base URL the session was opened with; set together with `_server`."""
         self._asked: list[EnvServer] = []
 
     @property
     def server(self) -> str | None:
         """Base URL of the process that holds the session."""
-        return self._server and self._server.url
+        return self._server.url if self._server is not None else None
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *exc: object) -> None:
         """Closes the session in the background: an episode does not wait for it, and a cancelled one need not."""
-        if self._server is not None:
+        if self._server is not None and self._front is not None:
             self._server.sessions -= 1
             self._front.opened -= 1
             self._client.urls.drop_unused(self._server)
@@ -51,11 +53,11 @@ class Session:
     async def reset(self) -> str:
         """The first observation. Raises EnvError, EnvTimeout, EnvFull."""
         with self._counted():
-            self._front, reply = await hedged(self._open, self._open, self._client.hedge_after_s)
-        self._server = self._client.urls.holder(self._env, (reply.server or self._front.url).rstrip("/"))
+            front, reply = await hedged(self._open, self._open, self._client.hedge_after_s)
+        self._front, self._server = front, self._client.urls.holder(self._env, (reply.server or front.url).rstrip("/"))
         self._server.sessions += 1
-        self._front.opened += 1
-        self._close([s for s in self._asked if s is not self._front])  # a lost reply or a slower server may have opened it there as well
+        front.opened += 1
+        self._close([s for s in self._asked if s is not front])  # a lost reply or a slower server may have opened it there as well
         return reply.observation
 
     async def step(self, action: str, *, step_id: int) -> StepReply:
@@ -63,7 +65,7 @@ class Session:
         if self._server is None:
             raise RuntimeError("step() before reset(): the session is not open.")
         with self._counted():
-            reply = await self._step(action, step_id)
+            reply = await self._step(self._server, action, step_id)
         self._client.outcomes[self._env, reply.outcome] += 1
         return reply
 
@@ -93,8 +95,8 @@ class Session:
             ready=lambda s: s.breaker.admits and s.no_sessions_until <= clock(),
         )
 
-    async def _step(self, action: str, step_id: int) -> StepReply:
-        c, server = self._client, self._server
+    async def _step(self, server: EnvServer, action: str, step_id: int) -> StepReply:
+        c = self._client
 
         async def up(room: float) -> EnvServer:
             try:
@@ -104,7 +106,7 @@ class Session:
             return server
 
         async def send(server: EnvServer, left: float) -> StepReply:
-            request = StepRequest(session_id=self._request.session_id, step_id=step_id, action=action, deadline_s=left)
+            request = StepRequest(session_id=self._id, step_id=step_id, action=action, deadline_s=left)
             sent = asyncio.get_running_loop().time()
 
             def once():
@@ -124,8 +126,8 @@ class Session:
             return reply
 
         reply = await c.call(self._env, up, send, timeout_s=c.step_timeout_s)
-        if (reply.session_id, reply.step_id) != (self._request.session_id, step_id):
-            raise EnvError(f"{server.url}/step answered for another step ({reply.session_id}/{reply.step_id}, asked {self._request.session_id}/{step_id}).")
+        if (reply.session_id, reply.step_id) != (self._id, step_id):
+            raise EnvError(f"{server.url}/step answered for another step ({reply.session_id}/{reply.step_id}, asked {self._id}/{step_id}).")
         if reply.outcome in TRAINABLE_OUTCOMES:
             return reply
         if reply.outcome == "timeout":
@@ -142,4 +144,4 @@ class Session:
 
     def _close(self, servers: list[EnvServer]) -> None:
         for url in {s.url for s in servers}:
-            self._client.in_background(self._client.http.delete(f"{url}/session/{self._request.session_id}"), f"close {self._request.session_id}")
+            self._client.in_background(self._client.http.delete(f"{url}/session/{self._id}"), f"close {self._id}")

@@ -12,7 +12,7 @@ slowest; one that is refused (outcome capacity) or missing raises for its own ca
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 
@@ -72,7 +72,7 @@ class StepBatches:
         self,
         ask: Callable[[str], Awaitable[EnvSchema]],
         post: Callable[[str, StepRequest, float], Awaitable[StepReply]],
-        post_batch: Callable[..., AsyncIterator[StepReply]],
+        post_batch: Callable[..., AsyncGenerator[StepReply, None]],
         *,
         max_batch: int = 64,
         max_wait_ms: float = 5.0,

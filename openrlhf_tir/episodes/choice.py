@@ -87,10 +87,10 @@ def voided(ended: Sequence[Trajectory | None], order: Sequence[int], server_of: 
     servers = {server: [i for i in order if server_of.get(i) == server] for server in sorted(set(server_of.values()))}
     for server, there in servers.items():
         running = any(ended[i] is None for i, s in server_of.items() if s == server)
-        reasons = [ended[i].failed for i in there]
+        reasons = [t.failed for i in there if (t := ended[i])]
         if EnvLost.reason in reasons or (not running and _ended_all_at_once(reasons)):
             found |= dict.fromkeys((i for i, s in server_of.items() if s == server), _cause(reasons))
-    reasons = [ended[i].failed for i in order]
+    reasons = [t.failed for i in order if (t := ended[i])]
     if None not in ended and _ended_all_at_once(reasons):
         found = dict.fromkeys(range(len(ended)), _cause(reasons))
     return found

@@ -41,7 +41,7 @@ def refuse_drift(trajectory: Trajectory, codec: Codec) -> None:
 
 def retokenised(trajectory: Trajectory, codec: Codec) -> bool:
     """Whether encoding the decoded response gives other tokens than were sampled and inserted."""
-    ids = trajectory.token_ids.tolist()
+    ids: list[int] = trajectory.token_ids.tolist()
     return codec.encode(codec.decode(ids)) != ids
 
 

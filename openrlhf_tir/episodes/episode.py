@@ -42,7 +42,7 @@ class Limits:
 
 
 async def run_episode(
-    prompt_ids: Sequence[int],
+    prompt_ids: Sequence[int] | np.ndarray,
     *,
     index: int,
     engine: Engine,

@@ -16,7 +16,7 @@ import inspect
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -37,7 +37,7 @@ WHY_CHARS = 1000
 
 
 class Envs(Protocol):
-    def session(self, env: str, task: dict, *, seed: int) -> EnvSession:
+    def session(self, env: str, task: dict[str, Any], *, seed: int) -> EnvSession:
         """An async context manager that closes the session when left."""
 
 

@@ -23,7 +23,7 @@ def describe(group: Group, *, prompt_tokens: int, verdict: Verdict, failed: str 
         key=group.key,
         verdict=verdict,
         index=[t.index for t in valid],
-        rewards=[t.reward for t in valid],
+        rewards=[t.scored for t in valid],
         correct=[bool(t.parts["correct"]) for t in valid],
         used_code=[bool(t.parts.get("used_code", t.calls)) for t in valid],
         response_tokens=[len(t.token_ids) for t in valid],

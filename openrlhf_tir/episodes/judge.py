@@ -51,7 +51,7 @@ class Judge:
         context = RewardContext(self.cfg.reward, group.task.run, self.cfg.reward.group_options)
         rewards, group.changes = await self._run(GroupReward(name), is_own(GROUP_REWARD, name), group, context)
         for trajectory, reward in zip(group.valid, rewards, strict=True):
-            trajectory.parts[BEFORE_GROUP] = trajectory.reward
+            trajectory.parts[BEFORE_GROUP] = trajectory.scored
             trajectory.reward = reward
 
     async def _mask(self, group: Group) -> Verdict:

@@ -29,11 +29,23 @@ from .zero_variance import zero_variance
 from .zerotir import verifiers
 
 GroupFilter = Callable[[Group], Verdict]
+
+
+def _reward(c: Filter) -> GroupFilter:
+    assert c.reward_range is not None, "in its order only where it is set"
+    return reward_range(*c.reward_range)
+
+
+def _length_gap(c: Filter) -> GroupFilter:
+    assert c.max_length_gap is not None, "in its order only where it is set"
+    return length_gap(c.max_length_gap)
+
+
 MAKERS: dict[str, Callable[[Filter], GroupFilter]] = {
     "accuracy": lambda c: accuracy_range(*c.accuracy_range),
-    "reward": lambda c: reward_range(*c.reward_range),
+    "reward": _reward,
     "zero_variance": lambda c: zero_variance,
-    "length_gap": lambda c: length_gap(c.max_length_gap),
+    "length_gap": _length_gap,
     "truncated": lambda c: truncated(c.max_truncated),
     "verifiers": lambda c: verifiers(c.max_verifier_failures),
 }

@@ -14,7 +14,7 @@ from .accuracy_range import EPSILON
 
 def reward_range(lo: float, hi: float):
     def judge(group: Group) -> Verdict:
-        rewards_G = [t.reward for t in group.valid]
+        rewards_G = [t.scored for t in group.valid]
         mean = float(np.mean(rewards_G)) if rewards_G else lo
         if mean <= lo + EPSILON:
             return Verdict(False, "reward_low")

@@ -8,6 +8,6 @@ EPSILON = 1e-9
 
 
 def zero_variance(group: Group) -> Verdict:
-    rewards_G = [t.reward for t in group.valid]
+    rewards_G = [t.scored for t in group.valid]
     spread = max(rewards_G) - min(rewards_G) if rewards_G else 0.0
     return KEEP if spread > EPSILON else Verdict(False, "zero_variance")

@@ -14,9 +14,14 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
+
+if TYPE_CHECKING:  # whichever uvicorn finds comes behind the mixin
+    from uvicorn.protocols.http.h11_impl import H11Protocol as _Protocol
+else:
+    _Protocol = object
 
 LINGER_S = 1.0
 """How long a connection that is turned away stays, so that it reads why: closed under a request on its way, it would be reset."""
@@ -43,7 +48,7 @@ def uvicorn_options(limits: ConnectionLimits) -> dict[str, Any]:
     return {"http": http, "ws": "none", "timeout_keep_alive": limits.idle_timeout_s, "backlog": 2048}
 
 
-class _Guarded:
+class _Guarded(_Protocol):
     """Mixin before a uvicorn protocol."""
 
     limits: ConnectionLimits
@@ -53,7 +58,7 @@ class _Guarded:
     _write_deadline: asyncio.TimerHandle | None = None
     _refused = _begun = False
 
-    def connection_made(self, transport: asyncio.Transport) -> None:
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's: over TCP it is never a lesser one
         super().connection_made(transport)
         if len(self.connections) > self.limits.max_connections and not self._make_room():
             self._refused = True

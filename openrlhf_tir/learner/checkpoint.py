@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import random
 from pathlib import Path
+from typing import Any, NotRequired, TypedDict
 
 import deepspeed
 import numpy as np
@@ -20,17 +21,26 @@ from .background import write_text
 TAG = "zero"
 
 
-def rng_state() -> dict[str, object]:
+class RngState(TypedDict):
+    python: tuple[Any, ...]
+    numpy: tuple[Any, ...]
+    torch: torch.Tensor
+    cuda: NotRequired[torch.Tensor]
+
+
+def rng_state() -> RngState:
     """Everything a training step could draw from, as tensors, numbers and text: `torch.load` reads it without running any code."""
-    name, keys, *rest = np.random.get_state()
-    state: dict[str, object] = {"python": random.getstate(), "numpy": (name, torch.from_numpy(keys.astype(np.int64)), *rest)}
-    state["torch"] = torch.get_rng_state()
+    of_numpy = np.random.get_state()
+    assert isinstance(of_numpy, tuple), "its legacy form"
+    name, keys, *rest = of_numpy
+    numpy_state = (name, torch.from_numpy(keys.astype(np.int64)), *rest)
+    state: RngState = {"python": random.getstate(), "numpy": numpy_state, "torch": torch.get_rng_state()}
     if torch.cuda.is_available():
         state["cuda"] = torch.cuda.get_rng_state()
     return state
 
 
-def set_rng_state(state: dict[str, object]) -> None:
+def set_rng_state(state: RngState) -> None:
     random.setstate(state["python"])
     name, keys, *rest = state["numpy"]
     np.random.set_state((name, keys.numpy().astype(np.uint32), *rest))

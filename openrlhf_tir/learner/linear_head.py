@@ -72,7 +72,7 @@ class _Chunked(torch.autograd.Function):
             log_all = logits.sub_(lse[part, None])
             probs = log_all.exp()
             factor = d_log_probs[part].neg()[:, None]
-            if ctx.entropy_grad:
+            if ctx.entropy_grad and d_entropy is not None:
                 d_logits = log_all.add_(entropy[part, None]).mul_(d_entropy[part].neg()[:, None]).add_(factor).mul_(probs)
             else:
                 d_logits = probs.mul_(factor)
@@ -133,7 +133,8 @@ class ScoringHead:
     """
 
     def __init__(self, layer: torch.nn.Linear) -> None:
-        self._plain, self._asked = layer.forward, None
+        self._plain = layer.forward
+        self._asked: dict[str, Any] | None = None
         self._layer = layer
         layer.forward = self._forward
 

@@ -73,7 +73,7 @@ def collate(rows: Sequence[Row], names: Mapping[str, type], device: str) -> Micr
     height = max(1, len(rows))
     sequences = np.zeros((height, width), np.int64)
     attention = np.zeros((height, width), np.int64)
-    fields = {name: np.zeros((height, width - 1), dtype) for name, dtype in names.items()}
+    fields: dict[str, np.ndarray] = {name: np.zeros((height, width - 1), dtype) for name, dtype in names.items()}
     if not rows:
         attention[:] = 1
     for k, row in enumerate(rows):

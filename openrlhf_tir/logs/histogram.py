@@ -37,7 +37,8 @@ class Histogram:
 
     def cumulative(self) -> list[tuple[str, float]]:
         """Prometheus's buckets: (upper bound, observations at most that large)."""
-        seen, rows = 0, []
+        seen = 0
+        rows: list[tuple[str, float]] = []
         for bound, n in zip((*map(str, self.bounds), "+Inf"), self.counts, strict=True):
             seen += n
             rows.append((bound, seen))

@@ -86,7 +86,10 @@ def bar(description: str, total: int | None, console: Console | None = None) -> 
         task = progress.add_task(description, total=total, note="")
 
         def advance(n: int = 1, note: str = "") -> None:
-            progress.update(task, advance=n, **({"note": note} if note else {}))
+            if note:
+                progress.update(task, advance=n, note=note)
+            else:
+                progress.update(task, advance=n)
 
         yield advance
 

@@ -123,7 +123,7 @@ class Budget:
         Raises ConservationError when a slot was lost or counted twice.
         """
         total = sum(self.states.values())
-        wrong = [f"{name}: {self.states[name]} in the books, {n} in fact" for name, n in actual.items() if self.states[name] != n]
+        wrong = [f"{name}: {there} in the books, {n} in fact" for name, n in actual.items() if (there := self.states[GroupState(name)]) != n]
         if total != self.acquired:
             wrong.append(f"{self.acquired} started, states add up to {total}")
         if wrong:

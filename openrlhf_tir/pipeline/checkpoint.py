@@ -24,7 +24,7 @@ import math
 import os
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,7 @@ from ..replay.lines import Mark
 from ..replay.lines import compare as compare_ledger
 from . import manifest, stored
 from .manifest import flush as _fsync
+from .stored import Row
 
 log = logging.getLogger(__name__)
 
@@ -85,7 +86,7 @@ class Checkpoints:
         except OSError as e:
             raise self._failed(step, e) from e
 
-    async def commit(self, step: int, state: dict, buffered: list, learner: Learner, score: float | None = None) -> Path:
+    async def commit(self, step: int, state: dict[str, Any], buffered: list[Row], learner: Learner, score: float | None = None) -> Path:
         """What `take` began becomes a checkpoint. `score`: it is the best so far. Raises CheckpointFailed when a disk refused; the old ones stay."""
         try:
             written = await learner.written()
@@ -130,7 +131,7 @@ class Checkpoints:
         stays = f"Kept: {', '.join(kept)}." if kept else "There is no earlier one."
         return f"{stays} Make room, or keep fewer with ckpt.max_num (now {self.max_num})."
 
-    def _commit(self, step: int, state: dict, buffered: list, score: float | None, written: dict[str, tuple[int, str]]) -> Path:
+    def _commit(self, step: int, state: dict[str, Any], buffered: list[Row], score: float | None, written: Mapping[str, tuple[int, str]]) -> Path:
         tmp, final = self._temporary(step), self.directory / f"step_{step:06d}"
         named = self._named()
         if named == final.name:  # a second one of the last step: the first stays whole until `latest` names this one
@@ -341,7 +342,8 @@ class Checkpoints:
     @staticmethod
     def state(path: Path) -> dict[str, Any]:
         """controller.json of a verified checkpoint."""
-        return json.loads((path / STATE).read_text())
+        state: dict[str, Any] = json.loads((path / STATE).read_text())
+        return state
 
     def read(self, path: Path) -> tuple[dict[str, Any], list[stored.Row]]:
         """The controller's state, and the buffered groups; verified, the learner's files too. Raises CheckpointDamaged: nothing was loaded then."""

@@ -26,7 +26,7 @@ import math
 from collections import deque
 from collections.abc import Mapping
 from statistics import NormalDist
-from typing import Protocol
+from typing import Literal, Protocol
 
 from ..config import Config
 
@@ -118,7 +118,8 @@ class AutoDepth:
         self.z = NormalDist().inv_cdf(1 - risk)
         self.cap = float(START * batch_groups)
         self.short, self.long = Window(SHORT), Window(max(LONG, 2 * batch_groups))
-        self.latency_s = self.period_s = None
+        self.latency_s: float | None = None
+        self.period_s: float | None = None
         self._preemptions = 0.0
         self._since_cut = 0
         self._congested = False
@@ -145,8 +146,7 @@ class AutoDepth:
     def wants(self, rolling: int, buffered: int) -> bool:
         if rolling >= self.cap:
             return False
-        known = self.latency_s is not None and self.period_s is not None
-        batches = 1 + self.latency_s / self.period_s if known else START
+        batches = START if self.latency_s is None or self.period_s is None else 1 + self.latency_s / self.period_s
         return buffered + self.acceptance * rolling < self.B * batches
 
     def finished(self, accepted: bool, seconds: float, rolling: int, engines: Mapping[str, float]) -> None:
@@ -180,8 +180,8 @@ class AutoDepth:
 def depth_for(cfg: Config) -> Depth:
     """What `pipeline.depth` asks for, or else the mode: one batch, `auto`, or with drained pushes as many groups as staleness allows."""
     B, limit = cfg.rollout.batch_size, (cfg.pipeline.S + 1) * cfg.rollout.batch_size
-    default = {"sync": B, "one_step": B, "pipeline": "auto", "pipeline_drain": limit}[cfg.pipeline.mode]
-    depth = cfg.pipeline.depth or default
+    defaults: dict[str, int | Literal["auto"]] = {"sync": B, "one_step": B, "pipeline": "auto", "pipeline_drain": limit}
+    depth = cfg.pipeline.depth or defaults[cfg.pipeline.mode]
     if depth == "auto":
         return AutoDepth(batch_groups=B, risk=cfg.pipeline.overadmit_risk)
     return FixedDepth(depth)

@@ -13,6 +13,8 @@ import io
 import sys
 import traceback
 from collections import Counter
+from collections.abc import Iterator
+from types import FrameType
 
 from ..ports import Rollout
 from ..types import GroupState
@@ -78,7 +80,7 @@ def stacks() -> str:
     return out.getvalue()
 
 
-def _awaits(coroutine):
+def _awaits(coroutine: object) -> Iterator[tuple[FrameType, int]]:
     """(frame, line) of a suspended coroutine and of all it awaits. Task.print_stack shows the outermost only."""
     while coroutine is not None:
         frame = getattr(coroutine, "cr_frame", None) or getattr(coroutine, "ag_frame", None) or getattr(coroutine, "gi_frame", None)

@@ -29,9 +29,10 @@ async def attempt(measure: Callable[[], Coroutine[Any, Any, T]], what: str, *, t
     for left in reversed(range(tries)):
         running = await _ended(measure(), timeout_s)
         late = not running.done() or running.cancelled()
-        if not late and running.exception() is None:
+        failure = None if late else running.exception()
+        if not late and failure is None:
             return running.result()
-        error = TimeoutError() if late else _inner(running.exception())
+        error = TimeoutError() if failure is None else _inner(failure)
         said = f"no answer within eval.timeout_s = {timeout_s:g} s" if isinstance(error, TimeoutError) else f"{type(error).__name__}: {error}"
         log.warning("The evaluation of %s failed (%s)%s", what, said, f"; {left} more tries." if left else ". Training goes on without it.", exc_info=error)
         if left:
@@ -78,6 +79,7 @@ class Evaluator:
 
         Raises ConfigError when no evaluation has such a figure.
         """
+        assert self.measure is not None, "asked for an evaluation without a measurement"
         with self.observer.phase("evaluate", version):
             figures = await attempt(self.measure, f"version {version}", tries=self.tries, timeout_s=self.timeout_s)
         if isinstance(figures, EvaluationFailed):

@@ -44,7 +44,7 @@ class Health:
         if end == GroupState.BUFFERED:
             self.unused.clear()
         elif end in (GroupState.FILTERED, GroupState.FAILED):
-            reason = f"failed({failed})" if failed else f"dropped({meta.verdict.reason})"
+            reason = f"failed({failed})" if failed or meta is None else f"dropped({meta.verdict.reason})"
             self.unused[reason] += 1
             if meta is not None:
                 self._example = reason, meta, payload

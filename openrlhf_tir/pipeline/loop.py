@@ -24,7 +24,7 @@ from ..errors import InfraError, Stopped
 from ..learner.balance import assign_ranks
 from ..ports import Learner, Prompts, Publisher, Rollout
 from ..replay.ledger import Ledger
-from ..types import BatchItem, Task, TrainBatch
+from ..types import BatchItem, GroupMeta, Task, TrainBatch
 from .checkpoint import Checkpoints
 from .diagnosis import describe
 from .evaluation import Evaluator
@@ -58,7 +58,7 @@ class Pipeline:
         self.cfg, self.rollout, self.learner, self.publisher, self.observer = cfg, rollout, learner, publisher, observer
         self.tasks = asyncio.TaskGroup()
         """All that runs; what fails there ends the run."""
-        self.rolls: dict[int, asyncio.Task] = {}
+        self.rolls: dict[int, asyncio.Task[None]] = {}
         self.stop = stop or StopRequest(cfg.train.stop_grace_s)
         self.state = state = RunState(cfg, prompts, ledger, observer.group)
         self.saver = Saver(state, learner, rollout, checkpoints, observer, self.tasks)
@@ -108,13 +108,15 @@ class Pipeline:
 
     async def roll(self, flight: Flight, task: Task) -> None:
         """A flight until it moves on. Infrastructure that fails costs this attempt; health ends a run in which it always does."""
+        meta: GroupMeta | None = None
+        payload: Any = None
         try:
             meta, payload = await self.rollout.run_group(flight.key, task)
             failed = meta.failed
         except InfraError as e:
-            meta, payload, failed = None, None, e.reason
+            failed = e.reason
         self.state.method.settled(meta)
-        if failed is None:
+        if failed is None and meta is not None:
             self.watchdog.beat()
             self.state.measured(flight, meta, asyncio.get_running_loop().time(), self.rollout.engine_stats())
         else:  # what is down needs time to come back; the slot is held meanwhile

@@ -107,7 +107,7 @@ def _read(directory: Path) -> dict[str, Any]:
             )
         raise CheckpointDamaged(f"{directory} is damaged: {FILE} is missing.")
     try:
-        manifest = json.loads((directory / FILE).read_text())
+        manifest: dict[str, Any] = json.loads((directory / FILE).read_text())
         checksum = manifest.pop("self")
     except (OSError, ValueError, AttributeError, KeyError, TypeError) as e:
         raise CheckpointDamaged(f"{directory} is damaged: {FILE} cannot be read ({type(e).__name__}: {e}).") from e

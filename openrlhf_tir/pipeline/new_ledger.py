@@ -11,6 +11,7 @@ import os
 import shutil
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 from ..replay.ledger import Ledger
 from ..replay.lines import Mark
@@ -43,7 +44,7 @@ def _set_aside(ledger: Path) -> Path | None:
     return aside
 
 
-def _write_twin(path: Path, twin: Path, state: dict) -> None:
+def _write_twin(path: Path, twin: Path, state: dict[str, Any]) -> None:
     tmp = path.with_name(f".{twin.name}.tmp")
     shutil.rmtree(tmp, ignore_errors=True)
     shutil.copytree(path, tmp, copy_function=_link, ignore=shutil.ignore_patterns(STATE, manifest.FILE))

@@ -5,18 +5,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Protocol
 
 import numpy as np
 
 from ..engines.session_trace import AGENT_FACTS
 from ..episodes.choice import LENGTH_FACTS
-from ..logs.metrics import MetricsLog
-from ..logs.progress import Progress
-from ..logs.trace import Trace
-from ..types import GroupMeta, PublishReport, StepReport
+from ..types import GroupMeta, GroupState, PublishReport, StepReport
 from .bias_meter import SelectionMeter
 from .budget import Budget
 
@@ -39,10 +37,29 @@ NOT_PARTS = frozenset({"calls", "truncated", "correct", "used_code", *LENGTH_FAC
 """What stands in a group's stats beside the parts of its rewards, or has a metric of its own."""
 
 
+class Rows(Protocol):
+    """logs/metrics.py."""
+
+    def log(self, step: int, values: Mapping[str, float], /) -> None: ...
+    def truncate_after(self, step: int, /) -> object: ...
+
+
+class Spans(Protocol):
+    """logs/trace.py."""
+
+    def add(self, track: str, name: str, start: float, end: float, /) -> None: ...
+
+
+class Display(Protocol):
+    """logs/progress.py."""
+
+    def update(self, step: int, row: Mapping[str, float], /) -> None: ...
+
+
 class Observer:
     """Collects between two steps, writes at each step. Groups count when they finish, trained or not: all since the last step, a batch at least."""
 
-    def __init__(self, metrics: MetricsLog, trace: Trace, progress: Progress) -> None:
+    def __init__(self, metrics: Rows, trace: Spans, progress: Display) -> None:
         self.metrics, self.trace, self.progress = metrics, trace, progress
         self.now, self.since = "start", 0.0
         """The trainer's phase, and when it began in the event loop's seconds."""
@@ -55,7 +72,7 @@ class Observer:
         self._reset()
 
     def _reset(self) -> None:
-        self._seconds: Counter[str] = Counter()
+        self._seconds: defaultdict[str, float] = defaultdict(float)
         self._ends: Counter[str] = Counter()
         self._groups: list[GroupMeta] = []
 
@@ -78,7 +95,7 @@ class Observer:
         self.selection.ended(end, meta)
         if failed is not None:
             self._ends[f"{'failed' if end == 'failed' else 'requeued'}/{failed}"] += 1
-        elif end == "filtered":
+        elif end == "filtered" and meta is not None:
             self._ends[f"drops/{meta.verdict.reason}"] += 1
         if meta is not None:
             for reason, n in meta.failures.items():
@@ -116,7 +133,7 @@ class Observer:
             **{name: round(s, 4) for name, s in self._seconds.items()},
             **extra,
             "rolling": float(budget.rolling),
-            "buffered": float(budget.states["buffered"]),
+            "buffered": float(budget.states[GroupState.BUFFERED]),
             "canary_max_diff": self._canary,
             "trained_tokens": float(report.trained_tokens),
             "tokens_per_s": report.trained_tokens / wall,
@@ -161,8 +178,8 @@ def rollout_metrics(groups: list[GroupMeta]) -> dict[str, float]:
         if some := [g.stats[name] for g in groups if name in g.stats]:
             out[f"oversample/{name}"] = float(np.mean(some))
     for name in AGENT_FACTS:  # with external agents only
-        if some := [(g.stats[name], n) for g, n in zip(groups, weights, strict=True) if name in g.stats]:
-            out[f"agent/{name}"] = float(np.average([v for v, _ in some], weights=[n for _, n in some]))
+        if told := [(g.stats[name], n) for g, n in zip(groups, weights, strict=True) if name in g.stats]:
+            out[f"agent/{name}"] = float(np.average([v for v, _ in told], weights=[n for _, n in told]))
     out |= reward_parts(groups, weights)
     if correct.any():
         out["code_in_correct"] = float(code[correct].mean())

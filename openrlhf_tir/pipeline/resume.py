@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from typing import Any
 
 from ..errors import CheckpointDamaged
 from ..ports import Learner, Rollout
@@ -37,7 +38,7 @@ class Saver:
         """Score of the best checkpoint."""
         self.saved: tuple[int, int] | None = None
         """`RunState.progress` at the last cut that is committed, or is being written."""
-        self.committing: asyncio.Task | None = None
+        self.committing: asyncio.Task[Any] | None = None
         """The checkpoint that is being written, or was last."""
 
     async def save(self, score: float | None = None) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
+from typing import Any
 
 from ..ports import Prompts
 from ..replay.buffer import Place
@@ -53,6 +54,7 @@ class Source:
             epoch, prompt, reissues, dispatch = self._retries.popleft()
         else:
             self.dispatched += 1
+            assert self._ahead is not None, "only when ready"
             (epoch, prompt), reissues, dispatch, self._ahead = self._ahead, 0, self.dispatched, None
         key = GroupKey(epoch, prompt, self.ledger.next_attempt(epoch, prompt))
         self.ledger.issued(key, version)
@@ -64,7 +66,7 @@ class Source:
         self.ledger.ended("requeued", flight.key, reason=reason)
         self._retries.append((flight.key.epoch, flight.key.prompt, flight.reissues + counts, flight.dispatch))
 
-    def state(self) -> dict:
+    def state(self) -> dict[str, Any]:
         return {
             "stream": self.prompts.state(),
             "ahead": self._ahead,
@@ -72,7 +74,7 @@ class Source:
             "dispatched": self.dispatched,
         }
 
-    def restore(self, state: dict) -> None:
+    def restore(self, state: dict[str, Any]) -> None:
         self.prompts.restore(state["stream"])
         self._ahead = tuple(state["ahead"]) if state["ahead"] else None
         self._retries = deque(tuple(r) for r in state["retries"])

@@ -82,19 +82,22 @@ class RunState:
 
     def settle(self, flight: Flight, meta: GroupMeta | None, payload: Any, failed: str | None) -> GroupState:
         """A rolled group's one transition: buffered, filtered, requeued, or failed for good. `failed` names the fault, if there was one."""
-        if failed is None and meta.verdict.keep:
-            del self.rolling[flight.dispatch]
-            self.replay.add(flight.place, BatchItem(meta, payload))
-            self.budget.move(GroupState.ROLLING, GroupState.BUFFERED)
-            end = GroupState.BUFFERED
-        elif failed is None:
-            end = self._end(flight, GroupState.FILTERED, reason=meta.verdict.reason)
-        elif flight.reissues < self.max_reissues:
-            end = self._requeue(flight, failed, counts=True)
+        if failed is not None:
+            again = flight.reissues < self.max_reissues
+            end = self._requeue(flight, failed, counts=True) if again else self._end(flight, GroupState.FAILED, reason=failed)
         else:
-            end = self._end(flight, GroupState.FAILED, reason=failed)
+            assert meta is not None, "what did not fail was judged"
+            end = self._judged(flight, meta, payload)
         self.on_end(end, meta, failed)
         return end
+
+    def _judged(self, flight: Flight, meta: GroupMeta, payload: Any) -> GroupState:
+        if not meta.verdict.keep:
+            return self._end(flight, GroupState.FILTERED, reason=meta.verdict.reason)
+        del self.rolling[flight.dispatch]
+        self.replay.add(flight.place, BatchItem(meta, payload))
+        self.budget.move(GroupState.ROLLING, GroupState.BUFFERED)
+        return GroupState.BUFFERED
 
     def requeue(self, dispatches: Iterable[int], reason: str) -> None:
         """Groups that roll or are buffered give up their slots; their prompts keep their places in line, at no cost in reissues."""

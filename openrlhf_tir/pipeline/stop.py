@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from typing import Any
 
 from ..errors import TirError
 from .resume import Saver
@@ -43,7 +44,7 @@ class StopRequest:
         """In the event loop's seconds; only when asked."""
         return self._asked_at + self.grace_s
 
-    async def or_done(self, task: asyncio.Task) -> bool:
+    async def or_done(self, task: asyncio.Task[Any]) -> bool:
         """Wait for the request or the task's end. Whether the task has still to be stopped."""
         asked = asyncio.create_task(self._event.wait(), name="stop request")
         self._listening = True
@@ -55,7 +56,7 @@ class StopRequest:
         return not task.done()
 
 
-async def wind_down(training: asyncio.Task, state: RunState, saver: Saver, stop: StopRequest) -> str:
+async def wind_down(training: asyncio.Task[Any], state: RunState, saver: Saver, stop: StopRequest) -> str:
     """Stop `training` at the next boundary and save there, within the grace. Says what can be resumed from."""
     started = time.monotonic()
     try:
@@ -76,6 +77,6 @@ async def wind_down(training: asyncio.Task, state: RunState, saver: Saver, stop:
     return f"{saver.last_committed()} It took {time.monotonic() - started:.1f} s."
 
 
-async def _cancelled(task: asyncio.Task) -> None:
+async def _cancelled(task: asyncio.Task[Any]) -> None:
     task.cancel()
     await asyncio.wait({task})

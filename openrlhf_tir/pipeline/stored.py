@@ -98,9 +98,10 @@ def _unpack(value: Any, tensors: dict[str, np.ndarray]) -> Any:
         return [_unpack(v, tensors) for v in value]
     if not isinstance(value, dict):
         return value
-    kind, of = value[KIND], value.get("of")
+    kind = value[KIND]
     if kind in RECORDS:
         return RECORDS[kind](**{name: _unpack(v, tensors) for name, v in value.items() if name != KIND})
+    of = value["of"]
     if kind == "tuple":
         return tuple(_unpack(v, tensors) for v in of)
     if kind == "dict":

@@ -12,11 +12,11 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import overload
+from typing import Any, NamedTuple, overload
 
 from ..logs.jsonl import whole_lines
 from ..types import TERMINAL, GroupKey
-from .lines import FORMAT, Line, parse, read_lines
+from .lines import FORMAT, parse, read_lines
 
 Prompt = tuple[int, int]
 """(epoch, index in the data set)."""
@@ -120,7 +120,14 @@ def surviving(path: Path) -> tuple[list[tuple[int, int]], int]:
     return [*kept, (start, number + 1)], rollbacks
 
 
-def events(path: Path) -> Iterator[Line]:
+class Event(NamedTuple):
+    """A line of the ledger that could be read."""
+
+    number: int
+    row: dict[str, Any]
+
+
+def events(path: Path) -> Iterator[Event]:
     """The events of the surviving lineage, one at a time; lines that cannot be read are left out."""
     ranges, _ = surviving(path)
     left = iter(ranges)
@@ -129,7 +136,7 @@ def events(path: Path) -> Iterator[Line]:
         while line.number >= now[1] and (after := next(left, None)):
             now = after
         if line.row and now[0] <= line.number < now[1]:
-            yield line
+            yield Event(line.number, line.row)
 
 
 def audit(path: Path) -> Audit:
@@ -144,9 +151,10 @@ def audit(path: Path) -> Audit:
         while line.number >= now[1] and (after := next(left, None)):
             now = after
         if line.number == 0:
-            sealed = bool(line.row and line.row["e"] == "ledger")
-            if sealed and line.row.get("format") != FORMAT:
-                out.wrong(f"line 1: the ledger's format is {line.row.get('format')!r}, this program knows {FORMAT}")
+            head = line.row or {}
+            sealed = head.get("e") == "ledger"
+            if sealed and head.get("format") != FORMAT:
+                out.wrong(f"line 1: the ledger's format is {head.get('format')!r}, this program knows {FORMAT}")
             elif not sealed:
                 out.wrong("line 1 does not say whose ledger this is: it was changed, removed, or written by an earlier version of this program")
         if not now[0] <= line.number < now[1]:
@@ -156,7 +164,7 @@ def audit(path: Path) -> Audit:
         elif sealed and not line.sound:
             out.wrong(f"line {line.number + 1}, or the one before it, was changed, removed or moved since it was written")
         if line.row is not None:
-            replay.event(line)
+            replay.event(line.number, line.row)
     if line is None:
         out.wrong("the ledger is empty: it was cut, or written by nobody")
     replay.end()
@@ -176,8 +184,8 @@ class _Replay:
         self.committed = 0
         """How many of `trained` a checkpoint holds."""
 
-    def event(self, line: Line) -> None:
-        number, row, out = line.number, line.row, self.out
+    def event(self, number: int, row: dict[str, Any]) -> None:
+        out = self.out
         if row["e"] in ("committed", "rolled_back"):
             safe = sum(at < row["upto"] for at, _ in self.since_commit)
             self.committed += sum(trained for _, trained in self.since_commit[:safe])

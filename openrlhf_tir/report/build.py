@@ -67,9 +67,13 @@ def build_report(run_dir: Path) -> Path:
     return path
 
 
+def _on(columns: Columns, draw: Callable[[Columns, Theme], Figure | None]) -> Callable[[Theme], Figure | None]:
+    return lambda theme: draw(columns, theme) if columns else None
+
+
 def _plots(columns: Columns, spans: list[trace.Span]) -> list[_Plot]:
     """The figures in the order of the page: what was learned, then the overlap, then the rest."""
-    curves = [_Plot(c.file, c.title, c.caption, lambda theme, draw=c.draw: draw(columns, theme) if columns else None) for c in (*CURVES, *BIAS_CURVES)]
+    curves = [_Plot(c.file, c.title, c.caption, _on(columns, c.draw)) for c in (*CURVES, *BIAS_CURVES)]
     window = middle(spans)
     whole = "Blue: requests being decoded. The learner trains on earlier groups while the engines sample the next ones."
     close = "Shaded: a learner step. Blue inside the shade is rollout and training at the same time."

@@ -125,12 +125,13 @@ def parts_of_rewards(columns: Columns, theme: Theme) -> Figure | None:
 def staleness(columns: Columns, theme: Theme) -> Figure | None:
     figure, (axes,) = new_figure(2.6)
     mean, largest = series(columns, "staleness_mean"), series(columns, "staleness_max")
-    if mean is None and largest is None:
+    shown = mean if largest is None else largest
+    if shown is None:
         return None
     if largest is not None:
         axes.step(columns["step"], largest, where="mid", color=theme.series[1], lw=1.4, label="oldest token of the batch")
     line(axes, columns, "staleness_mean", "mean", theme.series[0])
-    top = np.nanmax(largest if largest is not None else mean)
+    top = np.nanmax(shown)
     axes.set(title="Staleness of trained tokens", ylabel="policy versions", ylim=(-0.05, max(1.0, top) + 0.3))
     axes.yaxis.set_major_locator(MaxNLocator(integer=True))
     return finish(figure, [axes])
@@ -178,7 +179,7 @@ def step_time(columns: Columns, theme: Theme) -> Figure | None:
         "checkpoint_s": ("checkpoint", theme.series[2]),
     }
     measured = {name: series(columns, name) for name in phases}
-    phases = {name: phase for name, phase in phases.items() if measured[name] is not None and np.nansum(measured[name]) > 0}
+    phases = {name: phase for name, phase in phases.items() if (seconds := measured[name]) is not None and np.nansum(seconds) > 0}
     if not phases:
         return None
     figure, (axes,) = new_figure(3.0)
@@ -261,9 +262,12 @@ def _markers(axes: Axes, columns: Columns, name: str, marker: str, color: str, t
 
 def _stack(axes: Axes, columns: Columns, labels: dict[str, str], theme: Theme, colors: dict[str, str] | None = None) -> int:
     """Stacked bars, one colour per metric; returns how many steps a bar stands for. The ninth reason and later share a grey."""
-    steps, bottom, per = np.array(columns["step"], float), 0.0, 1
+    steps, per = np.array(columns["step"], float), 1
+    bottom: np.ndarray | float = 0.0
     for i, (name, label) in enumerate(labels.items()):
-        centres, heights, per = binned(steps, series(columns, name))
+        if (values := series(columns, name)) is None:
+            continue
+        centres, heights, per = binned(steps, values)
         color = colors[name] if colors else (*theme.series, theme.muted)[min(i, len(theme.series))]
         axes.bar(centres, heights, width=0.86 * per, bottom=bottom, color=color, label=label)
         bottom = bottom + heights

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import platform
+from collections.abc import Sequence
 from html import escape
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, NamedTuple
@@ -153,7 +154,7 @@ def flatten(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def _table(head: tuple[str, ...], rows: list[tuple[str, ...]], text: bool = False) -> str:
+def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]], text: bool = False) -> str:
     """Cells are HTML. `text`: the columns after the first are words, not figures."""
     header = "".join(f"<th>{cell}</th>" for cell in head)
     body = "".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>" for row in rows)

@@ -12,6 +12,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 from PIL import Image
 
 WIDTH_IN = 9.0
@@ -82,8 +83,7 @@ def themed(theme: Theme) -> Iterator[None]:
 
 def new_figure(height_in: float, columns: int = 1, rows: int = 1, **subplots) -> tuple[Figure, list[Axes]]:
     """A figure of the common width and its axes, row by row."""
-    figure = Figure(figsize=(WIDTH_IN, height_in), dpi=DPI, layout="constrained")
-    figure.get_layout_engine().set(w_pad=0.1, h_pad=0.08)
+    figure = Figure(figsize=(WIDTH_IN, height_in), dpi=DPI, layout=ConstrainedLayoutEngine(w_pad=0.1, h_pad=0.08))
     FigureCanvasAgg(figure)
     axes = figure.subplots(rows, columns, squeeze=False, **subplots)
     return figure, list(axes.flat)
@@ -98,7 +98,9 @@ def legend_above(axes: Axes, **options) -> None:
 
 def png(figure: Figure) -> bytes:
     """The figure as a PNG file. Draws once, where `savefig` lays out and draws twice."""
-    figure.canvas.draw()
-    image = Image.fromarray(np.asarray(figure.canvas.buffer_rgba())).convert("RGB")
+    canvas = figure.canvas
+    assert isinstance(canvas, FigureCanvasAgg), "made by new_figure"
+    canvas.draw()
+    image = Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB")
     image.save(buffer := io.BytesIO(), "PNG", compress_level=5, dpi=(DPI, DPI))
     return buffer.getvalue()

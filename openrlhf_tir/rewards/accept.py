@@ -79,10 +79,11 @@ def group_rewards(result: Any, group: Group, place: plugins.Place, name: str, fu
         raise _wrong(place, name, function, f"it returned {_show(result)}, not a list of numbers", RewardError)
     if len(result) != n:
         raise _wrong(place, name, function, f"it returned {len(result)} rewards for {n} valid trajectories", RewardError)
-    values = [_number(value) for value in result]
-    if None in values:
-        i = values.index(None)
-        raise _wrong(place, name, function, f"the reward of trajectory {i} is {_show(result[i])}, not a finite number", RewardError)
+    values = []
+    for i, given in enumerate(result):
+        if (value := _number(given)) is None:
+            raise _wrong(place, name, function, f"the reward of trajectory {i} is {_show(given)}, not a finite number", RewardError)
+        values.append(value)
     return values
 
 

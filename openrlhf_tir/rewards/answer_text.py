@@ -73,6 +73,6 @@ def find_answer(text: str, format: str) -> Answer:
         return Answer(False, None)
     block = _ANSWER.search(text)
     boxed = last_boxed(block.group(1)) if block else None
-    if boxed is None or count_words(text[block.end() :]) > MAX_TRAILING:
+    if block is None or boxed is None or count_words(text[block.end() :]) > MAX_TRAILING:
         return Answer(False, None)
     return Answer(True, boxed)

@@ -18,7 +18,7 @@ from .call_text import Calls, json_call_arguments, python_calls
 from .context import RewardContext
 from .math_outcome import call_facts
 
-TYPES = {"string": str, "integer": int, "float": float, "boolean": bool, "array": list, "tuple": list, "dict": dict, "any": str}
+TYPES: dict[str, type[Any]] = {"string": str, "integer": int, "float": float, "boolean": bool, "array": list, "tuple": list, "dict": dict, "any": str}
 NOTATIONS = {"python": python_calls, "json": json_call_arguments}
 _IGNORED = re.compile(r"[ ,./\-_*^]")
 
@@ -65,7 +65,10 @@ def _check_value(value: Any, allowed: list, description: dict) -> str | None:
     named = description["type"]
     expected = TYPES[named]
     inner = TYPES[description["items"]["type"]] if named in ("array", "tuple") else None
-    value = list(value) if named == "tuple" and isinstance(value, tuple) else float(value) if named == "float" and type(value) is int else value
+    if named == "tuple" and isinstance(value, tuple):
+        value = list(value)
+    elif named == "float" and type(value) is int:
+        value = float(value)
     of_answer = next((type(a) for a in allowed if a != ""), None)
     variable = of_answer is not None and of_answer is not expected  # the answer names a variable instead of a value
     if type(value) is not expected:
@@ -82,7 +85,8 @@ def _check_value(value: Any, allowed: list, description: dict) -> str | None:
         return _check_dicts(value, allowed)
     if standard(value) in [standard(a) for a in allowed]:
         return None
-    return {str: "value_error:string", list: "value_error:list/tuple"}.get(expected, "value_error:others")
+    errors: dict[type, str] = {str: "value_error:string", list: "value_error:list/tuple"}
+    return errors.get(expected, "value_error:others")
 
 
 def _items_fit(value: list, allowed: Any, inner: type) -> bool:
@@ -109,7 +113,7 @@ def _check_dict(value: dict, allowed: list) -> str | None:
 
 
 def _check_dicts(value: list, allowed: list) -> str | None:
-    error = "list_dict_checker:unclear"
+    error: str | None = "list_dict_checker:unclear"
     for answer in allowed:
         if len(value) != len(answer):
             error = "value_error:list_dict_count"

@@ -50,7 +50,7 @@ def _value(node: ast.expr) -> Any:
         case ast.Tuple(elts=items):
             return tuple(_value(i) for i in items)
         case ast.Dict(keys=keys, values=values) if all(keys):
-            return {_value(k): _value(v) for k, v in zip(keys, values, strict=True)}
+            return {_value(k): _value(v) for k, v in zip(keys, values, strict=True) if k is not None}
         case ast.Name(id=name):
             return name
         case ast.BinOp(left=left, op=op, right=right) if type(op) in _ARITHMETIC:

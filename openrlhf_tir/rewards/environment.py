@@ -5,11 +5,13 @@ A response whose replies had no reward gets 0: nothing was achieved. An environm
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from ..types import RewardParts, Task, Trajectory
 from .context import RewardContext
 from .math_outcome import call_facts
 
-REDUCE = {"sum": sum, "last": lambda rewards: rewards[-1], "max": max}
+REDUCE: dict[str, Callable[[list[float]], float]] = {"sum": sum, "last": lambda rewards: rewards[-1], "max": max}
 
 
 def environment(trajectory: Trajectory, task: Task, context: RewardContext) -> RewardParts:

@@ -27,7 +27,7 @@ def math_outcome(trajectory: Trajectory, task: Task, context: RewardContext, ask
     """parts: correct, format_ok, used_code, num_calls, code_ok, truncated, code_in_correct (used code and correct)."""
     ok, answer = find_answer(model_text(trajectory), context.format)
     graded = ok and trajectory.finish_reason == "stop"
-    correct = graded and answer_check.equal(answer, task.label, ask)
+    correct = graded and answer is not None and answer_check.equal(answer, task.label, ask)
     facts = call_facts(trajectory)
     parts = {"correct": float(correct), "format_ok": float(ok), **facts, "code_in_correct": float(correct and facts["used_code"])}
     return RewardParts(float(correct), correct, parts)

@@ -29,7 +29,7 @@ FEWEST = "otc_fewest_calls"
 class GroupScore(NamedTuple):
     n: int | None
     """Fewest calls known to suffice; None where no response was ever correct."""
-    r_tool: list[float | None]
+    r_tool: Sequence[float | None]
     reward: list[float]
 
 
@@ -81,7 +81,7 @@ def otc_group(group: Group, context: RewardContext) -> list[float]:
     score = grpo_group(
         [len(t.calls) for t in valid],
         [t.parts["correct"] for t in valid],
-        [t.reward for t in valid],
+        [t.scored for t in valid],
         c=float(context.options.get("c", 3)),
         alpha=float(context.options.get("alpha", 1)),
         stored_n=None if stored is None else int(stored),

@@ -62,7 +62,7 @@ def torl(trajectory: Trajectory, task: Task, context: RewardContext, ask: Ask = 
     else:
         answer = find_answer(model_text(trajectory), "boxed").text
         boxed = answer is not None
-        correct = boxed and answer_check.equal(answer, task.label, ask)
+        correct = answer is not None and answer_check.equal(answer, task.label, ask)
     facts = call_facts(trajectory)
     failed = facts["used_code"] and facts["code_ok"] < 1
     reward = reward_of(boxed, correct, bool(options.get("wformat"))) - (float(options.get("execution_penalty", 0.0)) if failed else 0.0)

@@ -17,10 +17,13 @@ import resource
 import signal
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..errors import VerifierError
 from . import symbolic
+
+if TYPE_CHECKING:
+    from pebble import ProcessPool
 
 WORKER_MEMORY = 4 << 30
 """Bytes of address space of a worker: 9^(9^9) ends in MemoryError there, instead of taking the machine along."""
@@ -37,6 +40,11 @@ class Late(VerifierError):
     """A call was not over in time, though it had CPU left to use."""
 
 
+def _asked_to_stop() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
 class Workers:
     def __init__(
         self, count: int, cpu_s: float, wall_s: float, *, cpu_name: str = "the budget", wall_name: str = "the deadline", count_name: str = "workers"
@@ -47,7 +55,7 @@ class Workers:
         self.take_s = TAKE_S
         self._turns = asyncio.Semaphore(count)
         self._cpu_name, self._wall_name, self._count_name = cpu_name, wall_name, count_name
-        self._pool = None
+        self._pool: ProcessPool | None = None
 
     @property
     def started(self) -> bool:
@@ -60,7 +68,7 @@ class Workers:
         """
         from pebble import ProcessExpired
 
-        death: Exception | None = None
+        death: BaseException | None = None
         async with self._turns:  # so that a call that is handed over finds a worker that is free
             for _ in range(ATTEMPTS):
                 pool = self._started()
@@ -80,7 +88,7 @@ class Workers:
                         "s of CPU: the machine is starved, or it waits for something. Give it more cores, or raise the deadline."
                     ) from e
                 except asyncio.CancelledError as e:
-                    if pool is self._pool or self._pool is None or asyncio.current_task().cancelling():
+                    if pool is self._pool or self._pool is None or _asked_to_stop():
                         raise
                     death = e  # its pool was replaced under it
         raise VerifierError(
@@ -98,7 +106,7 @@ class Workers:
         futures = [self._started().schedule(symbolic.warm) for _ in range(self.count)]
         await asyncio.gather(*map(asyncio.wrap_future, futures))
 
-    def _started(self):
+    def _started(self) -> ProcessPool:
         if self._pool is None:
             from pebble import ProcessPool
 

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import uuid
 from collections import OrderedDict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from dataclasses import asdict, dataclass, field
 from typing import Annotated, Any, Protocol
@@ -61,7 +61,7 @@ class GroupService(Protocol):
     def admit(self, request: GroupRequest) -> None:
         """Raises QueueFull when the queue has no room for its samples, ConfigError for an environment that is not known."""
 
-    def run_group(self, request: GroupRequest) -> AsyncIterator[Trajectory]:
+    def run_group(self, request: GroupRequest) -> AsyncGenerator[Trajectory, None]:
         """Trajectories as they finish. Closing the iterator early gives the group up."""
 
 

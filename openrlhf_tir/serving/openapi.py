@@ -24,4 +24,4 @@ def document(app: FastAPI, mounted: Any, has_token: bool) -> None:
             schema["security"] = [{"token": []}]
         return schema
 
-    app.openapi = openapi
+    app.openapi = openapi  # type: ignore[method-assign]  # how FastAPI's manual says that the document is extended

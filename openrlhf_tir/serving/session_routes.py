@@ -102,6 +102,7 @@ def session_routes(app: FastAPI, agents: Agents, vllm_app: ASGIApp, slots: Slots
         if session is None:
             return Response(status_code=204)
         t = session.task
+        assert t is not None, "what agents take are tasks"
         return {**info(session, request), "prompt": t.prompt, "label": t.label, "env": t.env, "meta": dict(t.meta)}
 
     @router.post("/sessions", status_code=201, response_model=SessionInfo, responses={429: {"description": "see Retry-After"}})
@@ -109,7 +110,12 @@ def session_routes(app: FastAPI, agents: Agents, vllm_app: ASGIApp, slots: Slots
         """A session that is recorded and not trained: to look at what an agent does, or to collect data."""
         slots.take()
         session = agents.sessions.open(temperature=body.temperature, override_sampling=body.override_sampling)
-        session.outcome.add_done_callback(lambda _: (agents.sessions.close(session), slots.give_back()))
+
+        def over(outcome: object) -> None:
+            agents.sessions.close(session)
+            slots.give_back()
+
+        session.outcome.add_done_callback(over)
         session.alive()
         return info(session, request)
 

@@ -106,7 +106,12 @@ class EngineModel:
     async def generate(self, prompt_tokens: int, new_tokens: int, *, cached_tokens: int = 0) -> bool:
         """`submit`, awaited; False when the engine failed first. A caller that is cancelled takes its sequence back."""
         done: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        sequence = self.submit(prompt_tokens, new_tokens, lambda ok: done.done() or done.set_result(ok), cached_tokens=cached_tokens)
+
+        def ended(ok: bool) -> None:
+            if not done.done():
+                done.set_result(ok)
+
+        sequence = self.submit(prompt_tokens, new_tokens, ended, cached_tokens=cached_tokens)
         try:
             return await done
         finally:

@@ -8,7 +8,7 @@ slow_node     the engine decodes at `factor` of its rate                        
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,10 +49,11 @@ def script_faults(faults: Iterable[Fault], rollout: SimulatedRollout, clock: Clo
         if not 0 <= fault.engine < len(rollout.actors):
             raise ConfigError(f"Fault {fault.kind} is of engine {fault.engine}, but there are {len(rollout.actors)}. Use 0 ... {len(rollout.actors) - 1}.")
         actor = rollout.actors[fault.engine]
-        begin, end = {
+        effects: dict[str, tuple[tuple[Callable[..., object], object], tuple[Callable[..., object], object]]] = {
             "actor_death": ((rollout.die, actor), (rollout.join, actor)),
             "env_outage": ((rollout.env.outage, True), (rollout.env.outage, False)),
             "slow_node": ((actor.engine.set_speed, fault.factor), (actor.engine.set_speed, 1.0)),
-        }[fault.kind]
+        }
+        begin, end = effects[fault.kind]
         clock.call_at(fault.at_s, *begin)
         clock.call_at(fault.at_s + fault.for_s, *end)

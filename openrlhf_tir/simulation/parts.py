@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from array import array
-from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+
+from ..errors import PipelineError
 from ..pipeline.budget import Budget
 from ..pipeline.observer import Observer
-from ..types import GroupMeta, PublishReport, StepReport, Task, TrainBatch
+from ..types import GroupMeta, GroupState, PublishReport, StepReport, Task, TrainBatch
 from .rollout import SimulatedRollout
 
 TASK = Task("simulated", "0", "simulated")
@@ -30,10 +34,10 @@ class EndlessPrompts:
     def task(self, prompt: int) -> Task:
         return TASK
 
-    def state(self) -> dict:
+    def state(self) -> dict[str, Any]:
         return {"at": self.at}
 
-    def restore(self, state: dict) -> None:
+    def restore(self, state: dict[str, Any]) -> None:
         self.at = state["at"]
 
 
@@ -57,8 +61,21 @@ class SimulatedLearner:
     async def save(self, directory: Path) -> None:
         """Nothing to write."""
 
-    async def written(self) -> None:
-        """Nothing was."""
+    async def written(self) -> dict[str, tuple[int, str]]:
+        return {}
+
+    async def load(self, directory: Path) -> int:
+        raise PipelineError("A simulated run keeps nothing that it could be resumed from. Start it again: it repeats itself.")
+
+    async def publish(self, path: Path) -> str:
+        """No weights: the publisher's time is all there is of a push."""
+        return "simulated"
+
+    async def score(self, sequences: list[list[int]]) -> list[np.ndarray]:
+        return [np.zeros(len(ids) - 1, np.float32) for ids in sequences]
+
+    async def export(self, directory: Path) -> None:
+        """Nothing to write."""
 
 
 class SimulatedPublisher:
@@ -79,8 +96,10 @@ class SimulatedPublisher:
 
 
 class _Nowhere:
-    """A trace and a progress display that show nothing."""
+    """Metrics, a trace and a progress display that keep and show nothing."""
 
+    def log(self, *args: object) -> None: ...
+    def truncate_after(self, *args: object) -> None: ...
     def add(self, *args: object) -> None: ...
     def update(self, *args: object) -> None: ...
 
@@ -89,11 +108,12 @@ class Figures(Observer):
     """An Observer in virtual seconds. `rows[name]` is one number per step, so memory grows by some hundred bytes a step."""
 
     def __init__(self) -> None:
-        super().__init__(None, _Nowhere(), _Nowhere())
+        nowhere = _Nowhere()
+        super().__init__(nowhere, nowhere, nowhere)
         self.rows: dict[str, array] = {}
         self.ends: Counter[str] = Counter()
-        self.spent: Counter[str] = Counter()
-        self.probe = lambda: {}
+        self.spent: defaultdict[str, float] = defaultdict(float)
+        self.probe: Callable[[], Mapping[str, float]] = dict
         """Read at every step, e.g. the engines' counters."""
 
     @contextmanager
@@ -115,7 +135,7 @@ class Figures(Observer):
         row = {
             "time": asyncio.get_running_loop().time(),
             "rolling": budget.rolling,
-            "buffered": budget.states["buffered"],
+            "buffered": budget.states[GroupState.BUFFERED],
             "trained_tokens": report.trained_tokens,
             "surplus": self.ends["requeued/surplus"],
             "rejected": self.ends["filtered"],

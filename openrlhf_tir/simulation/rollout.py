@@ -152,7 +152,9 @@ class SimulatedRollout:
         """A push begins: what is written so far is of the version before."""
         for actor in self.alive:
             for sequence, written in actor.engine.in_flight():
-                sequence.on_done.__self__.mark(written)
+                writer = getattr(sequence.on_done, "__self__", None)
+                if isinstance(writer, _Trajectory):
+                    writer.mark(written)
             actor.engine.pause()
 
     def resume(self, version: int) -> None:

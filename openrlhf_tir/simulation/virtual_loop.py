@@ -12,10 +12,19 @@ import contextvars
 import itertools
 import logging
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Generator
 from heapq import heappop, heappush
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple
 
+if TYPE_CHECKING:  # asyncio asks for the methods only, and the real one's fields are three times the memory
+    from concurrent.futures import Executor
+
+    _TimerHandle = asyncio.TimerHandle
+else:
+    _TimerHandle = object
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 log = logging.getLogger(__name__)
 
 
@@ -23,7 +32,7 @@ class Deadlock(AssertionError):
     """Every task waits and no timer is set: nothing can ever happen again."""
 
 
-class _Handle:
+class _Handle(_TimerHandle):
     """What call_soon and call_at return."""
 
     __slots__ = ("_when", "args", "callback", "context")
@@ -56,20 +65,20 @@ class VirtualLoop(asyncio.AbstractEventLoop):
     def time(self) -> float:
         return self._now
 
-    def call_soon(self, callback, *args, context=None) -> _Handle:
+    def call_soon(self, callback: Callable[[*Ts], object], *args: *Ts, context: contextvars.Context | None = None) -> _Handle:
         handle = _Handle(callback, args, context or contextvars.copy_context(), self._now)
         self._ready.append(handle)
         return handle
 
     call_soon_threadsafe = call_soon
 
-    def call_at(self, when, callback, *args, context=None) -> _Handle:
+    def call_at(self, when: float, callback: Callable[[*Ts], object], *args: *Ts, context: contextvars.Context | None = None) -> _Handle:
         """A `callback` that is set without a context runs in the loop's own: simulations set millions and use none."""
         handle = _Handle(callback, args, context, when)
         heappush(self._timers, (when, next(self._numbers), handle))
         return handle
 
-    def call_later(self, delay, callback, *args, context=None) -> _Handle:
+    def call_later(self, delay: float, callback: Callable[[*Ts], object], *args: *Ts, context: contextvars.Context | None = None) -> _Handle:
         return self.call_at(self._now + delay, callback, *args, context=context)
 
     # --- running
@@ -90,8 +99,9 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         ready = self._ready
         while ready and not self._stopping:
             handle = ready.popleft()
-            if handle.callback is not None:
-                handle.context.run(handle.callback, *handle.args)
+            callback, context = handle.callback, handle.context
+            if callback is not None and context is not None:
+                context.run(callback, *handle.args)
         if self._stopping:
             return
         timers = self._timers
@@ -139,12 +149,14 @@ class VirtualLoop(asyncio.AbstractEventLoop):
     def create_future(self) -> asyncio.Future:
         return asyncio.Future(loop=self)
 
-    def create_task(self, coro: Coroutine, *, name: str | None = None, context: contextvars.Context | None = None) -> asyncio.Task:
+    def create_task(
+        self, coro: Coroutine[Any, Any, T] | Generator[Any, None, T], *, name: str | None = None, context: contextvars.Context | None = None
+    ) -> asyncio.Task[T]:
         return asyncio.Task(coro, loop=self, name=name, context=context)
 
-    def run_in_executor(self, executor, func, *args) -> asyncio.Future:
+    def run_in_executor(self, executor: Executor | None, func: Callable[[*Ts], T], *args: *Ts) -> asyncio.Future[T]:
         """In place: threads take no virtual time."""
-        future = self.create_future()
+        future: asyncio.Future[T] = self.create_future()
         try:
             future.set_result(func(*args))
         except Exception as e:

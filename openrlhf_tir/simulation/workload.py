@@ -172,7 +172,7 @@ class Workload:
             learner_seconds_per_step=t["learner"]["seconds_per_step"],
             acceptance=Acceptance(constant, constant, t["batch"]["steps"]),
             late=Acceptance(late["acceptance_from"], late["acceptance_to"], late["steps"]),
-            jump=Acceptance(*late["jump"], late["steps"], jump=True),
+            jump=Acceptance(late["jump"][0], late["jump"][1], late["steps"], jump=True),
         )
 
     def with_batch(self, prompts: int, samples: int, *, engines: int | None = None) -> Workload:

@@ -57,7 +57,7 @@ class FileWeightTransferEngine(WeightTransferEngine[FileInit, FileUpdate]):
         # A tied lm_head is a module of its own that shares the embedding's tensor. The reload processes the embedding, but the
         # head keeps the copy that the CPU kernels packed from the *old* weights, without an error.
         head = getattr(self.model, "lm_head", None)
-        if self.repack_lm_head and hasattr(head, "quant_method"):
+        if self.repack_lm_head and head is not None and hasattr(head, "quant_method"):
             head.quant_method.process_weights_after_loading(head)
 
     def shutdown(self) -> None:

@@ -131,7 +131,8 @@ class WeightPublisher:
         async with self._changing:
             await self._write(version, must_differ)
             worst, refused = await self._prove(list(self.engines))
-        return PublishReport(version, time.monotonic() - start, self._digest, worst, len(refused))
+            digest = self._pushed()[1]
+        return PublishReport(version, time.monotonic() - start, digest, worst, len(refused))
 
     @asynccontextmanager
     async def changing(self) -> AsyncIterator[None]:
@@ -179,6 +180,11 @@ class WeightPublisher:
         if old not in (None, path):
             old.unlink(missing_ok=True)
 
+    def _pushed(self) -> tuple[Path, str]:
+        """(file, digest) of the last push."""
+        assert self._file is not None and self._digest is not None, "_write() comes first"
+        return self._file, self._digest
+
     def _canary(self) -> Canary:
         return Canary(self.canary_prompts, self.canary_tokens, self.seed + self._version)
 
@@ -188,17 +194,18 @@ class WeightPublisher:
         One scoring call for all. Engines that died meanwhile are in neither; whoever replaces them is proved by `join`.
         """
         version = self._version
-        push = (self._file, version, self._digest, self._canary())
-        pushes = [self._in_time(e.update_weights(*push), f"The push of version {version} to {_name(e)}") for e in engines]
+        (path, digest), tolerance = self._pushed(), self.tolerance
+        assert tolerance is not None, "calibrate() comes first"
+        pushes = [self._in_time(e.update_weights(path, version, digest, self._canary()), f"The push of version {version} to {_name(e)}") for e in engines]
         sampled, refused = _sort(await asyncio.gather(*pushes, return_exceptions=True))
         diffs = dict(zip(sampled, await self._differences(list(sampled.values())), strict=True))
-        differ = [i for i, d in diffs.items() if not self.tolerance.accepts(d)]
+        differ = [i for i, d in diffs.items() if not tolerance.accepts(d)]
         for i, diff in diffs.items():
             if any((c.versions != version).any() for c in sampled[i]):
                 refused[i] = f"{diff}, tokens of another version"
             elif i in differ:
                 refused[i] = (
-                    f"{diff}: the file arrived (digest {self._digest[:12]}) but is not what the engine samples from; accepted is {self.tolerance} "
+                    f"{diff}: the file arrived (digest {digest[:12]}) but is not what the engine samples from; accepted is {tolerance} "
                     "(vllm.canary_tolerance). Raise it only for lower precision"
                 ) + (f". No engine agrees. {LIKELY_CAUSES}" if len(differ) == len(diffs) else "")
         proved = [i for i in diffs if i not in refused]

@@ -182,7 +182,7 @@ class Call:
         status, reason, report = (int(self.reply[1]), self.reply[2], self.reply[3]) if self.reply else (0, b"cancel", b"R")
         if self.stopped is None and self.slot.group is not None and self.slot.group.kills() > self.kills_before:
             self.stopped = "memory"  # by the kernel, whichever process of the slot it chose
-        killed = self.stopped or ("time_limit" if reason == b"time" else None)
+        ended: Stop | None = self.stopped or ("time_limit" if reason == b"time" else None)
         if self.reply is None and self.stopped is None:
             raise SandboxError("the slot that ran the snippet ended: killed from outside, or out of memory on the host")
         if reason == b"lost":
@@ -193,10 +193,10 @@ class Call:
         return Execution(
             stdout=bytes(self.out.data),
             stderr=bytes(self.err.data),
-            return_code=None if killed else os.waitstatus_to_exitcode(status),
+            return_code=None if ended else os.waitstatus_to_exitcode(status),
             seconds=time.monotonic() - self.start,
             compiled=b"S" not in report,
-            killed=killed,
+            killed=None if ended == "cancelled" else ended,
             stdout_truncated=self.out.truncated,
             stderr_truncated=self.err.truncated,
         )

@@ -95,7 +95,10 @@ class Container:
             info_w = -1
             async with asyncio.timeout(START_TIMEOUT_S):
                 await readable(info_r)
-                child = int(_CHILD_PID.search(os.read(info_r, 4096))[1])  # the rest of the JSON comes in later writes
+                found = _CHILD_PID.search(os.read(info_r, 4096))  # the rest of the JSON comes in later writes
+                if found is None:
+                    raise ConnectionError("bubblewrap named no process")
+                child = int(found[1])
                 self._master = os.pidfd_open(child)
                 if as_root:
                     self._map_uids(child)
@@ -105,7 +108,7 @@ class Container:
                 await hello(self._control)
             with suppress(OSError):  # a container may forbid it; then the host's OOM killer chooses by size alone
                 Path(f"/proc/{child}/oom_score_adj").write_text(str(OOM_SCORE_ADJ))
-        except (OSError, TimeoutError, TypeError) as e:
+        except (OSError, TimeoutError) as e:
             self.kill()
             raise SandboxError(f"the warm container did not start: {self.said() or e or f'no answer within {START_TIMEOUT_S:g} s'}") from e
         finally:
@@ -126,6 +129,7 @@ class Container:
 
     async def open_slot(self, index: int | None) -> tuple[socket.socket, int, int, list[int]]:
         """(socket, pid, pidfd, descriptors of its tmpfs mounts) of a new slot; `index` None: of a session's. Raises SandboxError."""
+        assert self._control is not None, "start() comes first"
         ours, inside = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         try:
@@ -141,7 +145,7 @@ class Container:
     @property
     def alive(self) -> bool:
         """A master that is killed closes its socket before its slots die; its own end is told only after theirs."""
-        return self._master >= 0 and not (has_ended(self._master) or has_ended(self._control.fileno()))
+        return self._control is not None and self._master >= 0 and not (has_ended(self._master) or has_ended(self._control.fileno()))
 
     def said(self) -> str:
         """The end of what bubblewrap, master and slots wrote to stderr."""
@@ -150,7 +154,7 @@ class Container:
 
     def kill(self) -> None:
         """With its PID 1 the kernel kills every process of the container; returns when they are gone."""
-        if self._process is None:
+        if self._process is None or self._control is None:
             return
         if self._master >= 0:
             with suppress(ProcessLookupError):
@@ -164,7 +168,12 @@ class Container:
 async def readable(fd: int) -> None:
     loop = asyncio.get_running_loop()
     ready = loop.create_future()
-    loop.add_reader(fd, lambda: ready.done() or ready.set_result(None))
+
+    def comes() -> None:
+        if not ready.done():
+            ready.set_result(None)
+
+    loop.add_reader(fd, comes)
     try:
         await ready
     finally:

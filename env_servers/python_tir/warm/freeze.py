@@ -60,7 +60,7 @@ class Freezer:
 
     def _stop_all(self):
         """Until a look at all threads finds none that is not stopped. False: start again, a thread waits in the kernel for one that is stopped."""
-        pending = set()
+        pending: set[int] = set()
         for _ in self.pauses():
             threads = {thread: state for thread, state in _threads() if state not in _GONE}
             new = [thread for thread in threads if thread not in self.stopped and thread not in pending]

@@ -33,7 +33,7 @@ def main(programs: dict) -> None:
 
 def _load(programs: dict, name: str):
     module = type(sys)(name)
-    module.__builtins__ = dict(vars(builtins))  # its own: a snippet may do to its what it likes
+    module.__dict__["__builtins__"] = dict(vars(builtins))  # its own: a snippet may do to its what it likes
     exec(programs[name], module.__dict__)
     return module
 

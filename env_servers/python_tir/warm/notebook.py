@@ -97,7 +97,7 @@ class Notebook:
         except SystemExit as e:
             return self.exit_code(e.code), b"R"
         except BaseException as e:
-            _print_exception(e.with_traceback(e.__traceback__.tb_next))
+            _print_exception(e.with_traceback(e.__traceback__ and e.__traceback__.tb_next))
             return 1, b"R"
         return 0, b"R"
 

@@ -12,10 +12,12 @@ stopped then (`freeze`), and nothing that it has set up can end it.
 from __future__ import annotations
 
 import asyncio
-from typing import NamedTuple
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple, Protocol
 
 from env_servers.admission import CapacityFull
 
+from ..limits import Limits
 from ..sandbox import Execution
 from .call import Call, Slot, until_ended
 from .sandbox import WarmSandbox
@@ -61,11 +63,29 @@ class Notebooks:
         self._held.pop(notebook, None)
 
 
+class Interpreters(Protocol):
+    @property
+    def limits(self) -> Limits: ...
+    @property
+    def open_session(self) -> Callable[[], Awaitable[Slot]]: ...
+
+
+class Places(Protocol):
+    """What a notebook needs: interpreters, and leave to hold one. `Notebooks`, or a request's own view of it."""
+
+    @property
+    def sandbox(self) -> Interpreters: ...
+    def admit(self, notebook: Notebook, /) -> None: ...
+    def measured(self, notebook: Notebook, used: int, /) -> None: ...
+    def ended(self, notebook: Notebook, /) -> None: ...
+
+
 class Notebook:
     """One session's interpreter. Calls come one at a time; one that was cancelled may still be ending when the next one comes."""
 
-    def __init__(self, notebooks: Notebooks) -> None:
-        self._notebooks, self._slot = notebooks, None
+    def __init__(self, notebooks: Places) -> None:
+        self._notebooks = notebooks
+        self._slot: Slot | None = None
         self._lost = False
         """State is gone that nobody was told of."""
         self._serial = asyncio.Lock()
@@ -83,22 +103,22 @@ class Notebook:
 
     async def _turn(self, code: str, given_up: asyncio.Future[None]) -> Execution:
         async with self._serial:
-            if self._slot is None:
-                await self._start()
-            call = Call(self._slot, self._notebooks.sandbox.limits)
+            slot = await self._start() if self._slot is None else self._slot
+            call = Call(slot, self._notebooks.sandbox.limits)
             try:
                 execution = await call.run(code.encode("utf-8", "surrogatepass"), given_up)
-                self._notebooks.measured(self, self._slot.kept_bytes())
+                self._notebooks.measured(self, slot.kept_bytes())
                 return execution
             finally:
-                if not self._slot.usable:
+                if not slot.usable:
                     await self._end()
                     self._lost = True
 
-    async def _start(self) -> None:
+    async def _start(self) -> Slot:
         self._notebooks.admit(self)
         try:
-            self._slot: Slot | None = await self._notebooks.sandbox.open_session()
+            self._slot = await self._notebooks.sandbox.open_session()
+            return self._slot
         finally:
             if self._slot is None:
                 self._notebooks.ended(self)

@@ -121,7 +121,7 @@ class Slot:
 
         Names do not tell: a file that was deleted lives on in a descriptor, and a descriptor in a message that nobody has read.
         """
-        held = []
+        held: list[int] = []
         for directory in self.directories:
             fs = os.fstatvfs(directory)
             held += fs.f_blocks - fs.f_bfree, fs.f_files - fs.f_ffree

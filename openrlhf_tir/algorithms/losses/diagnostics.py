@@ -38,35 +38,35 @@ class Tally:
         self.gated = torch.zeros(2, dtype=torch.float64, device=device)
         """Units (tokens or sequences) outside the IS correction's band, and all that it looked at."""
 
-    @torch.no_grad()
     def add(self, *, log_ratio: torch.Tensor, ratio: torch.Tensor, entropy: torch.Tensor, fields: dict[str, torch.Tensor], clip: tuple[float, float]) -> None:
         """All [b, L-1]. log_ratio: l above, 0 where not sampled; ratio: PPO's, whose denominator may be another policy."""
-        trained = fields["trained"] > 0
-        sampled = trained & (fields["sampled"] > 0)
-        lag, adv = fields["lag"], fields["advantages"]
-        late = sampled & (lag > 0)
-        weight = log_ratio.double().exp()
-        k3 = weight - 1 - log_ratio
-        terms = {
-            "trained": trained,
-            "sampled": sampled,
-            "lagging": late,
-            "entropy": entropy * trained,
-            "abs_advantage": adv.abs() * trained,
-            "clip_low": sampled & (ratio < 1 - clip[0]) & (adv < 0),
-            "clip_high": sampled & (ratio > 1 + clip[1]) & (adv > 0),
-            "k3": k3 * sampled,
-            "lag_k3": k3 * late,
-            "weight": weight * sampled,
-            "weight_sq": weight.square() * sampled,
-            "lag": lag * sampled,
-            "abs_ratio": log_ratio.abs() * sampled,
-            "lag_abs_ratio": log_ratio.abs() * late,
-        }
-        self.sums += torch.stack([terms[name].sum(dtype=torch.float64) for name in SUMS])
-        distance = log_ratio.abs() * sampled
-        maxima = torch.stack([distance.max(), (distance * (lag == 0)).max(), (lag * sampled).max().to(distance.dtype)])
-        self.maxima = torch.maximum(self.maxima, maxima.double())
+        with torch.no_grad():
+            trained = fields["trained"] > 0
+            sampled = trained & (fields["sampled"] > 0)
+            lag, adv = fields["lag"], fields["advantages"]
+            late = sampled & (lag > 0)
+            weight = log_ratio.double().exp()
+            k3 = weight - 1 - log_ratio
+            terms = {
+                "trained": trained,
+                "sampled": sampled,
+                "lagging": late,
+                "entropy": entropy * trained,
+                "abs_advantage": adv.abs() * trained,
+                "clip_low": sampled & (ratio < 1 - clip[0]) & (adv < 0),
+                "clip_high": sampled & (ratio > 1 + clip[1]) & (adv > 0),
+                "k3": k3 * sampled,
+                "lag_k3": k3 * late,
+                "weight": weight * sampled,
+                "weight_sq": weight.square() * sampled,
+                "lag": lag * sampled,
+                "abs_ratio": log_ratio.abs() * sampled,
+                "lag_abs_ratio": log_ratio.abs() * late,
+            }
+            self.sums += torch.stack([terms[name].sum(dtype=torch.float64) for name in SUMS])
+            distance = log_ratio.abs() * sampled
+            maxima = torch.stack([distance.max(), (distance * (lag == 0)).max(), (lag * sampled).max().to(distance.dtype)])
+            self.maxima = torch.maximum(self.maxima, maxima.double())
 
     def add_gate(self, outside: torch.Tensor, units: torch.Tensor) -> None:
         """`outside`: the share of a micro batch's `units` that the IS correction masked or clipped."""
@@ -91,7 +91,7 @@ class Tally:
         }
 
     def _split(self, s: dict[str, float]) -> dict[str, float]:
-        out = {}
+        out: dict[str, float] = {}
         if fresh := s["sampled"] - s["lagging"]:
             out |= {"mismatch_mean_abs": (s["abs_ratio"] - s["lag_abs_ratio"]) / fresh, "mismatch_kl": (s["k3"] - s["lag_k3"]) / fresh}
         if s["lagging"]:

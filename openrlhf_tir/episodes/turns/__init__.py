@@ -50,6 +50,9 @@ class End:
 
 
 class TurnProtocol(Protocol):
+    def __init__(self, *, max_calls: int, budget_message: bool, **options: Any) -> None:
+        """`options`: env.options."""
+
     @property
     def stops(self) -> tuple[str, ...]:
         """Stop strings of the next segment; a matched one stays in the text."""
@@ -97,9 +100,10 @@ PROTOCOL = plugins.Place(
 )
 
 
-def load(name: str) -> type:
+def load(name: str) -> type[TurnProtocol]:
     """The protocol class called `name`. Raises ConfigError for an unknown one; see plugins.py."""
-    return plugins.load(PROTOCOL, name)
+    cls: type[TurnProtocol] = plugins.load(PROTOCOL, name)
+    return cls
 
 
 def check(cfg: Env) -> None:
@@ -122,7 +126,7 @@ def make(cfg: Env) -> TurnProtocol:
 class OwnProtocol:
     """A protocol of one's own: what it raises, and an answer of the wrong type, is a TurnError with file and line."""
 
-    def __init__(self, cfg: Env, cls: type) -> None:
+    def __init__(self, cfg: Env, cls: type[TurnProtocol]) -> None:
         self._name, self._cls = cfg.protocol, cls
         with self._named():
             self._protocol = cls(max_calls=cfg.max_calls, budget_message=cfg.budget_message, **cfg.options)
@@ -138,27 +142,31 @@ class OwnProtocol:
     def advance(self, completion: Completion) -> Call | Reject | GoOn | End:
         with self._named():
             answer = self._protocol.advance(completion)
-        return self._checked("advance", answer, Call | Reject | GoOn | End, "a Call, Reject, GoOn or End")
+        if not isinstance(answer, Call | Reject | GoOn | End):
+            raise self._wrong("advance", answer, "a Call, Reject, GoOn or End")
+        return answer
 
     def insertion(self, observation: str) -> str:
         with self._named():
             text = self._protocol.insertion(observation)
-        return self._checked("insertion", text, str, "text")
+        return self._text("insertion", text)
 
     def too_long(self) -> str | None:
         with self._named():
             text = self._protocol.too_long()
-        return self._checked("too_long", text, str | None, "text or None")
+        if not isinstance(text, str | None):
+            raise self._wrong("too_long", text, "text or None")
+        return text
 
     def after_insertion(self) -> str:
         with self._named():
             text = self._protocol.after_insertion()
-        return self._checked("after_insertion", text, str, "text")
+        return self._text("after_insertion", text)
 
-    def _checked(self, method: str, value: Any, kind: Any, wanted: str) -> Any:
-        if isinstance(value, kind):
+    def _text(self, method: str, value: Any) -> str:
+        if isinstance(value, str):
             return value
-        raise self._wrong(method, value, wanted)
+        raise self._wrong(method, value, "text")
 
     def _wrong(self, method: str, value: Any, wanted: str) -> TurnError:
         return TurnError(f"env.protocol = {self._name!r}: {plugins.location(self._cls)}: {method} gave {value!r} ({type(value).__name__}), not {wanted}.")

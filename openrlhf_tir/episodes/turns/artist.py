@@ -6,8 +6,9 @@ so. After `max_calls` calls </python> is plain text. A block without code is a c
 
 from __future__ import annotations
 
+from ...types import Completion
 from ..calls.formats import PARSERS
-from ..calls.tool_call import ParsedCall
+from ..calls.tool_call import Malformed, ParsedCall
 from . import Call, End, Reject
 
 STOP = "</python>"
@@ -23,14 +24,14 @@ class Artist:
     def stops(self) -> tuple[str, ...]:
         return (STOP,) if self.calls_left else ()
 
-    def advance(self, completion) -> Call | Reject | End:
+    def advance(self, completion: Completion) -> Call | Reject | End:
         if completion.finish_reason != "stop" or completion.stop_reason != STOP:
             return End()
         self.calls_left -= 1
         match PARSERS["python"](completion.text):
             case [*_, ParsedCall(arguments=arguments)]:
                 return Call(arguments["code"])
-            case [*_, bad]:
+            case [*_, Malformed() as bad]:
                 return Reject(bad.text, bad.defect, bad.detail)
         return Reject(completion.text, "unclosed", f"{STOP} closes nothing: write <python> before the code.")
 

@@ -8,6 +8,7 @@ at <code> (there with the whole segment).
 from __future__ import annotations
 
 from ...rewards.retool import eval_code, interpreter_block
+from ...types import Completion
 from . import Call, End, GoOn
 
 STOP = "</code>"
@@ -23,7 +24,7 @@ class ReTool:
     def stops(self) -> tuple[str, ...]:
         return (STOP,) if self.calls_left else ()
 
-    def advance(self, completion) -> Call | GoOn | End:
+    def advance(self, completion: Completion) -> Call | GoOn | End:
         if completion.finish_reason != "stop" or completion.stop_reason != STOP:
             return End()
         self.calls_left -= 1

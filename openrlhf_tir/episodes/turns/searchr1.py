@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 
+from ...types import Completion
 from . import Call, End, GoOn
 
 STOPS = ("</search>", "</answer>")
@@ -27,7 +28,7 @@ class SearchR1:
         """The method tells nothing about a used-up budget: `budget_message` changes nothing."""
         self.turns_left = max_calls
 
-    def advance(self, completion) -> Call | GoOn | End:
+    def advance(self, completion: Completion) -> Call | GoOn | End:
         action = _ACTION.search(completion.text)
         if completion.finish_reason != "stop" or self.turns_left == 0 or (action and action[1] == "answer"):
             return End()

@@ -15,15 +15,17 @@ The result is inserted as text. Special tokens in it are inert, so a chat templa
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
+from ...types import Completion
 from ..calls.function import CLOSE as FUNCTION_END
 from ..calls.function import OPEN as FUNCTION_OPEN
 from ..calls.function import function_calls
 from ..calls.json_text import CLOSE as CALL_END
 from ..calls.json_text import OPEN as CALL_OPEN
 from ..calls.json_text import hermes_calls, tooln1_calls, toolrl_calls
-from ..calls.tool_call import Malformed, ParsedCall, Parser
+from ..calls.tool_call import Malformed, ParsedCall
 from . import Call, End, Reject
 
 USED_UP = "Tool call count has been exhausted. You can no longer call the tool.\n"
@@ -33,11 +35,17 @@ def as_action(calls: Sequence[ParsedCall]) -> str:
     return json.dumps([{"name": c.name, "arguments": c.arguments} for c in calls], ensure_ascii=False)
 
 
-class _Structured:
+Found = list[ParsedCall | Malformed]
+
+
+class _Structured(ABC):
     opening: str = CALL_OPEN
     stop: str = CALL_END
-    parse: Parser
     wrap: tuple[str, str]
+
+    @staticmethod
+    @abstractmethod
+    def parse(text: str) -> Found: ...
 
     def __init__(self, *, max_calls: int, budget_message: bool = False) -> None:
         self.calls_left, self.budget_message = max_calls, budget_message
@@ -47,17 +55,18 @@ class _Structured:
     def stops(self) -> tuple[str, ...]:
         return (self.stop,) if self.calls_left else ()
 
-    def advance(self, completion) -> Call | Reject | End:
+    def advance(self, completion: Completion) -> Call | Reject | End:
         if completion.finish_reason != "stop" or completion.stop_reason != self.stop:
             return End()
-        found = type(self).parse(completion.text)
+        found = self.parse(completion.text)
         if not found and self.opening in completion.text:  # an empty list: the model asks for nothing
             return End()
         self.calls_left -= 1
         found = found or [Malformed(completion.text, "unclosed", f"{self.stop} closes nothing: write {self.opening} first.")]
         bad = next((f for f in found if isinstance(f, Malformed)), None)
-        self.names = ", ".join(f.name for f in found if isinstance(f, ParsedCall))
-        return Reject(bad.text, bad.defect, bad.detail) if bad else Call(as_action(found))
+        calls = [f for f in found if isinstance(f, ParsedCall)]
+        self.names = ", ".join(c.name for c in calls)
+        return Reject(bad.text, bad.defect, bad.detail) if bad else Call(as_action(calls))
 
     def insertion(self, observation: str) -> str:
         before, after = self.wrap
@@ -71,17 +80,33 @@ class _Structured:
 
 
 class Hermes(_Structured):
-    parse, wrap = hermes_calls, ("\n<tool_response>\n", "\n</tool_response>\n")
+    wrap = ("\n<tool_response>\n", "\n</tool_response>\n")
+
+    @staticmethod
+    def parse(text: str) -> Found:
+        return hermes_calls(text)
 
 
 class ToolRL(_Structured):
-    parse, wrap = toolrl_calls, ("\n<obs>\n", "\n</obs>\n")
+    wrap = ("\n<obs>\n", "\n</obs>\n")
+
+    @staticmethod
+    def parse(text: str) -> Found:
+        return toolrl_calls(text)
 
 
 class ToolN1(_Structured):
-    parse, wrap = tooln1_calls, ("\n<tool_response>\n", "\n</tool_response>\n")
+    wrap = ("\n<tool_response>\n", "\n</tool_response>\n")
+
+    @staticmethod
+    def parse(text: str) -> Found:
+        return tooln1_calls(text)
 
 
 class Function(_Structured):
-    opening, stop, parse = FUNCTION_OPEN, FUNCTION_END, function_calls
+    opening, stop = FUNCTION_OPEN, FUNCTION_END
     wrap = ("\nEXECUTION RESULT of [NAME]:\n", "\n")
+
+    @staticmethod
+    def parse(text: str) -> Found:
+        return function_calls(text)

@@ -8,6 +8,7 @@ empty block (the reference takes it back). Code that prints nothing is told so, 
 
 from __future__ import annotations
 
+from ...types import Completion
 from . import Call, End, GoOn
 
 STOP = "```output"
@@ -47,7 +48,7 @@ class ToRL:
     def stops(self) -> tuple[str, ...]:
         return (STOP,) if self.calls_left else ()
 
-    def advance(self, completion) -> Call | GoOn | End:
+    def advance(self, completion: Completion) -> Call | GoOn | End:
         if completion.finish_reason != "stop" or completion.stop_reason != STOP:
             return End()
         self.calls_left -= 1

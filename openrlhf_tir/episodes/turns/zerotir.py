@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 
+from ...types import Completion
 from . import Call, End, GoOn
 
 BASE_STOPS = ("User:", "Human:", "Assistant:", "</answer>")
@@ -31,7 +32,7 @@ class ZeroTir:
             return self.base_stops
         return self.base_stops + (CLOSE if self.in_code else (OPEN,))
 
-    def advance(self, completion) -> Call | GoOn | End:
+    def advance(self, completion: Completion) -> Call | GoOn | End:
         stop = completion.stop_reason
         if completion.finish_reason != "stop" or stop not in (CLOSE if self.in_code else (OPEN,)):
             return End()
