@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ GOLDEN = REPO.parent / "shared" / "golden"
 
 settings.register_profile("shared machine", deadline=None)
 settings.load_profile("shared machine")
+logging.getLogger("openrlhf_tir").setLevel(logging.WARNING)  # of its own: a test that imports vLLM sets the root logger to ERROR
 
 
 @pytest.fixture

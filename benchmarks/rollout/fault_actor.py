@@ -11,6 +11,7 @@ from openrlhf_tir.cluster.rollout_actor import RolloutActor
 from openrlhf_tir.cluster.tokens import Tokens
 from openrlhf_tir.config import Config
 from openrlhf_tir.envs.client import EnvClient
+from openrlhf_tir.logs.trajectories import TrajectoryLog
 from openrlhf_tir.types import Completion
 
 from .fault_parts import runner
@@ -23,6 +24,7 @@ class EmulatedActor(RolloutActor):
         self.envs = EnvClient.of(cfg.env, env_urls, token=tokens.env, owner=ray.get_runtime_context().get_actor_id())
         self.runner = runner(cfg, self.envs, cfg.rollout.max_wait_ms / 1000, self.name)
         self.engine = self.runner.engine
+        self.kept = TrajectoryLog(cfg.run_dir, self.name, cfg.logger.trajectories)
         return "http://emulated"
 
     async def pid(self) -> int:

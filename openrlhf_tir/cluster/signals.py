@@ -103,6 +103,8 @@ async def stoppable(cfg: Config) -> AsyncIterator[StopSignals]:
 
 def end_at_once(why: str, marker: str | None = None) -> None:
     """Kill what this process started, and end it. Exit code 130, which no launcher takes for a reason to start again."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)  # more of them would interrupt what follows, again and again on a busy machine
     os.write(2, f"{why}: everything is ended now, without a checkpoint.\n".encode())  # print may be what the signal has interrupted
     ours = set(psutil.Process().children(recursive=True))
     if marker:

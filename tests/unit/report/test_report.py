@@ -19,7 +19,7 @@ from .test_report_summary import a_summary
 def write_metrics(run_dir, steps=5, **extra):
     with MetricsLog(run_dir, Logger(tensorboard=False)) as log:
         for step in range(1, steps + 1):
-            log.log(step, {"drops/zero_variance": step, **extra})
+            log.log(step, {"drops/zero_variance": step, **extra} | ({"reward/format": step / steps} if extra else {}))
 
 
 def write_trace(run_dir, steps=5):
@@ -45,9 +45,9 @@ def test_a_whole_run_gets_every_figure_and_a_page_that_stands_alone(tmp_path):
     summary.write(tmp_path, a_summary())
     (tmp_path / "config.toml").write_text(to_toml(Config(logger=Logger(wandb={"key": "SECRET"}))))
     page = build_report(tmp_path).read_text()
-    learned, ran = {"accuracy", "response", "drops", "staleness", "health", "selection", "off_policy"}, {"step_time", "throughput"}
+    learned, ran = {"accuracy", "parts", "response", "drops", "staleness", "health", "selection", "off_policy"}, {"step_time", "throughput"}
     assert plots(tmp_path) == learned | ran | {"timeline", "timeline_zoom"}
-    assert page.count("data:image/png;base64,") == 22
+    assert page.count("data:image/png;base64,") == 24
     assert not re.search(r'(src|href|srcset)="(?!data:)', page)
     assert "+60.0 pp" in page and "SECRET" not in page and "(hidden)" in page
     assert "Remarks" not in page
