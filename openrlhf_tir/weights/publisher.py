@@ -95,6 +95,8 @@ class WeightPublisher:
         self._digest: str | None = None
         self._file: Path | None = None
         self._version = 0
+        self._ahead: int | None = None
+        """The version that a newcomer has had written, and that is still to be pushed to the others."""
         self._changing = asyncio.Lock()
 
     async def calibrate(self) -> Tolerance:
@@ -129,7 +131,9 @@ class WeightPublisher:
         """
         start = time.monotonic()
         async with self._changing:
-            await self._write(version, must_differ)
+            if version != self._ahead:  # fine-tuning changes the weights without a new version: written anew whenever asked to
+                await self._write(version, must_differ)
+            self._ahead = None
             worst, refused = await self._prove(list(self.engines))
             digest = self._pushed()[1]
         return PublishReport(version, time.monotonic() - start, digest, worst, len(refused))
@@ -154,6 +158,7 @@ class WeightPublisher:
                 return
             if self.learner.version > self._version:
                 await self._write(self.learner.version, must_differ=False)
+                self._ahead = self.learner.version
             _, refused = await self._prove([engine])
             if refused:
                 raise WeightsUnverified(f"Version {self._version} is not proved on a new engine: {refused[0]}.")
@@ -163,9 +168,7 @@ class WeightPublisher:
         shutil.rmtree(self.directory, ignore_errors=True)
 
     async def _write(self, version: int, must_differ: bool) -> None:
-        """The learner's weights -> a file, which is the last push from now on; the one before it is removed. A newcomer may have had it written already."""
-        if version == self._version and self._file is not None:
-            return
+        """The learner's weights -> a file, which is the last push from now on; the one before it is removed."""
         path = self.directory / f"v{version}.safetensors"
         if self._file is None:  # a process that was killed could not remove its last file
             shutil.rmtree(self.directory, ignore_errors=True)

@@ -169,6 +169,33 @@ async def test_a_push_reports_its_digest_and_keeps_only_the_last_file(tmp_path):
     assert not (tmp_path / "push").exists()
 
 
+async def test_weights_that_fine_tuning_changed_are_written_anew_though_the_version_is_the_same(tmp_path):
+    """The cold start publishes version 0 again after some more supervised steps."""
+
+    class Tuned(FakeLearner):
+        written = 0
+
+        async def publish(self, path):
+            self.written += 1
+            await super().publish(path)
+            return f"digest of writing {self.written}"
+
+    p = WeightPublisher(Tuned(), [FakeEngine()], tmp_path / "push", [[5]], tolerance=1e-4, canary_tokens=3)
+    assert [(await p.publish(0)).digest for _ in range(2)] == ["digest of writing 1", "digest of writing 2"]
+
+
+async def test_what_a_newcomer_had_written_is_pushed_to_the_others_without_being_written_again(tmp_path):
+    engines = [FakeEngine()]
+    p = publisher(engines, tmp_path)
+    await publish(p, 1)
+    p.learner.updates = 2
+    await p.join(newcomer := FakeEngine())
+    published, p.learner.publish = p.learner.publish, None  # nobody may ask for it
+    assert (await p.publish(2)).digest == "digest of update 2" and engines[0].version == newcomer.version == 2
+    p.learner.publish = published
+    assert (await publish(p, 3)).digest == "digest of update 3"
+
+
 async def test_unchanged_weights_are_an_error_only_after_an_update_that_must_have_changed_something(tmp_path):
     p = publisher([FakeEngine()], tmp_path)
     await publish(p, 1)
