@@ -16,8 +16,8 @@ from typing import Any
 
 import aiohttp
 
-from env_servers.python_tir.memory import used_bytes
-from env_servers.python_tir.tree import descendants
+from env_servers.python_tir.isolation.memory import used_bytes
+from env_servers.python_tir.isolation.tree import descendants
 
 from .load import started
 

@@ -8,7 +8,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from openrlhf_tir.pipeline.checkpoint import Checkpoints
+from openrlhf_tir.pipeline.checkpoints.checkpoint import Checkpoints
 from openrlhf_tir.pipeline.loop import Pipeline
 from openrlhf_tir.pipeline.observer import Observer
 from openrlhf_tir.replay.ledger import Ledger

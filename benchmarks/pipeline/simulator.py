@@ -21,7 +21,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from openrlhf_tir.config import Config
-from openrlhf_tir.pipeline.checkpoint import Checkpoints
+from openrlhf_tir.pipeline.checkpoints.checkpoint import Checkpoints
 from openrlhf_tir.pipeline.loop import Pipeline
 from openrlhf_tir.replay.ledger import Ledger
 from openrlhf_tir.simulation.parts import EndlessPrompts, Figures, SimulatedLearner, SimulatedPublisher

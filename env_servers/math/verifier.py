@@ -9,7 +9,7 @@ import asyncio
 import time
 from typing import NamedTuple
 
-from openrlhf_tir.rewards import answer_check, symbolic
+from openrlhf_tir.rewards.checking import answer_check, symbolic
 from openrlhf_tir.rewards.workers import CpuSpent, Workers
 
 HANDED_OVER = 2

@@ -26,7 +26,7 @@ from env_servers.serving import create_env_app
 
 from .env import PythonEnv
 from .fusion_backend import FusionSandbox
-from .levels import strongest
+from .isolation.levels import strongest
 from .limits import Limits
 from .run_code import add_run_code
 from .run_jupyter import add_run_jupyter

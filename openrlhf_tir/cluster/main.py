@@ -14,7 +14,7 @@ from rich.console import Console
 from ..config import Config
 from ..config.own_files import freeze
 from ..errors import ConfigError, TirError
-from ..pipeline.lineage import checkpoints_of, resumable
+from ..pipeline.checkpoints.lineage import checkpoints_of, resumable
 from ..report.summary import Summary
 from .evaluate import Figures
 from .inputs import load_inputs

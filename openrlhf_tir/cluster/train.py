@@ -22,10 +22,10 @@ from ..logs import metrics as metrics_log
 from ..logs import trace as traces
 from ..logs import trajectories
 from ..logs.progress import Progress, bar
-from ..pipeline import new_ledger
-from ..pipeline.checkpoint import Checkpoints
+from ..pipeline.checkpoints import new_ledger
+from ..pipeline.checkpoints.checkpoint import Checkpoints
+from ..pipeline.checkpoints.lineage import LEDGER, checkpoints_of, resumable
 from ..pipeline.evaluation import attempt
-from ..pipeline.lineage import LEDGER, checkpoints_of, resumable
 from ..pipeline.loop import Pipeline
 from ..pipeline.observer import Observer
 from ..replay.ledger import Ledger, audit

@@ -33,7 +33,7 @@ from ..envs.probe import probe_env
 from ..episodes import turns
 from ..errors import ConfigError, DataError, unknown
 from ..filters.samples import SAMPLE_FILTER
-from ..pipeline import lineage
+from ..pipeline.checkpoints import lineage
 from ..rewards.context import RewardContext
 from ..types import Task, Trajectory
 from .host_checks import Machine, check_gpus, check_isolation, check_loggers, check_ports, check_push_room, check_writable

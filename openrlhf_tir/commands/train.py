@@ -18,7 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from ..pipeline.lineage import checkpoints_of
+    from ..pipeline.checkpoints.lineage import checkpoints_of
     from .preflight import check
 
     if args.die_with_parent:

@@ -25,7 +25,7 @@ from ..learner.balance import assign_ranks
 from ..ports import Learner, Prompts, Publisher, Rollout
 from ..replay.ledger import Ledger
 from ..types import BatchItem, GroupMeta, Task, TrainBatch
-from .checkpoint import Checkpoints
+from .checkpoints.checkpoint import Checkpoints
 from .diagnosis import describe
 from .evaluation import Evaluator
 from .health import Health

@@ -18,7 +18,7 @@ from ..errors import CheckpointDamaged
 from ..ports import Learner, Rollout
 from ..replay.lines import BEGINNING
 from ..types import BatchItem
-from .checkpoint import Checkpoints
+from .checkpoints.checkpoint import Checkpoints
 from .observer import Observer
 from .state import Cut, RunState
 

@@ -10,8 +10,8 @@ import json
 from typing import Any
 
 from ..types import RewardParts, Task, Trajectory
-from .answer_text import model_text
-from .call_text import json_calls
+from .checking.answer_text import model_text
+from .checking.call_text import json_calls
 from .context import RewardContext
 from .math_outcome import call_facts
 

@@ -13,8 +13,8 @@ from typing import Any
 
 from ..errors import unknown
 from ..types import RewardParts, Task, Trajectory
-from .answer_text import model_text
-from .call_text import Calls, json_call_arguments, python_calls
+from .checking.answer_text import model_text
+from .checking.call_text import Calls, json_call_arguments, python_calls
 from .context import RewardContext
 from .math_outcome import call_facts
 

@@ -7,8 +7,9 @@ sampled EOS is a proper end (the reference's code wants a stop *string* in the l
 from __future__ import annotations
 
 from ..types import RewardParts, Task, Trajectory
-from . import Ask, answer_check, on_the_spot
-from .answer_text import find_answer, model_text
+from . import Ask, on_the_spot
+from .checking import answer_check
+from .checking.answer_text import find_answer, model_text
 from .context import RewardContext
 
 

@@ -20,7 +20,8 @@ from .. import plugins
 from ..config import Reward
 from ..errors import RewardError, VerifierError
 from ..types import Change, RewardParts, Task, Trajectory
-from . import REWARD, RewardFn, accept, load, symbolic
+from . import REWARD, RewardFn, accept, load
+from .checking import symbolic
 from .context import RewardContext
 from .own import OwnReward
 from .workers import CpuSpent, Workers

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..types import RewardParts, Task, Trajectory
-from .answer_text import find_answer, model_text
+from .checking.answer_text import find_answer, model_text
 from .context import RewardContext
 from .math_outcome import call_facts
 

@@ -11,8 +11,9 @@ from typing import NamedTuple
 
 from ..errors import unknown
 from ..types import RewardParts, Task, Trajectory
-from . import Ask, answer_check, minerva, on_the_spot
-from .answer_text import find_answer, model_text
+from . import Ask, on_the_spot
+from .checking import answer_check, minerva
+from .checking.answer_text import find_answer, model_text
 from .context import RewardContext
 from .math_outcome import call_facts
 

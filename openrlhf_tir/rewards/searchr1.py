@@ -21,7 +21,7 @@ from collections.abc import Sequence
 
 from ..errors import unknown
 from ..types import RewardParts, Task, Trajectory
-from .answer_text import model_text
+from .checking.answer_text import model_text
 from .context import RewardContext
 from .math_outcome import call_facts
 

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from ..errors import unknown
 from ..types import RewardParts, Task, Trajectory
-from .answer_text import model_text
+from .checking.answer_text import model_text
 from .context import RewardContext
 from .math_outcome import call_facts
 

@@ -11,8 +11,9 @@ import re
 
 from ..errors import unknown
 from ..types import RewardParts, Task, Trajectory
-from . import Ask, answer_check, minerva, on_the_spot, symbolic
-from .answer_text import find_answer, model_text
+from . import Ask, on_the_spot
+from .checking import answer_check, minerva, symbolic
+from .checking.answer_text import find_answer, model_text
 from .context import RewardContext
 from .math_outcome import call_facts
 

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ..errors import VerifierError
-from . import symbolic
+from .checking import symbolic
 
 if TYPE_CHECKING:
     from pebble import ProcessPool

@@ -14,12 +14,13 @@ from typing import Any
 
 from ..errors import unknown
 from ..types import RewardParts, Task, Trajectory
-from . import Ask, answer_check, on_the_spot, symbolic, text_metrics
-from .answer_text import count_words, last_boxed, model_text, without_code
-from .code_text import OUTPUT_BLOCK, PYTHON_BLOCK, has_code
+from . import Ask, on_the_spot
+from .checking import answer_check, symbolic, text_metrics
+from .checking.answer_text import count_words, last_boxed, model_text, without_code
+from .checking.code_text import OUTPUT_BLOCK, PYTHON_BLOCK, has_code
+from .checking.zerotir_format import TEMPLATES, ZERO_V2, Template, answer_span, has_box
 from .context import RewardContext
 from .math_outcome import call_facts
-from .zerotir_format import TEMPLATES, ZERO_V2, Template, answer_span, has_box
 
 STOP_WINDOW = 20
 """Characters at the end of a response in which the reference looks for a stop string."""

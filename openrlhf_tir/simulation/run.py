@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..config import Config
-from ..pipeline.checkpoint import Checkpoints
+from ..pipeline.checkpoints.checkpoint import Checkpoints
 from ..pipeline.loop import Pipeline
 from ..replay.ledger import Ledger
 from ..types import GroupKey

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from env_servers.python_tir.tree import descendants
+from env_servers.python_tir.isolation.tree import descendants
 
 from .env_process import Http, env_server
 from .hostile import ATTACKS, Attack, Reply

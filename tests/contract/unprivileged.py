@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from env_servers.python_tir.stage import reachable
+from env_servers.python_tir.isolation.stage import reachable
 
 REPO = Path(__file__).resolve().parents[2]
 NOBODY = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "env", "HOME=/nonexistent"]

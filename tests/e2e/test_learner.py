@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from openrlhf_tir.errors import CheckpointDamaged
-from openrlhf_tir.pipeline import manifest
+from openrlhf_tir.pipeline.checkpoints import manifest
 
 from .learner_runs import SEQUENCES, SFT_ROWS, batch, config, run
 from .tiny_model import save_tiny

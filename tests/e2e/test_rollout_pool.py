@@ -16,7 +16,7 @@ from benchmarks.rollout.fault_parts import config, fault_server, sessions, train
 from openrlhf_tir.cluster.control import Control, apply
 from openrlhf_tir.cluster.pool import RolloutPool
 from openrlhf_tir.cluster.ray_session import ray_session
-from openrlhf_tir.pipeline.checkpoint import Checkpoints
+from openrlhf_tir.pipeline.checkpoints.checkpoint import Checkpoints
 from openrlhf_tir.pipeline.loop import Pipeline
 from openrlhf_tir.pipeline.observer import Observer
 from openrlhf_tir.replay.ledger import Ledger, audit

@@ -18,7 +18,7 @@ from openrlhf_tir.config import Config
 from openrlhf_tir.episodes.group import GroupRunner
 from openrlhf_tir.filters import build
 from openrlhf_tir.learner.balance import assign_ranks
-from openrlhf_tir.pipeline.checkpoint import Checkpoints
+from openrlhf_tir.pipeline.checkpoints.checkpoint import Checkpoints
 from openrlhf_tir.pipeline.loop import Pipeline
 from openrlhf_tir.pipeline.observer import Observer
 from openrlhf_tir.replay.ledger import Ledger, audit

@@ -5,7 +5,8 @@ Of text that is no call the rows give the exception of the reference's parser; o
 
 from __future__ import annotations
 
-from openrlhf_tir.rewards import apibank, bfcl, call_text
+from openrlhf_tir.rewards import apibank, bfcl
+from openrlhf_tir.rewards.checking import call_text
 
 from ._compare import mismatches
 

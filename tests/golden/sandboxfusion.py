@@ -13,9 +13,9 @@ from typing import Any
 
 from fastapi.testclient import TestClient
 
-from env_servers.python_tir.bare import BareSandbox
-from env_servers.python_tir.bwrap import BwrapSandbox
 from env_servers.python_tir.env import PythonEnv
+from env_servers.python_tir.isolation.bare import BareSandbox
+from env_servers.python_tir.isolation.bwrap import BwrapSandbox
 from env_servers.python_tir.run_code import CommandRunResult, add_run_code, parse_run_status
 from env_servers.serving import ServingConfig, create_env_app
 

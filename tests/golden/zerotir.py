@@ -8,8 +8,9 @@ n-grams over white space separated words.
 from __future__ import annotations
 
 from openrlhf_tir.filters import zerotir as filters
-from openrlhf_tir.rewards import code_text, text_metrics, zerotir, zerotir_format
-from openrlhf_tir.rewards.answer_text import count_words
+from openrlhf_tir.rewards import zerotir
+from openrlhf_tir.rewards.checking import code_text, text_metrics, zerotir_format
+from openrlhf_tir.rewards.checking.answer_text import count_words
 
 from ._compare import mismatches, same
 

@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 
 from openrlhf_tir.errors import CheckpointDamaged, CheckpointFailed, ConfigError
-from openrlhf_tir.pipeline import new_ledger, stored
-from openrlhf_tir.pipeline.checkpoint import Checkpoints
+from openrlhf_tir.pipeline.checkpoints import new_ledger, stored
+from openrlhf_tir.pipeline.checkpoints.checkpoint import Checkpoints
 from openrlhf_tir.pipeline.source import Flight
 from openrlhf_tir.replay.audit import audit
 from openrlhf_tir.simulation.virtual_loop import run
@@ -321,7 +321,11 @@ def test_a_disk_that_fills_up_while_writing_leaves_the_older_checkpoint_and_noth
     def full(*args, **kwargs):
         raise OSError(28, "No space left on device")
 
-    for broken in ("openrlhf_tir.pipeline.stored.save_file", "openrlhf_tir.pipeline.checkpoint._fsync", "openrlhf_tir.pipeline.checkpoint._replace"):
+    for broken in (
+        "openrlhf_tir.pipeline.checkpoints.stored.save_file",
+        "openrlhf_tir.pipeline.checkpoints.checkpoint._fsync",
+        "openrlhf_tir.pipeline.checkpoints.checkpoint._replace",
+    ):
         with monkeypatch.context() as disk:
             run(checkpoints.take(6, learner))
             disk.setattr(broken, full)

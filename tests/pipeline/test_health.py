@@ -16,7 +16,7 @@ from openrlhf_tir.simulation.virtual_loop import run
 from openrlhf_tir.types import GroupState, StepReport
 
 from .fakes import FakeLearner, FakePrompts, FakeRollout, MemoryMetrics, pipeline, what_stops
-from .world import World, WorldLearner, live, pipeline_in
+from .random_runs.world import World, WorldLearner, live, pipeline_in
 
 
 class Norms(FakeLearner):

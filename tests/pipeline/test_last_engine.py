@@ -9,7 +9,7 @@ import pytest
 from openrlhf_tir.replay.ledger import audit
 from openrlhf_tir.simulation.virtual_loop import run
 
-from .world import World, WorldLearner, live, pipeline_in
+from .random_runs.world import World, WorldLearner, live, pipeline_in
 
 MODES = [("sync", 0), ("one_step", 1), ("pipeline_drain", 2), ("pipeline", 2)]
 

@@ -19,7 +19,7 @@ from openrlhf_tir.config.settings import load
 from openrlhf_tir.episodes.group import GroupRunner
 from openrlhf_tir.episodes.judge import Judge
 from openrlhf_tir.learner.rows import local_moments, local_samples, to_rows
-from openrlhf_tir.pipeline.checkpoint import Checkpoints
+from openrlhf_tir.pipeline.checkpoints.checkpoint import Checkpoints
 from openrlhf_tir.pipeline.loop import Pipeline
 from openrlhf_tir.pipeline.observer import Observer
 from openrlhf_tir.protocol import StepReply

@@ -12,7 +12,7 @@ from openrlhf_tir.replay.ledger import audit
 from openrlhf_tir.simulation.virtual_loop import run
 
 from .fakes import FakeLearner, FakePrompts, FakeRollout, pipeline
-from .world import World, WorldLearner, live, pipeline_in
+from .random_runs.world import World, WorldLearner, live, pipeline_in
 
 
 def stopped(p, when: float, resume: bool = False) -> tuple[str, float]:

@@ -20,11 +20,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Literal
 
-from ..control_group import ControlGroup
+from ..isolation.control_group import ControlGroup
+from ..isolation.memory import private_bytes, session_bytes, used_bytes
+from ..isolation.supervise import MEMORY_CHECK_S, Stream, memory_file
 from ..limits import Limits
-from ..memory import private_bytes, session_bytes, used_bytes
 from ..sandbox import Execution, SandboxError
-from ..supervise import MEMORY_CHECK_S, Stream, memory_file
 from .container import readable
 
 ANSWER_S = 3.0

@@ -21,10 +21,10 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from ..bwrap import UNPRIVILEGED_UID, site_packages
+from ..isolation.bwrap import UNPRIVILEGED_UID, site_packages
+from ..isolation.supervise import memory_file
 from ..limits import Limits
 from ..sandbox import SandboxError
-from ..supervise import memory_file
 
 START_TIMEOUT_S = 60.0
 """bubblewrap, imports and warm-up: 1 s on a quiet machine."""
@@ -42,7 +42,7 @@ _FDS = 4
 
 def _programs(seccomp: bytes | None) -> bytes:
     sources = {name: _HERE / f"{name}.py" for name in ("master", "slot", "session", "freeze", "notebook", "kernel", "warmup")}
-    sources["runner"] = _HERE.parent / "runner.py"
+    sources["runner"] = _HERE.parent / "isolation" / "runner.py"
     compiled = {name: compile(path.read_text(), f"<{name}>", "exec", dont_inherit=True, optimize=2) for name, path in sources.items()}
     return marshal.dumps({**compiled, "seccomp": seccomp})
 

@@ -31,13 +31,13 @@ import sys
 from collections import deque
 from functools import partial
 
-from .. import job
-from ..bwrap import UNPRIVILEGED_UID, become_subreaper, root_file_system, site_packages
-from ..control_group import ControlGroups
+from ..isolation import job
+from ..isolation.bwrap import UNPRIVILEGED_UID, become_subreaper, root_file_system, site_packages
+from ..isolation.control_group import ControlGroups
+from ..isolation.stage import Stage
+from ..isolation.supervise import memory_file
 from ..limits import Limits
 from ..sandbox import Execution, Sandbox, SandboxError, Snippet
-from ..stage import Stage
-from ..supervise import memory_file
 from .call import Call, Slot, until_ended
 from .container import Container
 from .template import Template, needs_full

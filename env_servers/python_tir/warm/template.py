@@ -12,9 +12,9 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable
 
-from ..control_group import ControlGroups
+from ..isolation.control_group import ControlGroups
+from ..isolation.tree import descendants
 from ..sandbox import SandboxError
-from ..tree import descendants
 from .call import Slot
 from .container import Container, has_ended
 

@@ -9,7 +9,7 @@ import pytest
 
 from openrlhf_tir.config import Config
 from openrlhf_tir.errors import EngineError, EngineGone, PayloadLost
-from openrlhf_tir.pipeline.checkpoint import Checkpoints
+from openrlhf_tir.pipeline.checkpoints.checkpoint import Checkpoints
 from openrlhf_tir.pipeline.loop import Pipeline
 from openrlhf_tir.pipeline.observer import Observer
 from openrlhf_tir.replay.ledger import Ledger, audit

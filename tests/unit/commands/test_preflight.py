@@ -16,7 +16,7 @@ from openrlhf_tir.commands.preflight import Machine, check
 from openrlhf_tir.config.settings import load
 from openrlhf_tir.envs.probe import probe_env
 from openrlhf_tir.errors import CheckpointDamaged, ConfigError, DataError, Unavailable
-from openrlhf_tir.pipeline.lineage import LEDGER, checkpoints_of
+from openrlhf_tir.pipeline.checkpoints.lineage import LEDGER, checkpoints_of
 from openrlhf_tir.replay.ledger import Ledger
 from openrlhf_tir.types import Task
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from env_servers.python_tir.control_group import SLACK_BYTES, ControlGroups
+from env_servers.python_tir.isolation.control_group import SLACK_BYTES, ControlGroups
 
 ME = str(os.getpid())
 

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from env_servers.python_tir.bwrap import BwrapSandbox
 from env_servers.python_tir.env import judge
+from env_servers.python_tir.isolation.bwrap import BwrapSandbox
+from env_servers.python_tir.isolation.seccomp import filter_program
 from env_servers.python_tir.limits import Limits
 from env_servers.python_tir.sandbox import SandboxError
-from env_servers.python_tir.seccomp import filter_program
 
 pytestmark = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
 MIB = 1 << 20

@@ -7,7 +7,7 @@ import os
 import pytest
 
 from env_servers.python_tir.fusion_backend import _execution
-from env_servers.python_tir.job import FETCH_BYTES, unpack
+from env_servers.python_tir.isolation.job import FETCH_BYTES, unpack
 from env_servers.python_tir.limits import Limits
 from env_servers.python_tir.run_code import CommandRunResult, command_result, parse_run_status
 from env_servers.python_tir.sandbox import Execution

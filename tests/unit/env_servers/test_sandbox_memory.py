@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from env_servers.python_tir import memory
+from env_servers.python_tir.isolation import memory
 
 MIB = 1 << 20
 HOLD = """

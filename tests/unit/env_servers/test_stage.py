@@ -9,9 +9,9 @@ import sysconfig
 
 import pytest
 
-from env_servers.python_tir.bwrap import BwrapSandbox
+from env_servers.python_tir.isolation.bwrap import BwrapSandbox
+from env_servers.python_tir.isolation.stage import Stage
 from env_servers.python_tir.limits import Limits
-from env_servers.python_tir.stage import Stage
 from env_servers.python_tir.warm.sandbox import WarmSandbox
 
 

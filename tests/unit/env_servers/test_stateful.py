@@ -13,11 +13,11 @@ import pytest
 
 from env_servers.admission import CapacityFull
 from env_servers.python_tir.env import PythonEnv
+from env_servers.python_tir.isolation.seccomp import filter_program
+from env_servers.python_tir.isolation.tree import descendants
 from env_servers.python_tir.limits import Limits
 from env_servers.python_tir.sandbox import Execution, SandboxError
-from env_servers.python_tir.seccomp import filter_program
 from env_servers.python_tir.stateful import RESTARTED, StatefulEnv, told
-from env_servers.python_tir.tree import descendants
 from env_servers.python_tir.warm.notebooks import Cell, Notebook, Notebooks
 from env_servers.python_tir.warm.sandbox import WarmSandbox
 

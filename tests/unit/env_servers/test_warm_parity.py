@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import pytest
 
-from env_servers.python_tir.bwrap import BwrapSandbox
+from env_servers.python_tir.isolation.bwrap import BwrapSandbox
+from env_servers.python_tir.isolation.seccomp import filter_program
 from env_servers.python_tir.limits import Limits
-from env_servers.python_tir.seccomp import filter_program
 from env_servers.python_tir.warm.sandbox import WarmSandbox
 
 pytestmark = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")

@@ -9,11 +9,11 @@ import signal
 
 import pytest
 
+from env_servers.python_tir.isolation.seccomp import filter_program
+from env_servers.python_tir.isolation.selftest import proved
+from env_servers.python_tir.isolation.tree import descendants
 from env_servers.python_tir.limits import Limits
 from env_servers.python_tir.sandbox import SandboxError
-from env_servers.python_tir.seccomp import filter_program
-from env_servers.python_tir.selftest import proved
-from env_servers.python_tir.tree import descendants
 from env_servers.python_tir.warm.sandbox import WarmSandbox
 
 pytestmark = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")

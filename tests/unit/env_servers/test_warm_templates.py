@@ -9,10 +9,10 @@ import signal
 
 import pytest
 
+from env_servers.python_tir.isolation.seccomp import filter_program
+from env_servers.python_tir.isolation.tree import descendants
 from env_servers.python_tir.limits import Limits
 from env_servers.python_tir.sandbox import SandboxError
-from env_servers.python_tir.seccomp import filter_program
-from env_servers.python_tir.tree import descendants
 from env_servers.python_tir.warm.sandbox import WarmSandbox
 from env_servers.python_tir.warm.template import Template
 

@@ -6,7 +6,7 @@ import pytest
 
 from openrlhf_tir.config import Config
 from openrlhf_tir.errors import ConfigError
-from openrlhf_tir.pipeline.lineage import compare, expected_bytes, facts_of
+from openrlhf_tir.pipeline.checkpoints.lineage import compare, expected_bytes, facts_of
 from openrlhf_tir.types import Task
 
 TASKS = [Task("1+1?", "2"), Task("2+2?", "4", meta={"datasource": "x"}), Task("3+3?", "6")]

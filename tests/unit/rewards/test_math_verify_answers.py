@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openrlhf_tir.rewards import symbolic
-from openrlhf_tir.rewards.answer_check import MAX_CHARS, clean, equal, number, quick_equal
+from openrlhf_tir.rewards.checking import symbolic
+from openrlhf_tir.rewards.checking.answer_check import MAX_CHARS, clean, equal, number, quick_equal
 
 
 @pytest.mark.parametrize(

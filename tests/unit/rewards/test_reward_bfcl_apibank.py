@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from openrlhf_tir.errors import ConfigError
 from openrlhf_tir.rewards import load
 from openrlhf_tir.rewards.bfcl import check_calls
-from openrlhf_tir.rewards.call_text import json_calls, python_calls
+from openrlhf_tir.rewards.checking.call_text import json_calls, python_calls
 from tests.unit.rewards.reward_fakes import in_run, says, task
 
 ADD = {"name": "math.add", "parameters": {"properties": {"a": {"type": "integer"}, "b": {"type": "float"}}, "required": ["a"]}}

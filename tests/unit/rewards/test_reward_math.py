@@ -7,9 +7,9 @@ import time
 import pytest
 
 from openrlhf_tir.rewards import load
-from openrlhf_tir.rewards.answer_text import find_answer, last_boxed
+from openrlhf_tir.rewards.checking.answer_text import find_answer, last_boxed
+from openrlhf_tir.rewards.checking.zerotir_format import ZERO_V2
 from openrlhf_tir.rewards.math_outcome import math_outcome
-from openrlhf_tir.rewards.zerotir_format import ZERO_V2
 from tests.unit.rewards.reward_fakes import in_run, says, task, trajectory
 
 ANSWER = in_run(format="answer")

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openrlhf_tir.rewards.code_text import extract_code, observation_of_reply
-from openrlhf_tir.rewards.text_metrics import OFFICIAL_KEYWORDS, keyword_flags, repeated_ngrams, repeatness, soft_overlong
+from openrlhf_tir.rewards.checking.code_text import extract_code, observation_of_reply
+from openrlhf_tir.rewards.checking.text_metrics import OFFICIAL_KEYWORDS, keyword_flags, repeated_ngrams, repeatness, soft_overlong
 
 
 @pytest.mark.parametrize(("text", "value"), [("", 0.0), ("a", 0.0), ("ab", 0.0), ("aa", 1 / 3), ("abab", 2 * 3 / 20), ("aaa", 0.5)])

@@ -1,0 +1,29 @@
+"""BareSandbox: NO isolation. The same runner, limits and clock as a plain child process, for machines that may be harmed.
+
+What a snippet can do here: read and write what the server can, use the network, leave processes behind (setsid escapes the kill).
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+
+from ..limits import Limits
+from ..sandbox import Execution, Sandbox, Snippet
+from .bwrap import ENVIRONMENT, interpreter_command, run_job
+
+
+class BareSandbox(Sandbox):
+    isolation = "none"
+
+    def __init__(self, limits: Limits = Limits()) -> None:
+        self.limits = limits
+
+    async def execute(self, snippet: Snippet, limits: Limits) -> Execution:
+        with tempfile.TemporaryDirectory(prefix="tir-", ignore_cleanup_errors=True) as workdir:
+            env = {**ENVIRONMENT, "HOME": workdir, "PATH": "/usr/bin:/bin"}
+
+            def argv(status_fd: int, _: int) -> Sequence[str]:
+                return interpreter_command(status_fd, workdir, limits)
+
+            return await run_job(argv, limits, snippet, env=env)

@@ -1,0 +1,88 @@
+"""Self-test: before it serves, a sandbox runs a snippet that tries what must not work. The level in /health is what was proved."""
+
+from __future__ import annotations
+
+import os
+import socket
+import tempfile
+from typing import TypeVar
+
+from ..sandbox import Sandbox, SandboxError
+
+SandboxT = TypeVar("SandboxT", bound=Sandbox)
+OR_NONE = "or use --isolation none on a machine that may be harmed."
+PROBE = """
+import ctypes, os, socket
+found = []
+for path in ("/etc/shadow", "/etc/passwd", SECRET):
+    try:
+        open(path, "rb").read(1)
+        found.append("host file " + path + " is readable")
+    except OSError:
+        pass
+try:
+    socket.create_connection(("127.0.0.1", PORT), timeout=1)
+    found.append("the host's network is reachable")
+except OSError:
+    pass
+for path in ("/usr/tir-probe", os.path.dirname(SECRET) + "/tir-probe"):
+    try:
+        open(path, "x")
+        if os.path.samefile(os.path.dirname(path), os.getcwd()):
+            continue
+        found.append(path + " is writable")
+    except OSError:
+        pass
+try:
+    if any(pid.isdigit() and int(pid) > 100 for pid in os.listdir("/proc")):
+        found.append("processes of the host are visible")
+except OSError:
+    pass
+libc, header, sets = ctypes.CDLL(None), (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()
+if libc.capget(header, sets) != 0 or any(sets):
+    found.append("capabilities are left: " + str(list(sets)))
+if libc.prctl(39, 0, 0, 0, 0) != 1:
+    found.append("privileges can be gained")
+if NAMESPACES and any(libc.prctl(23, capability, 0, 0, 0) == 1 for capability in range(41)):
+    found.append("the bounding set holds capabilities")
+print(found)
+"""
+
+
+async def proved(sandbox: SandboxT) -> SandboxT:
+    """The same sandbox once it has passed; closed when it has not. Raises SandboxError."""
+    try:
+        await self_test(sandbox)
+    except BaseException:
+        await sandbox.close()
+        raise
+    return sandbox
+
+
+async def self_test(sandbox: Sandbox) -> None:
+    """Raises SandboxError when a snippet cannot run, or can do what it must not."""
+    with tempfile.NamedTemporaryFile(prefix="tir-secret-") as secret, socket.create_server(("127.0.0.1", 0)) as listener:
+        secret.write(b"secret")
+        secret.flush()
+        os.chmod(secret.name, 0o644)
+        given = os.path.realpath(secret.name), listener.getsockname()[1], sandbox.isolation.startswith("bwrap")
+        for first_line in ("", "# numpy"):  # warm workers run the two in different interpreters, which both are up when this returns
+            await _probe(sandbox, f"{first_line}\nSECRET, PORT, NAMESPACES = {given}\n{PROBE}")
+
+
+async def _probe(sandbox: Sandbox, code: str) -> None:
+    try:
+        result = await sandbox.run(code)
+    except SandboxError as e:
+        raise SandboxError(f"the sandbox cannot run a snippet ({e}). {_remedy(str(e))}") from e
+    if result.stdout != b"[]\n":
+        said = (result.stdout or result.stderr)[-500:].decode("utf-8", "replace").strip()
+        raise SandboxError(f"the sandbox does not isolate: {said}. Reinstall bubblewrap, {OR_NONE}")
+
+
+def _remedy(error: str) -> str:
+    if "namespace" in error or "Operation not permitted" in error:
+        return f"Allow user namespaces (`sysctl kernel.unprivileged_userns_clone=1`; in a container `--security-opt seccomp=unconfined`), {OR_NONE}"
+    if "proc" in error:
+        return f"Let the container mount /proc (docker: `--security-opt systempaths=unconfined`), {OR_NONE}"
+    return f"Run `bwrap --unshare-user --ro-bind / / true` to see what bubblewrap lacks, {OR_NONE}"

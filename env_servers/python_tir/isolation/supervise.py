@@ -1,0 +1,255 @@
+"""Supervise: run one sandbox process from its start to the end of its last descendant. Events on the loop; no threads.
+
+    argv + memory file with the code -> Popen -> stdout, stderr, status pipe, pidfd -> Execution
+
+Output is read while the program runs and capped as it comes. The snippet's clock starts when the status pipe says that its
+process is up. Whatever ends a run (the program's own end, clock, flood, memory, cancellation), the *init* of the sandbox is then
+killed: the kernel kills every process of its pid namespace, and reports the init's exit only when all of them are gone. That exit
+is the proof, and is always awaited. A sandbox without an init has a warden that does it (landlock), or is one process group, killed as such (none).
+
+The status pipe carries `{ "child-pid": N, ... }` of bubblewrap (the init), then "R" and "S" of the runner.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Literal
+
+from ..limits import Limits
+from ..sandbox import Execution, SandboxError
+from .memory import host_tcp_bytes, used_bytes
+from .tree import tasks
+
+MEMORY_CHECK_S = 0.25
+"""How often the memory of all processes together is looked at; short snippets never are. The kernel has no event for it."""
+TMPFS = "/tmp", "/dev/shm"
+"""Where a sandbox with an init has file systems of its own, in memory."""
+WARDEN_S = 3.0
+"""How long a warden may take to end what is below it, before it is killed itself."""
+_READ = 1 << 16
+_STATUS_BYTES = 1024
+_INIT_PID = re.compile(rb'"child-pid": (\d+)')
+
+Stop = Literal["start", "time_limit", "output_flood", "memory"]
+
+
+class Stream:
+    """One output pipe: keeps the first `keep` bytes, counts all."""
+
+    def __init__(self, keep: int) -> None:
+        self.read_fd, self.write_fd = os.pipe2(os.O_CLOEXEC)
+        os.set_blocking(self.read_fd, False)
+        self.keep, self.data, self.total = keep, bytearray(), 0
+
+    def pull(self) -> bool:
+        """Take one read of what is there; False when there is no more now."""
+        try:
+            part = os.read(self.read_fd, _READ)
+        except BlockingIOError:
+            return False
+        self.total += len(part)
+        self.data += part[: self.keep - len(self.data)]
+        return bool(part)
+
+    @property
+    def truncated(self) -> bool:
+        return self.total > len(self.data)
+
+
+def memory_file(data: bytes) -> int:
+    """An anonymous file that only holders of its descriptor can read, positioned at its start."""
+    fd = os.memfd_create("tir", os.MFD_CLOEXEC)
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
+    os.lseek(fd, 0, os.SEEK_SET)
+    return fd
+
+
+async def supervise(
+    argv: Callable[[int, int], Sequence[str]],
+    stdin: bytes,
+    limits: Limits,
+    *,
+    pass_fds: Sequence[int] = (),
+    env: dict[str, str] | None = None,
+    warden: bool = False,
+) -> Execution:
+    """Run `argv(status_fd, info_fd)` with `stdin` as a memory file; both descriptors lead to the status pipe. Raises SandboxError.
+
+    `warden`: the process itself ends all that is below it, before it ends and when it gets SIGTERM.
+    """
+    streams = Stream(limits.keep_bytes), Stream(limits.keep_bytes), Stream(_STATUS_BYTES)
+    out, err, status = streams
+    stdin_fd, info_fd = memory_file(stdin), os.dup(status.write_fd)
+    try:
+        process = subprocess.Popen(
+            argv(status.write_fd, info_fd),
+            stdin=stdin_fd,
+            stdout=out.write_fd,
+            stderr=err.write_fd,
+            pass_fds=(status.write_fd, info_fd, *pass_fds),
+            env=env,
+            start_new_session=True,
+        )
+    except OSError as e:
+        for s in streams:
+            os.close(s.read_fd)
+        raise SandboxError(f"cannot start a sandbox process: {e.strerror}") from e
+    finally:
+        for fd in (stdin_fd, info_fd, *(s.write_fd for s in streams)):
+            os.close(fd)
+    return await _Run(process, streams, limits, warden).result()
+
+
+class _Run:
+    def __init__(self, process: subprocess.Popen, streams: tuple[Stream, Stream, Stream], limits: Limits, warden: bool) -> None:
+        self.process, self.streams, self.limits, self.warden = process, streams, limits, warden
+        self.out, self.err, self.status = streams
+        self.start = time.monotonic()
+        self.stopped: Stop | None = None
+        self.loop = asyncio.get_running_loop()
+        self.gone: asyncio.Future[None] = self.loop.create_future()
+        """No process of the sandbox is left."""
+        self.outer_fd, self.init_fd = os.pidfd_open(process.pid), -1
+        self.init_pid: int | None = None
+        self.directories: list[int] | None = None
+        """Descriptors of the tmpfs mounts below an init, once memory has been looked at."""
+        self.clock = self.loop.call_later(limits.start_timeout_s, self.stop, "start")
+        self.memory_check: asyncio.TimerHandle | None = None
+        self.loop.add_reader(self.outer_fd, self.on_outer_exit)
+        self.loop.add_reader(self.status.read_fd, self.on_status)
+        for s in (self.out, self.err):
+            self.loop.add_reader(s.read_fd, self.on_output, s)
+
+    async def result(self) -> Execution:
+        try:
+            await asyncio.shield(self.gone)
+        finally:
+            await asyncio.shield(asyncio.create_task(self.tear_down(), name=f"end sandbox {self.process.pid}"))
+        return self.describe()
+
+    def on_output(self, stream: Stream) -> None:
+        if not stream.pull():
+            self.loop.remove_reader(stream.read_fd)
+        elif self.out.total + self.err.total > self.limits.flood_bytes:
+            self.stop("output_flood")
+
+    def on_status(self) -> None:
+        if not self.status.pull():
+            self.loop.remove_reader(self.status.read_fd)
+            return
+        if self.init_fd < 0 and (found := _INIT_PID.search(self.status.data)):
+            with suppress(ProcessLookupError):  # already gone
+                self.init_pid = int(found[1])
+                self.init_fd = os.pidfd_open(self.init_pid)
+        if self.memory_check is None and _is_up(self.status.data):
+            self.clock.cancel()
+            self.clock = self.loop.call_later(self.limits.code_timeout_s, self.stop, "time_limit")
+            self.memory_check = self.loop.call_later(MEMORY_CHECK_S, self.check_memory)
+
+    def check_memory(self) -> None:
+        if self.directories is None:
+            self.directories = []
+            for name in TMPFS if self.init_pid else ():
+                with suppress(OSError):  # it has ended
+                    self.directories.append(os.open(f"/proc/{self.init_pid}/root{name}", os.O_PATH | os.O_CLOEXEC))
+        limit = self.limits.memory_bytes
+        used = used_bytes(self.process.pid, limit, directories=self.directories, net=self.init_pid, tcp_bytes=host_tcp_bytes())
+        too_many = self.warden and tasks(self.process.pid) > self.limits.processes  # elsewhere the kernel counts them
+        if used > limit or too_many:
+            self.stop("memory")
+        else:
+            self.memory_check = self.loop.call_later(MEMORY_CHECK_S, self.check_memory)
+
+    def on_outer_exit(self) -> None:
+        if self.process.poll() is None:
+            return
+        self.loop.remove_reader(self.outer_fd)
+        self.on_status()
+        if self.init_fd < 0:
+            self.gone.set_result(None)
+        else:
+            self.kill_init()
+            self.loop.add_reader(self.init_fd, self.on_init_exit)
+
+    def on_init_exit(self) -> None:
+        self.loop.remove_reader(self.init_fd)
+        with suppress(ChildProcessError):  # the outer process has waited for it already
+            os.waitid(os.P_PIDFD, self.init_fd, os.WEXITED)
+        self.gone.set_result(None)
+
+    def stop(self, reason: Stop) -> None:
+        if self.stopped is None and self.process.returncode is None:
+            self.stopped = reason
+            self.kill()
+
+    def kill(self) -> None:
+        self.kill_init()
+        if self.warden and self.process.poll() is None:
+            self.process.terminate()
+            self.loop.call_later(WARDEN_S, self.kill_group)
+        else:
+            self.kill_group()
+
+    def kill_group(self) -> None:
+        if self.process.returncode is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+
+    def kill_init(self) -> None:
+        if self.init_fd >= 0:
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self.init_fd, signal.SIGKILL)
+
+    async def tear_down(self) -> None:
+        """Kill what is left, wait for its end, take the rest of the output, give everything back."""
+        if not self.gone.done():
+            self.on_status()
+            self.kill()
+            await self.gone
+        self.clock.cancel()
+        if self.memory_check is not None:
+            self.memory_check.cancel()
+        for s in self.streams:
+            while s.pull():
+                pass
+            self.loop.remove_reader(s.read_fd)
+            os.close(s.read_fd)
+        os.close(self.outer_fd)
+        for fd in self.directories or ():
+            os.close(fd)
+        if self.init_fd >= 0:
+            os.close(self.init_fd)
+
+    def describe(self) -> Execution:
+        report = self.status.data
+        if not _is_up(report):
+            why = self.err.data[-2000:].decode("utf-8", "replace").strip() or f"exit status {self.process.returncode}"
+            late = f" within {self.limits.start_timeout_s:g} s" if self.stopped == "start" else ""
+            raise SandboxError(f"the interpreter did not start{late}: {why}")
+        return Execution(
+            stdout=bytes(self.out.data),
+            stderr=bytes(self.err.data),
+            return_code=None if self.stopped else _return_code(self.process.returncode),
+            seconds=time.monotonic() - self.start,
+            compiled=b"S\n" not in report,
+            killed=None if self.stopped == "start" else self.stopped,
+            stdout_truncated=self.out.truncated,
+            stderr_truncated=self.err.truncated,
+        )
+
+
+def _is_up(report: bytearray) -> bool:
+    return b"R\n" in report
+
+
+def _return_code(status: int) -> int:
+    """bubblewrap reports death by signal N as a shell does, 128 + N; here it is -N, as `subprocess` has it."""
+    return 128 - status if 128 < status <= 192 else status

@@ -1,0 +1,1 @@
+"""What a run can go on from: writing, proving and reading a checkpoint."""

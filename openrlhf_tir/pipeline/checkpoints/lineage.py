@@ -1,0 +1,183 @@
+"""Lineage: what a run is made of, as its checkpoints remember it; and whether a run that resumes is still that one.
+
+facts_of(cfg, tasks)      configuration, the model's architecture, digests of tokenizer, prompts and labels -> into every checkpoint
+compare(state, ...)       raises ConfigError for what does not fit, returns what is to be said
+resumable(cfg, ...)       the checkpoint that a run with train.resume goes on from, verified and compared, before anything is loaded
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import xxhash
+
+from ...config import Config
+from ...config.changes import REFUSE, changes, dumped
+from ...config.paths import asked, local_path
+from ...errors import ConfigError
+from ...types import Task
+from .checkpoint import Checkpoints
+
+VOLATILE = {"transformers_version", "_name_or_path", "torch_dtype", "dtype", "use_cache"}
+"""Of a model's config.json: does not say which model it is."""
+VOCABULARY = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "merges.txt", "added_tokens.json")
+RENDERING = ("tokenizer_config.json", "chat_template.jinja", "special_tokens_map.json", "generation_config.json")
+
+
+LEDGER = "ledger.jsonl"
+OPTIMISER_BYTES = 12
+"""Per parameter in a checkpoint: Adam's two moments and the master weights, fp32 (measured: 12.7 for 167,040 parameters, with all that is beside)."""
+WEIGHT_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4}
+"""Per parameter besides with ZeRO-2; ZeRO-3 restores the weights from the master weights."""
+
+
+def checkpoints_of(cfg: Config, tasks: Sequence[Task] | None = None) -> Checkpoints:
+    """A run's checkpoints; with its prompts for writing, without for looking."""
+    return Checkpoints(
+        cfg.run_dir / cfg.ckpt.path,
+        cfg.ckpt.max_num,
+        ledger=None if cfg.train.new_ledger else cfg.run_dir / LEDGER,
+        facts=None if tasks is None else facts_of(cfg, tasks),
+        expected_bytes=expected_bytes(cfg),
+    )
+
+
+def expected_bytes(cfg: Config) -> int:
+    """Of one checkpoint, from the model's safetensors headers; 0 where the model is not a directory here."""
+    directory = _model_directory(cfg.actor.model_name_or_path)
+    files = directory.glob("*.safetensors") if directory else ()
+    each = OPTIMISER_BYTES + (WEIGHT_BYTES[cfg.ds.param_dtype] if cfg.ds.zero_stage < 3 else 0)
+    return sum(_parameters(file) for file in files) * each
+
+
+def _model_directory(name: str) -> Path | None:
+    """None for a name on the hub, and for what no path can be: whoever checks the model says so."""
+    try:
+        path = local_path(name, "actor.model_name_or_path")
+        return path if name and asked(path, Path.is_dir, "actor.model_name_or_path") else None
+    except ConfigError:
+        return None
+
+
+def _parameters(file: Path) -> int:
+    """0 for a file that is no safetensors file: whoever loads the model says so."""
+    try:
+        with file.open("rb") as f:
+            header = json.loads(f.read(int.from_bytes(f.read(8), "little")))
+        return sum(math.prod(tensor["shape"]) for name, tensor in header.items() if name != "__metadata__")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, MemoryError, RecursionError):
+        return 0
+
+
+def resumable(cfg: Config, checkpoints: Checkpoints, tasks: Sequence[Task] | None = None, *, made: bool = True) -> tuple[Path | None, list[str]]:
+    """(checkpoint, sentences for the start of the run); None: there is none, and train.resume_or_start allows to start anew.
+
+    made: the model and the data that the configuration names are there already, so that the run can be compared (the quickstart makes its own).
+
+    Raises ConfigError when there is none or the run is another one, CheckpointDamaged.
+    """
+    path = checkpoints.choose(cfg.train.resume_from)
+    if path:
+        return path, compare(checkpoints.state(path), cfg, tasks) if made else []
+    if not cfg.train.resume_or_start:
+        raise ConfigError(
+            f"There is no checkpoint in {checkpoints.directory}, so --resume has nothing to go on from. Correct --run-dir, or leave --resume out to start "
+            "anew; --train.resume_or_start starts anew by itself as long as there is none."
+        )
+    return None, [f"there is no checkpoint in {checkpoints.directory} yet: the run starts anew, as train.resume_or_start allows"]
+
+
+def facts_of(cfg: Config, tasks: Sequence[Task]) -> dict[str, Any]:
+    """JSON-ready."""
+    return {"config": dumped(cfg), **model_facts(cfg.actor.model_name_or_path), "data": data_facts(tasks)}
+
+
+def model_facts(name: str) -> dict[str, Any]:
+    """Of a model's directory; a name on the hub has its name only."""
+    path = _model_directory(name)
+    if path is None or not (path / "config.json").is_file():
+        return {"model": {"name": name}, "vocabulary": None, "rendering": None}
+    model = json.loads((path / "config.json").read_text())
+    return {
+        "model": {key: value for key, value in model.items() if key not in VOLATILE},
+        "vocabulary": _files(path, VOCABULARY),
+        "rendering": _files(path, RENDERING),
+    }
+
+
+def _files(directory: Path, names: Sequence[str]) -> str:
+    hashing = xxhash.xxh3_128()
+    for name in names:
+        if (directory / name).is_file():
+            hashing.update(name.encode() + b"\0" + (directory / name).read_bytes())
+    return hashing.hexdigest()
+
+
+def data_facts(tasks: Sequence[Task]) -> dict[str, Any]:
+    """What is asked, in which order (the ledger knows a prompt by its index), and what counts as right."""
+    return {
+        "prompts": len(tasks),
+        "asked": _digest(tasks, lambda t: [t.env, t.prompt]),
+        "answers": _digest(tasks, lambda t: [t.label, sorted(t.meta.items())]),
+    }
+
+
+def _digest(tasks: Sequence[Task], part: Callable[[Task], Any]) -> str:
+    hashing = xxhash.xxh3_128()
+    for task in tasks:
+        hashing.update(json.dumps(part(task), default=repr).encode())
+    return hashing.hexdigest()
+
+
+def compare(state: dict[str, Any], cfg: Config, tasks: Sequence[Task] | None = None) -> list[str]:
+    """`state` is a checkpoint's; `tasks` are the prompts of this run, None where they are not read yet. Returns sentences for the start of the run.
+
+    Raises ConfigError with all that does not fit.
+    """
+    accounting = [
+        ("pipeline.max_staleness", state["max_staleness"], cfg.pipeline.S),
+        ("rollout.batch_size", state["batch_size"], cfg.rollout.batch_size),
+        ("learner ranks (actor.num_nodes * actor.num_gpus_per_node)", state["world_size"], cfg.actor.world_size),
+    ]
+    wrong = [f"{name} = {before}, this run has {now}" for name, before, now in accounting if before != now]
+    said: list[str] = []
+    facts = state.get("facts")
+    if facts:
+        refused, others = changes(facts["config"], cfg)
+        named = {name for name, before, now in accounting if before != now}
+        wrong += [f"{c.field} = {c.before}, this run has {c.now} ({REFUSE[c.field]})" for c in refused if c.field not in named]
+        said += [f"changed since the checkpoint: {change}" for change in others]
+        _compare_model(facts, model_facts(cfg.actor.model_name_or_path), wrong, said)
+        if tasks is not None:
+            _compare_data(facts["data"], data_facts(tasks), wrong, said)
+    if wrong:
+        raise ConfigError(
+            f"The checkpoint was made with {'; '.join(wrong)}. Resume with the same; to change it, start a new run from the model that this one exported."
+        )
+    return said
+
+
+def _compare_model(before: dict[str, Any], now: dict[str, Any], wrong: list[str], said: list[str]) -> None:
+    old, new = before["model"], now["model"]
+    if ("name" in old) != ("name" in new):  # a name on the hub and its directory: nothing to compare by
+        said.append("changed since the checkpoint: actor.model_name_or_path, between a name on the hub and a directory; the architecture was not compared")
+        return
+    wrong += [f"the model's {key} = {old.get(key)}, this run has {new.get(key)}" for key in sorted(old.keys() | new.keys()) if old.get(key) != new.get(key)]
+    if before["vocabulary"] != now["vocabulary"]:
+        wrong.append("another tokenizer (its vocabulary differs: token ids would mean other text)")
+    if before["rendering"] != now["rendering"]:
+        said.append("changed since the checkpoint: the tokenizer's settings (tokenizer_config.json, chat template or special tokens)")
+
+
+def _compare_data(before: dict[str, Any], now: dict[str, Any], wrong: list[str], said: list[str]) -> None:
+    if before["asked"] != now["asked"]:
+        wrong.append(
+            f"{before['prompts']} prompts, this run has {now['prompts']}; their texts or their order differ "
+            "(data.*: a prompt is known by its place in the data set, so some would be trained twice and others never)"
+        )
+    elif before["answers"] != now["answers"]:
+        said.append("changed since the checkpoint: labels or meta of the data set; the prompts are the same")

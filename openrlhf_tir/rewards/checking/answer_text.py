@@ -1,0 +1,78 @@
+"""Answer text: Trajectory -> what the model itself wrote -> format verdict and the answer in it. Strings only, no mathematics.
+
+Text that the environment produced, and python and output blocks that the model wrote, never hold an answer: a box that code
+prints is no statement of the model.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from ...types import Trajectory
+
+MAX_TRAILING = 5
+"""Words and marks that may follow </answer>; the reference counts its tokenizer's tokens, whose number is not known here."""
+
+_FENCED = re.compile(r"```(?:python|output).*?```", re.DOTALL)
+_ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
+_BRACES = re.compile(r"\\boxed\s*\{|\\.|[{}]", re.DOTALL)
+_WORD = re.compile(r"\w+|[^\w\s]")
+
+
+class Answer(NamedTuple):
+    """`text` is the content of the last box where `ok`, else None."""
+
+    ok: bool
+    text: str | None
+
+
+def model_text(trajectory: Trajectory) -> str:
+    """What the model wrote, in order."""
+    return "".join(s.text for s in trajectory.segments if s.source == "model")
+
+
+def without_code(text: str) -> str:
+    return _FENCED.sub("", text)
+
+
+def last_boxed(text: str) -> str | None:
+    r"""Content of the last \boxed{...} whose braces close, at any depth of nesting; escaped braces do not nest. One pass."""
+    opened: list[int | None] = []  # per open brace: where the content of a box starts, None for other braces
+    start = end = -1
+    for m in _BRACES.finditer(text):
+        if m[0] == "}":
+            box = opened.pop() if opened else None
+            if box is not None and box > start:
+                start, end = box, m.start()
+        elif m[0].endswith("{") and m[0] != "\\{":
+            opened.append(m.end() if len(m[0]) > 1 else None)
+    return text[start:end] if start >= 0 else None
+
+
+def count_words(text: str) -> int:
+    return len(_WORD.findall(text))
+
+
+def find_answer(text: str, format: str) -> Answer:
+    r"""The answer of model text in one of the formats of `config.Reward.format`.
+
+    think_answer  exactly one </think>, then exactly one <answer>...\boxed{}...</answer>, at most MAX_TRAILING words after it
+    answer        the same without </think>
+    boxed         the last \boxed{}, anywhere
+    """
+    text = without_code(text)
+    if format == "boxed":
+        boxed = last_boxed(text)
+        return Answer(boxed is not None, boxed)
+    if format == "think_answer":
+        thought, tag, text = text.rpartition("</think>")
+        if not tag or any(t in thought for t in ("</think>", "<answer>", "</answer>")):
+            return Answer(False, None)
+    if text.count("<answer>") != 1 or text.count("</answer>") != 1:
+        return Answer(False, None)
+    block = _ANSWER.search(text)
+    boxed = last_boxed(block.group(1)) if block else None
+    if block is None or boxed is None or count_words(text[block.end() :]) > MAX_TRAILING:
+        return Answer(False, None)
+    return Answer(True, boxed)

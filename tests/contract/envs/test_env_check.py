@@ -1,0 +1,87 @@
+"""check-env finds what is broken, and nothing where nothing is: on our servers, and on one written by hand with faults on demand."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+from aiohttp.test_utils import TestServer
+
+from openrlhf_tir.envs.check import Options, actions_for, check_server
+from openrlhf_tir.envs.check.run import CHECKS
+
+from ..env_process import env_server
+from ..faulty_env import FAULTS, TOKEN, FaultyEnv
+
+ECHO = replace(actions_for("echo"), slow_task={"delay_s": 1.0})
+SMALL = Options(steps=1000, concurrency=12, flood=40, oversize_bytes=8 << 20, timeout_s=5.0)
+
+
+async def findings_on(*faults: str, token: str | None = TOKEN) -> dict[str, tuple[str, str]]:
+    async with TestServer(FaultyEnv(*faults).app()) as server:
+        found = await check_server(str(server.make_url("")), ECHO, SMALL, token=token)
+    return {f.check: (f.verdict, f.fact) for f in found}
+
+
+async def test_a_server_that_keeps_every_promise_is_found_to():
+    found = await findings_on()
+    assert {check: verdict for check, (verdict, _) in found.items()} == dict.fromkeys(CHECKS, "pass"), found
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+async def test_each_fault_is_found_by_the_check_that_names_it(fault, monkeypatch):
+    check = FAULTS[fault]
+    needed = ["schema and health", "a valid action is ok", check]  # the others have their own cases
+    monkeypatch.setattr("openrlhf_tir.envs.check.run.CHECKS", {name: CHECKS[name] for name in CHECKS if name in needed})
+    found = await findings_on(fault)
+    assert found[check][0] == "fail", found
+    assert len(found[check][1]) > 10
+
+
+async def test_a_server_that_is_gone_fails_every_check_and_raises_nothing():
+    found = await check_server("http://127.0.0.1:9", ECHO, SMALL)
+    assert {f.verdict for f in found} <= {"fail", "skip"}
+    assert "got no answer" in found[0].fact
+
+
+async def test_without_a_slow_action_the_checks_that_need_one_are_skipped_and_say_the_flag():
+    async with TestServer(FaultyEnv("token not asked").app()) as server:
+        found = {f.check: f for f in await check_server(str(server.make_url("")), replace(ECHO, slow=None), replace(SMALL, steps=20))}
+    assert found["deadline"].verdict == found["capacity"].verdict == found["401 without the token"].verdict == "skip"
+    assert "--slow-action" in found["deadline"].fact
+
+
+async def command(url: str, *flags: str, env: dict[str, str] | None = None) -> tuple[int | None, str]:
+    argv = [sys.executable, "-m", "openrlhf_tir.cli", "check-env", url, *flags]
+    process = await asyncio.create_subprocess_exec(*argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env={"COLUMNS": "160", **(env or {})})
+    out, _ = await process.communicate()
+    return process.returncode, out.decode()
+
+
+async def test_the_command_exits_1_on_a_broken_server_and_names_the_promise():
+    async with TestServer(FaultyEnv("used ids answered").app()) as server:
+        code, text = await command(str(server.make_url("")).rstrip("/"), "--steps", "50", "--flood", "40", env={"TIR_ENV_TOKEN": TOKEN})
+    assert code == 1, text
+    assert "18 kept, 1 broken, 0 not checked" in text
+    assert "a used step_id with another action answered 200, not 409" in text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("module", "flags"),
+    [
+        ("env_servers.echo", []),
+        ("env_servers.python_tir", []),
+        ("env_servers.python_tir", ["--stateful"]),
+        ("env_servers.echo", ["--processes", "2"]),
+    ],
+)
+async def test_our_servers_keep_every_promise(module, flags, tmp_path):
+    with env_server(module, tmp_path, "--max-queue", "16", *flags, env={"TIR_ENV_TOKEN": TOKEN}) as (url, _):
+        code, text = await command(url, "--steps", "200", "--flood", "40", env={"TIR_ENV_TOKEN": TOKEN})
+    assert code == 0, text
+    assert "19 kept, 0 broken, 0 not checked" in text
+    assert ("sessions are held by" in text) == ("--processes" in flags)

@@ -1,0 +1,111 @@
+"""What a server does at its limits: capacity, sessions, tokens, stopping. On echo, whose steps cost nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from ..env_process import Http, env_server
+
+ECHO = "env_servers.echo"
+
+
+async def test_a_full_server_answers_429_and_the_id_can_be_tried_again(tmp_path):
+    with env_server(ECHO, tmp_path, "--workers", "1", "--max-queue", "1") as (url, _):
+        async with Http(url) as http:
+            sessions = [await http.open({"delay_s": 0.6}) for _ in range(4)]
+            replies = await asyncio.gather(*[http.step(s, 0, "a") for s in sessions])
+            assert sorted(status for status, *_ in replies) == [200, 200, 429, 429]
+            refused = next(i for i, r in enumerate(replies) if r[0] == 429)
+            _, body, headers = replies[refused]
+            assert body["outcome"] == "capacity"
+            assert int(headers["Retry-After"]) >= 1
+            assert (await http.step(sessions[refused], 0, "a"))[1]["outcome"] == "ok"
+
+
+async def test_in_a_batch_capacity_is_an_outcome(tmp_path):
+    with env_server(ECHO, tmp_path, "--workers", "1", "--max-queue", "0") as (url, _):
+        async with Http(url) as http:
+            sessions = [await http.open({"delay_s": 0.3}) for _ in range(3)]
+            async with http._http.post(url + "/step_batch", json=[http.step_body(s, 0, "a") for s in sessions]) as r:
+                text = await r.text()
+    assert text.count('"outcome":"capacity"') == 2
+    assert text.count('"outcome":"ok"') == 1
+    assert '"retry_after_s":1' in text
+
+
+async def test_waiting_for_a_worker_counts_against_the_deadline(tmp_path):
+    with env_server(ECHO, tmp_path, "--workers", "1") as (url, _):
+        async with Http(url) as http:
+            a, b = [await http.open({"delay_s": 0.8}) for _ in range(2)]
+            first = asyncio.create_task(http.step(a, 0, "a"))
+            await http.until_running(1)
+            assert (await http.step(b, 0, "b", deadline_s=0.3))[1]["outcome"] == "timeout"
+            assert (await first)[1]["outcome"] == "ok"
+
+
+async def test_an_environment_that_raises_is_env_error_and_the_server_lives(tmp_path):
+    with env_server(ECHO, tmp_path) as (url, _):
+        async with Http(url) as http:
+            session = await http.open()
+            _, body, _ = await http.step(session, 0, "fail")
+            assert (body["outcome"], body["signals"]["error"]) == ("env_error", "RuntimeError: asked to fail")
+            assert (await http.step(session, 1, "ok"))[1]["outcome"] == "ok"
+            status, body, _ = await http.send("POST", "/reset", json={"task": {"delay_s": "not a number"}, "session_id": "s"})
+            assert (status, "not a number" in body["detail"]) == (422, True)
+            assert (await http.send("POST", "/reset", json={"task": {"greeting": "hi"}, "session_id": "s"}))[1]["observation"] == "hi"
+
+
+async def test_more_sessions_than_the_cap_are_refused_and_unused_ones_expire(tmp_path):
+    with env_server(ECHO, tmp_path, "--max-sessions", "2", "--session-ttl", "0.5") as (url, _):
+        async with Http(url) as http:
+            first = await http.open()
+            await http.open()
+            assert (await http.send("POST", "/reset", json={}))[0] == 429
+            async with asyncio.timeout(10):
+                while (await http.send("GET", "/health"))[1]["sessions"]:
+                    await asyncio.sleep(0.05)
+            status, body, _ = await http.step(first, 0, "a")
+            assert status == 404
+            assert "expired after 0.5 s" in body["detail"]
+
+
+async def test_with_a_token_everything_but_health_needs_it(tmp_path):
+    with env_server(ECHO, tmp_path, env={"TIR_ENV_TOKEN": "t0ken"}) as (url, _):
+        async with Http(url) as stranger, Http(url, "wrong") as liar, Http(url, "t0ken") as friend:
+            for http in (stranger, liar):
+                assert (await http.send("POST", "/reset", json={}))[0] == 401
+                assert (await http.send("GET", "/schema"))[0] == 401
+            assert (await stranger.send("GET", "/health"))[0] == 200
+            assert (await friend.send("POST", "/reset", json={}))[0] == 200
+
+
+@pytest.mark.parametrize("module", [ECHO, "env_servers.python_tir"])
+def test_an_address_that_others_reach_needs_a_token(module):
+    result = subprocess.run([sys.executable, "-m", module, "--host", "0.0.0.0"], capture_output=True, text=True, timeout=30, env={"PATH": "/usr/bin:/bin"})
+    assert result.returncode == 1
+    assert "TIR_ENV_TOKEN" in result.stderr
+    assert len(result.stderr.strip().splitlines()) == 1
+
+
+async def test_a_port_that_is_taken_is_said_in_one_line(tmp_path):
+    with env_server(ECHO, tmp_path) as (url, _):
+        result = subprocess.run([sys.executable, "-m", ECHO, "--port", url.rsplit(":", 1)[1]], capture_output=True, text=True, timeout=30)
+    assert result.returncode == 1
+    assert "Address already in use" in result.stderr
+    assert len(result.stderr.strip().splitlines()) == 1
+
+
+async def test_a_server_asked_to_stop_finishes_what_it_runs(tmp_path):
+    with env_server(ECHO, tmp_path) as (url, process):
+        async with Http(url) as http:
+            session = await http.open({"delay_s": 1.0})
+            call = asyncio.create_task(http.step(session, 0, "last words"))
+            await http.until_running(1)
+            process.send_signal(signal.SIGTERM)
+            assert (await call)[1]["observation"] == "last words"
+        await asyncio.to_thread(process.wait, 10)

@@ -1,0 +1,146 @@
+"""--processes: one port in front, sessions in the process that /reset names."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from openrlhf_tir.envs.client import EnvClient
+
+from ..env_process import Http, env_server
+from ..slow_search import write_corpus
+
+ECHO = "env_servers.echo"
+REPO = Path(__file__).resolve().parents[3]
+
+
+@pytest.fixture(scope="module")
+def front(tmp_path_factory):
+    with env_server(ECHO, tmp_path_factory.mktemp("env"), "--processes", "2") as (url, _):
+        yield url
+
+
+async def open_anywhere(front: str, task: dict) -> tuple[str, str]:
+    """(session, server that holds it), over a connection of its own, so that any process may take it."""
+    async with Http(front) as http:
+        _, body, _ = await http.send("POST", "/reset", json={"task": task})
+        return body["session_id"], body["server"]
+
+
+async def open_on_each(front: str, task: dict | None = None) -> dict[str, str]:
+    """server -> session"""
+    held = {}
+    for _ in range(50):
+        opened = await asyncio.gather(*[open_anywhere(front, task or {}) for _ in range(8)])
+        held.update({server: session for session, server in opened})
+        if len(held) == 2:
+            return held
+    raise AssertionError(f"400 sessions, all on {list(held)}")
+
+
+async def test_both_processes_take_sessions_and_only_the_holder_knows_one(front):
+    held = await open_on_each(front)
+    (server, session), (other, _) = held.items()
+    assert front not in held
+    async with Http(server) as holder, Http(other) as stranger:
+        assert (await holder.step(session, 0, "here"))[1]["observation"] == "here"
+        assert (await stranger.step(session, 0, "here"))[0] == 404
+
+
+async def test_a_clients_steps_and_retries_reach_the_process_that_holds_the_session(front):
+    async def episode(client: EnvClient, i: int) -> str:
+        async with client.session("echo", {"greeting": f"hi {i}"}) as session:
+            assert await session.reset() == f"hi {i}"
+            replies = [await session.step(f"{i} {k // 2}", step_id=k // 2) for k in range(6)]  # every step twice
+            assert [r.observation for r in replies] == [f"{i} {k // 2}" for k in range(6)]
+            return session.server
+
+    async with EnvClient({"echo": front}) as client:
+        servers = await asyncio.gather(*[episode(client, i) for i in range(24)])
+    assert front not in servers
+    for server in set(servers):
+        async with Http(server) as http:
+            assert await http.steps_counted() <= 24 * 3 + 1
+
+
+SERVERS = {
+    "python_tir": ("env_servers.python_tir", lambda tmp: ["--stateful", "--workers", "1"], {}, ["x = 6", "print(x * 7)"], "42\n"),
+    "math": ("env_servers.math", lambda tmp: ["--workers", "1"], {"label": "\\frac{1}{2}"}, ["0.25", "0.5"], "correct"),
+    "search": (
+        "env_servers.search",
+        lambda tmp: ["--corpus", write_corpus(tmp), "--topk", "1"],
+        {},
+        ["3", "7"],
+        'Doc 1(Title: "7") This is number 7 of them.\n',
+    ),
+}
+"""name -> (module, flags, task, actions, what the last one shows)"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SERVERS)
+async def test_every_server_keeps_its_sessions_where_they_are(name, tmp_path):
+    module, flags, task, actions, shows = SERVERS[name]
+    with env_server(module, tmp_path, "--processes", "2", *flags(tmp_path)) as (front, _):
+        held = await open_on_each(front, task)
+        assert len(held) == 2 and front not in held
+        for server, session in held.items():
+            async with Http(server) as holder, Http(next(other for other in held if other != server)) as stranger:
+                answers = [(await holder.step(session, k, action))[1] for k, action in enumerate(actions)]
+                assert answers[-1]["observation"] == shows
+                assert (await holder.step(session, 1, actions[1]))[1] == answers[-1]
+                assert (await stranger.step(session, 0, actions[0]))[0] == 404
+
+
+async def test_when_one_process_dies_all_end_and_the_exit_code_says_so(tmp_path):
+    with env_server(ECHO, tmp_path, "--processes", "2") as (front, parent):
+        servers = list(await open_on_each(front))
+        children = subprocess.run(["pgrep", "-P", str(parent.pid)], capture_output=True, text=True).stdout.split()
+        os.kill(int(children[0]), signal.SIGKILL)
+        assert await asyncio.to_thread(parent.wait, 20) == 1
+        for server in servers:
+            with pytest.raises(OSError):
+                await asyncio.open_connection("127.0.0.1", int(server.rsplit(":", 1)[1]))
+
+
+async def test_asked_to_stop_every_process_finishes_what_it_runs(tmp_path):
+    with env_server(ECHO, tmp_path, "--processes", "2") as (front, parent):
+        async with Http(front) as http:
+            _, body, _ = await http.send("POST", "/reset", json={"task": {"delay_s": 1.0}})
+        async with Http(body["server"]) as holder:
+            call = asyncio.create_task(holder.step(body["session_id"], 0, "last words"))
+            await holder.until_running(1)
+            parent.send_signal(signal.SIGTERM)
+            assert (await call)[1]["observation"] == "last words"
+        assert await asyncio.to_thread(parent.wait, 20) == 0
+
+
+async def test_the_start_script_prints_a_list_over_which_a_client_spreads_sessions():
+    argv = ["bash", str(REPO / "train_scripts/start_env_servers.sh"), "-n", "2", "-e", "echo"]
+    environment = {**os.environ, "TIR_VENV": sys.prefix}
+    script = await asyncio.create_subprocess_exec(*argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment)
+    try:
+        urls = (await asyncio.wait_for(script.stdout.readline(), 60)).decode().strip().split(",")
+        async with EnvClient({"echo": urls}) as client:
+            async with client.session("echo", {}) as one, client.session("echo", {}) as other:
+                await one.reset()
+                await other.reset()
+                assert {one.server, other.server} == set(urls)
+                assert [(await s.step("a", step_id=k)).observation for s in (one, other) for k in range(3)] == ["a"] * 6
+    finally:
+        script.terminate()
+        await script.wait()
+
+
+@pytest.mark.parametrize(("flags", "why"), [(["--host", "0.0.0.0"], "Give the node's own address"), (["--workers", "0"], "did not start")])
+def test_what_cannot_work_is_refused_in_one_line(flags, why):
+    command = [sys.executable, "-m", ECHO, "--processes", "2", *flags]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=60, env={**os.environ, "TIR_ENV_TOKEN": "t"})
+    assert result.returncode == 1
+    assert why in result.stderr.splitlines()[-1]

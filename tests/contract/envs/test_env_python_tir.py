@@ -1,0 +1,100 @@
+"""python_tir over HTTP: outcomes and signals of real snippets, and a server that outlives all of them."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+
+import aiohttp
+import pytest
+
+from ..env_process import Http, env_server
+
+PYTHON = "env_servers.python_tir"
+
+TRACE = "Traceback (most recent call last):"
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory):
+    with env_server(PYTHON, tmp_path_factory.mktemp("env"), "--code-timeout", "1") as (url, _):
+        yield url
+
+
+@pytest.fixture
+async def http(url):
+    async with Http(url) as http:
+        yield http
+
+
+@pytest.mark.parametrize(
+    ("code", "outcome", "error_type", "observation"),
+    [
+        ("print(2**10)", "ok", None, "1024\n"),
+        ("", "ok", None, ""),
+        ("while True: pass", "model_error", "time_limit", "TimeLimitExceeded"),
+        ("1/0", "model_error", "exception", f"{TRACE}\n  line 1, in <module>\n    1/0\n    ~~\nZeroDivisionError: division by zero\n"),
+        ("import sys; sys.exit(2)", "model_error", "exception", ""),
+        ("x = [0] * 10**10", "model_error", "memory", f"{TRACE}\n  line 1, in <module>\n    x = [0] * 10**10\n        ~~~~~~~~~~~\nMemoryError\n"),
+    ],
+)
+async def test_what_the_model_reads(http, code, outcome, error_type, observation):
+    _, body, _ = await http.step(await http.open(), 0, code)
+    assert (body["outcome"], body["signals"]["error_type"], body["observation"]) == (outcome, error_type, observation)
+
+
+async def test_hostile_snippets_side_by_side_leave_the_server_well(http):
+    hostile = [
+        "import os\nwhile True:\n    try: os.fork()\n    except OSError: pass",
+        "while True: print('y' * 99999)",
+        "x = bytearray(1 << 33)",
+        "import os, signal; os.kill(1, signal.SIGKILL); os.kill(-1, signal.SIGKILL)",
+        "import os; os.system('setsid sleep 600 &')",
+        "import socket; socket.create_connection(('127.0.0.1', 22), 1)",
+        "import os; os.close(0); os.close(1); os.close(2)",
+        "import os; os.closerange(0, 4096)",
+        "import resource; resource.setrlimit(resource.RLIMIT_NPROC, (9999, 9999))",
+        "import ctypes; ctypes.string_at(0)",
+    ]
+    sessions = [await http.open() for _ in hostile]
+    replies = await asyncio.gather(*[http.step(s, 0, code) for s, code in zip(sessions, hostile, strict=True)])
+    assert {body["outcome"] for _, body, _ in replies} <= {"ok", "model_error"}, [body for _, body, _ in replies]
+    assert (await http.step(await http.open(), 0, "print('well')"))[1]["observation"] == "well\n"
+
+
+async def test_no_false_time_limit_at_concurrency_64(http):
+    sessions = await asyncio.gather(*[http.open() for _ in range(64)])
+    replies = await asyncio.gather(*[http.step(s, 0, "print(1)", deadline_s=60) for s in sessions])
+    assert [body["observation"] for _, body, _ in replies] == ["1\n"] * 64
+
+
+async def test_health_tells_the_isolation_that_was_proved(http):
+    assert (await http.send("GET", "/health"))[1]["isolation"].startswith("bwrap")
+
+
+async def test_isolation_none_runs_code_and_warns_loudly(tmp_path):
+    with env_server(PYTHON, tmp_path, "--isolation", "none", "--code-timeout", "1") as (url, process):
+        async with Http(url) as http:
+            session = await http.open()
+            assert (await http.step(session, 0, "print(1)"))[1]["observation"] == "1\n"
+            assert (await http.step(session, 1, "while True: pass"))[1]["observation"] == "TimeLimitExceeded"
+            assert (await http.send("GET", "/health"))[1]["isolation"] == "none"
+        process.terminate()
+        assert "WARNING: --isolation none" in process.stderr.read()
+
+
+async def test_a_killed_server_takes_its_snippets_along(tmp_path):
+    marker = f"orphan-{id(tmp_path)}"
+    running = ["pgrep", "-f", f"^{marker} 600"]
+    with env_server(PYTHON, tmp_path, "--code-timeout", "60") as (url, process):
+        async with Http(url) as http:
+            code = f"import os\nif os.fork(): os.execv('/usr/bin/sleep', ['{marker}', '600'])\nos.setsid(); os.execv('/usr/bin/sleep', ['{marker}', '600'])"
+            call = asyncio.create_task(http.step(await http.open(), 0, code))
+            async with asyncio.timeout(10):
+                while len(subprocess.run(running, capture_output=True).stdout.split()) < 2:
+                    await asyncio.sleep(0.05)
+                process.kill()
+                while subprocess.run(running, capture_output=True).stdout:
+                    await asyncio.sleep(0.05)
+            with pytest.raises(aiohttp.ClientError):
+                await call

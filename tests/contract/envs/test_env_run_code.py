@@ -1,0 +1,171 @@
+"""/run_code over HTTP as a SandboxFusion client uses it, and python_tir with such a server behind it."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import subprocess
+import sys
+
+import pytest
+
+from ..env_process import Http, env_server
+
+PYTHON = "env_servers.python_tir"
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory):
+    with env_server(PYTHON, tmp_path_factory.mktemp("env"), "--code-timeout", "2", "--max-queue", "8") as (url, _):
+        yield url
+
+
+@pytest.fixture
+async def http(url):
+    async with Http(url) as http:
+        yield http
+
+
+@pytest.fixture(scope="module")
+def forwarding(url, tmp_path_factory):
+    with env_server(PYTHON, tmp_path_factory.mktemp("front"), "--backend-url", url, "--code-timeout", "2") as (front, _):
+        yield front
+
+
+async def run(http: Http, code: str, **fields) -> dict:
+    status, body, _ = await http.send("POST", "/run_code", json={"code": code, "language": "python", **fields})
+    assert status == 200, body
+    return body
+
+
+async def test_more_output_than_a_pipe_holds_arrives_whole(http):
+    body = await run(http, "print('a' * 1_000_000)")
+    assert (body["status"], len(body["run_result"]["stdout"])) == ("Success", 1_000_001)
+
+
+async def test_a_flood_is_failed_and_says_why(http):
+    body = await run(http, "while True: print('y' * 99999)")
+    result = body["run_result"]
+    assert (body["status"], result["return_code"], result["stderr"]) == ("Failed", -9, "OutputLimitExceeded\n")
+
+
+async def test_files_go_in_and_come_back_even_from_failed_code(http):
+    code = "open('out/b', 'wb').write(open('in/a.bin', 'rb').read()[::-1]); 1/0"
+    files = {"in/a.bin": base64.b64encode(b"\x00\xff").decode(), "out/.keep": ""}
+    body = await run(http, code, files=files, fetch_files=["out/b", "nothing", "out"])
+    assert (body["status"], body["files"]) == ("Failed", {"out/b": base64.b64encode(b"\xff\x00").decode()})
+
+
+async def test_code_sees_no_file_of_an_earlier_request(http):
+    await run(http, "open('left', 'w').write('x')")
+    assert (await run(http, "import os; print('left' in os.listdir('.'))"))["run_result"]["stdout"] == "False\n"
+
+
+async def test_a_special_file_to_fetch_neither_hangs_nor_fills_the_memory(http):
+    body = await run(http, "import os; os.mkfifo('f'); os.symlink('/dev/zero', 'z'); print(1)", fetch_files=["f", "z"])
+    assert (body["status"], body["files"]) == ("Success", {})
+
+
+async def test_a_signal_is_a_negative_return_code_with_and_without_fetching(http):
+    for fetch in ([], ["x"]):
+        assert (await run(http, "import os; os.kill(os.getpid(), 15)", fetch_files=fetch))["run_result"]["return_code"] == -15
+
+
+async def test_large_stdin_arrives_whole_and_ends(http):
+    body = await run(http, "import sys; print(len(sys.stdin.read()), repr(sys.stdin.read()))", stdin="é" * 300_000)
+    assert body["run_result"]["stdout"] == "300000 ''\n"
+
+
+async def test_recursion_ends_where_it_does_in_a_script(http):
+    body = await run(http, "def f(): f()\nf()")
+    assert "[Previous line repeated 996 more times]" in body["run_result"]["stderr"]
+    assert await run(http, "def f(): f()\nf()", fetch_files=["x"]) | {"run_result": None} == body | {"run_result": None}
+
+
+@pytest.mark.parametrize("path", ["/etc/passwd", "../x", "a/../../x", ""])
+async def test_paths_that_leave_the_directory_are_refused(http, path):
+    for fields in ({"files": {path: ""}}, {"fetch_files": [path]}):
+        status, body, _ = await http.send("POST", "/run_code", json={"code": "", "language": "python", **fields})
+        assert (status, body["detail"][0]["type"]) == (422, "value_error")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"run_timeout": 0}, {"run_timeout": -1}, {"run_timeout": 0.001}, {"run_timeout": 1e6}, {"memory_limit_MB": 1}, {"memory_limit_MB": 2**40},
+        {"files": {"a": "", "a/b": ""}}, {"files": {"a": "", "./a": ""}}, {"files": {"x" * 256: ""}}, {"files": {"d/" * 600 + "x": ""}}, {"files": {"a/": ""}},
+        {"files": {f"f{i}": "" for i in range(20_000)}}, {"files": {f"{i}/b/c/d/e": "" for i in range(1000)}}, {"files": {"a": "é"}}, {"files": {"a": "x"}},
+        {"files": {"\0": ""}}, {"fetch_files": ["x" * 300]}, {"fetch_files": ["a"] * 20_000}, {"compile_timeout": "soon"},
+    ],
+)  # fmt: skip
+async def test_what_no_sandbox_could_lay_out_or_start_is_refused_and_costs_nothing(http, wrong):
+    status, body, _ = await http.send("POST", "/run_code", json={"code": "print(1)", "language": "python", **wrong})
+    assert status == 422, body
+    assert len(str(body)) < 2000
+    assert (await run(http, "print(1)"))["status"] == "Success"
+
+
+@pytest.mark.parametrize("limits", [{"memory_limit_MB": 32}, {"memory_limit_MB": 0}, {"memory_limit_MB": -5}])
+async def test_the_smallest_limits_still_run_python(http, limits):
+    assert (await run(http, "print(1)", **limits))["status"] == "Success"
+
+
+async def test_as_many_files_as_are_allowed_arrive(http):
+    files = {f"d{i % 32}/f{i}": base64.b64encode(b"%d" % i).decode() for i in range(1024)}
+    code = "import glob; print(sum(int(open(p).read()) for p in glob.glob('d*/f*')))"
+    assert (await run(http, code, files=files, fetch_files=["d1/f1"]))["run_result"]["stdout"] == f"{1023 * 512}\n"
+
+
+async def test_a_known_language_that_is_not_python_is_a_sandbox_error_with_a_remedy(http):
+    status, body, _ = await http.send("POST", "/run_code", json={"code": "echo", "language": "bash"})
+    assert (status, body["status"]) == (200, "SandboxError")
+    assert "'bash' is not supported" in body["message"]
+
+
+async def test_a_full_server_answers_429(http):
+    statuses = await asyncio.gather(*[http.send("POST", "/run_code", json={"code": "import time; time.sleep(1)", "language": "python"}) for _ in range(14)])
+    assert {status for status, *_ in statuses} == {200, 429}
+
+
+@pytest.mark.parametrize(
+    ("code", "outcome", "error_type", "observation"),
+    [
+        ("print(2**10)", "ok", None, "1024\n"),
+        ("1/0", "model_error", "exception", "ZeroDivisionError: division by zero\n"),
+        ("x = (", "model_error", "syntax", "SyntaxError: '(' was never closed\n"),
+        ("while True: pass", "model_error", "time_limit", "TimeLimitExceeded"),
+        ("while True: print('y' * 99999)", "model_error", "output_flood", "y\n"),
+        ("import os; os._exit(3)", "model_error", "exception", ""),
+    ],
+)
+async def test_over_a_backend_the_model_reads_the_same(http, forwarding, code, outcome, error_type, observation):
+    async with Http(forwarding) as front:
+        _, there, _ = await front.step(await front.open(), 0, code)
+        _, here, _ = await http.step(await http.open(), 0, code)
+        for body in (there, here):
+            assert (body["outcome"], body["signals"]["error_type"]) == (outcome, error_type)
+            assert body["observation"].endswith(observation) or error_type == "output_flood"
+        assert there["observation"] == here["observation"]
+        assert there["signals"]["executed"] == here["signals"]["executed"]
+
+
+async def test_a_backend_that_went_away_is_env_error_and_never_the_models(tmp_path):
+    with env_server(PYTHON, tmp_path) as (behind, process):
+        with env_server(PYTHON, tmp_path, "--backend-url", behind) as (url, _):
+            async with Http(url) as http:
+                session = await http.open()
+                assert (await http.send("GET", "/health"))[1]["isolation"] == "sandboxfusion"
+                assert (await http.step(session, 0, "print(1)"))[1]["observation"] == "1\n"
+                process.kill()
+                await asyncio.to_thread(process.wait)
+                _, body, _ = await http.step(session, 1, "print(1)")
+                assert (body["outcome"], "does not answer" in body["signals"]["error"]) == ("env_error", True)
+
+
+@pytest.mark.parametrize(("url", "why"), [("http://127.0.0.1:9", "does not answer"), ("nowhere:80", "has no scheme")])
+def test_without_its_backend_the_server_does_not_start(url, why):
+    result = subprocess.run([sys.executable, "-m", PYTHON, "--backend-url", url], capture_output=True, text=True, timeout=60)
+    assert result.returncode == 1
+    assert result.stderr.startswith("python_tir does not start: ")
+    assert why in result.stderr
+    assert "Traceback" not in result.stderr

@@ -1,0 +1,144 @@
+"""/run_jupyter over HTTP as a SandboxFusion client uses it: cells of one interpreter."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import shutil
+
+import pytest
+
+from ..env_process import Http, env_server
+
+PYTHON = "env_servers.python_tir"
+pytestmark = pytest.mark.skipif(shutil.which("bwrap") is None, reason="sessions with state need bubblewrap")
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory):
+    with env_server(PYTHON, tmp_path_factory.mktemp("env"), "--memory-mib", "512", "--code-timeout", "2", "--max-queue", "8") as (url, _):
+        yield url
+
+
+@pytest.fixture
+async def http(url):
+    async with Http(url) as http:
+        yield http
+
+
+async def run(http: Http, *cells: str, **fields) -> dict:
+    status, body, _ = await http.send("POST", "/run_jupyter", json={"cells": list(cells), **fields})
+    assert status == 200, body
+    return body
+
+
+async def test_cells_share_an_interpreter_and_a_last_expression_is_displayed(http):
+    body = await run(http, 'a = "hello"', "a", "print(a)", "None", "1;")
+    assert (body["status"], body["driver"]["status"], body["driver"]["return_code"]) == ("Success", "Finished", 0)
+    shown = [(c["stdout"], c["display"], c["error"]) for c in body["cells"]]
+    assert shown == [("", [], []), ("", [{"text/plain": "'hello'"}], []), ("hello\n", [], []), ("", [], []), ("", [], [])]
+
+
+async def test_a_cell_that_raises_says_so_and_the_next_one_runs(http):
+    body = await run(http, 'a = "hello"', 'import sys\nn = sys.stderr.write("oh\\n")', "def f():\n    assert False, a\nf()", "print(a)", "x = (")
+    _, said, failed, after, syntax = body["cells"]
+    assert (said["stderr"], after["stdout"], failed["stdout"], failed["stderr"]) == ("oh\n", "hello\n", "", "")
+    (error,) = failed["error"]
+    assert (error["ename"], error["evalue"]) == ("AssertionError", "hello")
+    assert "".join(error["traceback"]) == (
+        'Traceback (most recent call last):\n  File "<cell 3>", line 3, in <module>\n    f()\n'
+        '  File "<cell 3>", line 2, in f\n    assert False, a\nAssertionError: hello\n'
+    )
+    assert syntax["error"][0]["ename"] == "SyntaxError"
+    assert body["status"] == "Success"
+
+
+async def test_rich_values_awaits_and_exits(http):
+    class_ = "class R:\n    def _repr_html_(self): return '<b>x</b>'\n    def __repr__(self): return 'R'\nR()"
+    body = await run(http, class_, "display(1, 'two')", "import asyncio\nawait asyncio.sleep(0, 7)", "raise SystemExit(3)", "_ + 1")
+    assert [c["display"] for c in body["cells"]] == [
+        [{"text/plain": "R", "text/html": "<b>x</b>"}], [{"text/plain": "1"}, {"text/plain": "'two'"}], [{"text/plain": "7"}], [], [{"text/plain": "8"}],
+    ]  # fmt: skip
+    assert body["cells"][3]["error"][0]["ename"] == "SystemExit"
+
+
+@pytest.mark.slow
+async def test_a_figure_is_displayed_as_a_picture(http):
+    pytest.importorskip("matplotlib")
+    body = await run(http, "import matplotlib.pyplot as plt", "plt.plot([1, 2], [2, 3]); plt.show()", total_timeout=60)
+    assert base64.b64decode(body["cells"][1]["display"][0]["image/png"]).startswith(b"\x89PNG")
+
+
+async def test_files_go_in_and_come_back(http):
+    files = {"in/a.bin": base64.b64encode(b"\x00\xff").decode(), "absent": None}
+    body = await run(http, "open('out', 'wb').write(open('in/a.bin', 'rb').read() * 3)", files=files, fetch_files=["out", "nothing", "in"])
+    assert (body["status"], body["files"]) == ("Success", {"out": base64.b64encode(b"\x00\xff" * 3).decode()})
+
+
+async def test_requests_share_nothing(http):
+    await run(http, "x = 1\nopen('left', 'w').close()")
+    body = await run(http, "'x' in globals(), __import__('os').listdir('.')")
+    assert body["cells"][0]["display"] == [{"text/plain": "(False, [])"}]
+
+
+async def test_out_of_time_is_failed_with_the_cells_so_far(http):
+    for limits in ({"cell_timeout": 0.5}, {"total_timeout": 0.5}):
+        body = await run(http, "print(1)", "print(2, flush=True)\nwhile True: pass", "print(3)", **limits)
+        assert (body["status"], body["driver"]["status"], body["driver"]["return_code"]) == ("Failed", "TimeLimitExceeded", None)
+        assert [c["stdout"] for c in body["cells"]] == ["1\n", "2\n"]
+
+
+@pytest.mark.parametrize(
+    ("cell", "return_code", "stderr"),
+    [
+        ("import os; os._exit(3)", 3, ""),
+        ("while True: print('y' * 99999)", -9, "OutputLimitExceeded\n"),
+    ],
+)
+async def test_code_that_ends_its_interpreter_fails_the_request_and_nobody_else(http, cell, return_code, stderr):
+    body = await run(http, cell, "print(1)")
+    assert (body["status"], body["driver"]["return_code"], body["driver"]["stderr"]) == ("Failed", return_code, stderr)
+    assert len(body["cells"]) == 1
+    assert (await run(http, "print(1)"))["cells"][0]["stdout"] == "1\n"
+
+
+@pytest.mark.parametrize(
+    "cell", ["import sys; sys.modules.pop('_cells')", "import _cells; _cells.tell = lambda mark: print(mark + '{]')", "import sys; sys.stdout = None"]
+)
+async def test_code_that_tampers_with_its_interpreter_fools_only_itself(http, cell):
+    body = await run(http, cell, "print(1)")
+    assert body["status"] in ("Success", "Failed")
+    assert (await run(http, "6 * 7"))["cells"][0]["display"] == [{"text/plain": "42"}]
+
+
+async def test_characters_that_no_utf8_has_arrive_as_something(http):
+    body = await run(http, "'\\ud800'", "raise ValueError('\\udfff')")
+    assert [len(c["display"] + c["error"]) for c in body["cells"]] == [1, 1]
+
+
+async def test_who_hangs_up_takes_the_interpreter_along(http):
+    asking = asyncio.create_task(run(http, "import time; time.sleep(600)", total_timeout=600))
+    await http.until_running(1)
+    asking.cancel()
+    await http.until_running(0)
+    metrics = (await http.send("GET", "/metrics"))[1]
+    assert "env_notebooks 0.0" in metrics
+
+
+async def test_a_full_server_answers_429(http):
+    asking = [http.send("POST", "/run_jupyter", json={"cells": ["import time; time.sleep(0.3)"]}) for _ in range(14)]
+    assert {status for status, *_ in await asyncio.gather(*asking)} == {200, 429}
+
+
+@pytest.mark.parametrize(
+    "wrong", [{}, {"cells": "print(1)"}, {"cells": [1]}, {"cells": ["1"], "kernel": "ir"}, {"cells": ["1"], "total_timeout": 0}, {"cells": ["1"] * 300}]
+)
+async def test_a_malformed_request_is_refused(http, wrong):
+    assert (await http.send("POST", "/run_jupyter", json=wrong))[0] == 422
+
+
+async def test_a_server_without_warm_workers_says_so(tmp_path):
+    with env_server(PYTHON, tmp_path, "--no-warm") as (url, _):
+        async with Http(url) as http:
+            body = await run(http, "1")
+    assert (body["status"], "warm workers" in body["message"]) == ("SandboxError", True)

@@ -1,0 +1,132 @@
+"""The search server over HTTP: Search-R1's API, its passages, and a start that says what is wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+
+import pytest
+
+from ..env_process import Http, env_server
+from ..slow_search import write_corpus
+
+SEARCH = "env_servers.search"
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory):
+    tmp = tmp_path_factory.mktemp("search")
+    with env_server(SEARCH, tmp, "--corpus", write_corpus(tmp), "--topk", "2") as (url, _):
+        yield url
+
+
+@pytest.fixture
+async def http(url):
+    async with Http(url) as http:
+        yield http
+
+
+async def test_retrieve_is_search_r1s(http):
+    status, body, _ = await http.send("POST", "/retrieve", json={"queries": ["number 7", "nonsense"], "topk": 1, "return_scores": True})
+    assert status == 200
+    (hit,), nothing = body["result"]
+    assert hit["document"] == {"id": "7", "contents": '"7"\nThis is number 7 of them.'}
+    assert hit["score"] > 0
+    assert nothing == []
+
+
+async def test_retrieve_without_scores_gives_documents_and_the_servers_topk(http):
+    _, body, _ = await http.send("POST", "/retrieve", json={"queries": ["number 7"]})
+    assert [d["id"] for d in body["result"][0]] == ["7", "0"]
+
+
+async def test_an_observation_is_the_passages_as_search_r1_writes_them(http):
+    _, body, _ = await http.step(await http.open({"topk": 1}), 0, " number 7 ")
+    assert body["observation"] == 'Doc 1(Title: "7") This is number 7 of them.\n'
+    assert body["signals"]["num_results"] == 1
+
+
+@pytest.mark.parametrize("wrong", [{}, {"queries": "one"}, {"queries": ["a"], "topk": -1}, {"queries": ["a"], "topk": 10**9}, {"queries": ["a" * 9000]}])
+async def test_a_malformed_request_is_refused(http, wrong):
+    assert (await http.send("POST", "/retrieve", json=wrong))[0] == 422
+
+
+@pytest.mark.parametrize("topk", ["abc", 10**9, 0, -1, None, [1], "1e999"])
+async def test_a_number_of_passages_that_is_none_is_the_callers_mistake(http, topk):
+    status, body, _ = await http.send("POST", "/reset", json={"task": {"topk": topk}})
+    assert (status, "task" in body["detail"]) == (422, True)
+
+
+async def test_what_one_request_may_ask_for_is_bounded_in_all(http):
+    for queries, topk in (1025, 1), (1024, 1000), (21, 1000):
+        status, body, _ = await http.send("POST", "/retrieve", json={"queries": ["number"] * queries, "topk": topk})
+        assert (status, "Send several" in body["detail"]) == (413, True)
+    assert (await http.send("POST", "/retrieve", json={"queries": ["number"] * 1024, "topk": 3}))[0] == 200
+
+
+async def test_a_query_of_a_whole_book_is_the_models_mistake(http):
+    _, body, _ = await http.step(await http.open(), 0, "number " * 5000)
+    assert (body["outcome"], body["signals"]["error_type"]) == ("model_error", "query_too_long")
+
+
+async def test_searches_that_missed_their_deadline_give_their_workers_back(tmp_path):
+    flags = ["--corpus", write_corpus(tmp_path), "--workers", "2", "--retrieve-timeout", "0.3"]
+    with env_server("tests.contract.slow_search", tmp_path, *flags) as (url, _):
+        async with Http(url) as http:
+            late = await asyncio.gather(*[http.step(await http.open(), 0, "endless", deadline_s=0.3) for _ in range(10)])
+            assert {body["outcome"] for _, body, _ in late} == {"timeout"}
+            status, body, headers = await http.send("POST", "/retrieve", json={"queries": ["endless"]})
+            assert (status, "more than 0.3 s" in body["detail"], headers["Retry-After"]) == (503, True, "1")
+            assert (await http.step(await http.open(), 0, "number 7"))[1]["outcome"] == "ok"
+            assert (await http.send("GET", "/health"))[1]["running"] == 0
+
+
+async def test_many_searches_at_once_are_answered_each_for_itself(http):
+    async def one(i):
+        _, body, _ = await http.send("POST", "/retrieve", json={"queries": [f"number {i}"], "topk": 1})
+        return body["result"][0][0]["id"] == str(i)
+
+    assert all(await asyncio.gather(*[one(i) for i in range(40)]))
+
+
+async def test_a_full_server_says_when_to_come_again(tmp_path):
+    flags = ["--corpus", write_corpus(tmp_path), "--workers", "1", "--max-queue", "0"]
+    with env_server("tests.contract.slow_search", tmp_path, *flags) as (url, _):
+        async with Http(url) as http:
+            call = asyncio.create_task(http.send("POST", "/retrieve", json={"queries": ["slow"]}))
+            await http.until_running(1)
+            status, _, headers = await http.send("POST", "/retrieve", json={"queries": ["number 1"]})
+            assert (status, int(headers["Retry-After"]) >= 1) == (429, True)
+            assert (await call)[0] == 200
+
+
+def test_a_second_start_maps_the_index_of_the_first(tmp_path):
+    corpus, built = write_corpus(tmp_path), []
+    for _ in range(2):
+        with env_server(SEARCH, tmp_path, "--corpus", corpus):
+            built.append((tmp_path / "corpus.jsonl.bm25" / "data.csc.index.npy").stat().st_ino)
+    assert built[0] == built[1]
+
+
+@pytest.mark.parametrize(
+    ("lines", "flags", "says"),
+    [
+        ('{"contents": "a b"}\n{"contents": \n', [], "corpus.jsonl:2: no JSON"),
+        ('{"contents": "a b"}\n\n{"text": "a"}\n', [], 'corpus.jsonl:3: no "contents", fields: text'),
+        ("", [], "0 passages"),
+        (None, [], "cannot be read"),
+        ('{"contents": "a b"}\n', ["--topk", "0"], "Use 1 or more"),
+        ('{"contents": "a b"}\n', ["--dense", "intfloat/e5-base-v2"], "pip install sentence-transformers"),
+    ],
+)
+def test_what_cannot_be_served_is_said_with_the_remedy(tmp_path, lines, flags, says):
+    if lines is not None:
+        (tmp_path / "corpus.jsonl").write_text(lines)
+    command = [sys.executable, "-m", SEARCH, "--corpus", str(tmp_path / "corpus.jsonl"), *flags]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert result.returncode == 1
+    assert "search does not start: " in result.stderr
+    assert says in result.stderr
+    assert "Traceback" not in result.stderr
+    assert [p.name for p in tmp_path.iterdir()] == ([] if lines is None else ["corpus.jsonl"])

@@ -1,0 +1,245 @@
+"""Random runs of the loop: a seed -> a configuration and a list of faults -> what broke. And the shortest list that still breaks it.
+
+    scenario(seed)      mode, S, B, push_every, checkpoints, evaluations, epochs, and up to ten events over up to four processes ("lives")
+    play(s, directory)  runs it, a resume after every life that ended early, then without faults to the end; -> sentences about what is wrong
+    shrink(s, fails)    delta debugging (Zeller and Hildebrandt, 2002) over the events: drop chunks for as long as it still fails
+
+Every life must complete or end by an error with a name. In the end no token is older than S, every prompt ended exactly once, the ledger's
+audit is clean, and the final weights' own record of what they were trained on is what the ledger says.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from openrlhf_tir.errors import Diverged, StallError, Stopped
+from openrlhf_tir.replay.ledger import audit
+from openrlhf_tir.simulation.virtual_loop import run
+
+from ..fakes import ends_of
+from .world import NO_START, LearnerGone, World, WorldLearner, live, pipeline_in
+
+GRID_S = 1 / 16
+NO_ENGINE = ("No rollout actor is left", NO_START)
+FAULTLESS_LIVES = 3
+"""After the last life with events: the first may still find broken what the one before left, a third has no excuse."""
+LIFE_S = 50_000.0
+"""Virtual: a life that takes longer hangs in a way that not even the watchdog sees."""
+KINDS = {
+    "kill": 3,
+    "kill_all": 2,
+    "hang": 3,
+    "refuse": 2,
+    "env_hang": 1,
+    "refused": 1,
+    "no_start": 1,
+    "learner_die": 1,
+    "learner_hang": 1,
+    "learner_nan": 2,
+    "learner_mute": 1,
+    "disk_copy": 1,
+    "disk_full": 2,
+    "disk_stuck": 1,
+    "evaluation_fail": 2,
+    "evaluation_hang": 1,
+    "stop": 3,
+    "crash": 4,
+}
+"""Event -> how often, relative to the others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """`at` virtual seconds after a life's start, when `hops` turns of the event loop have passed: a place between two awaits."""
+
+    life: int
+    at: float
+    hops: int
+    kind: str
+    arg: int
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    seed: int
+    mode: str
+    S: int
+    B: int
+    push_every: int
+    save_steps: int
+    eval_steps: int
+    actors: int
+    prompts: int
+    episodes: int
+    max_steps: int
+    depth: str | None
+    drop: float
+    write_s: float
+    events: tuple[Event, ...]
+
+
+def scenario(seed: int) -> Scenario:
+    r = random.Random(seed)
+    mode = r.choice(["sync", "one_step", "pipeline", "pipeline", "pipeline_drain"])
+    S = {"sync": 0, "one_step": 1}.get(mode) if mode in ("sync", "one_step") else r.randint(1, 4)
+    lives = r.randint(1, 4)
+    events = [_event(r, lives) for _ in range(r.randint(0, 10))]
+    return Scenario(
+        seed,
+        mode,
+        S,
+        B=r.randint(1, 3),
+        push_every=r.randint(1, S + 1),
+        save_steps=r.choice([-1, 1, 2, 3]),
+        eval_steps=r.choice([-1, -1, 2, 3]),
+        actors=r.randint(1, 3),
+        prompts=r.randint(6, 16),
+        episodes=r.randint(1, 2),
+        max_steps=r.choice([1000, 1000, 1000, 4]),
+        depth=r.choice([None, "auto"]) if mode.startswith("pipeline") else None,
+        drop=r.choice([0.0, 0.2, 0.6]),
+        write_s=r.choice([0.0, 0.5, 3.0]),
+        events=tuple(sorted(events, key=lambda e: (e.life, e.at, e.hops))),
+    )
+
+
+def _event(r: random.Random, lives: int) -> Event:
+    """In the first 20 s of a life, in which most of what it does happens."""
+    (kind,) = r.choices(list(KINDS), list(KINDS.values()))
+    return Event(r.randrange(lives), r.randrange(20 * 16) * GRID_S, r.choice([0, 0, 1, 2, 3, 5, 8, 13]), kind, r.randrange(4))
+
+
+class Life:
+    """One process of the run, and what befalls it."""
+
+    def __init__(self, s: Scenario, number: int, run_dir: Path) -> None:
+        self.s, self.number = s, number
+        self.world = World(s.seed * 100 + number, actors=s.actors, latency=lambda r: r.choice([0.125, 1.0, 4.0]), drop=s.drop)
+        self.learner = WorldLearner(s.S, write_s=s.write_s)
+        sections = {
+            "rollout": {"batch_size": s.B},
+            "pipeline": {"mode": s.mode, "max_staleness": s.S if s.mode.startswith("pipeline") else None, "push_every": s.push_every, "depth": s.depth},
+            "train": {"max_steps": s.max_steps},
+            "ckpt": {"save_steps": s.save_steps},
+            "eval": {"steps": s.eval_steps, "timeout_s": 60},
+        }
+        self.pipeline = pipeline_in(self.world, self.learner, run_dir, prompts=s.prompts, episodes=s.episodes, sections=sections)
+        self.crashed = False
+
+    async def run(self) -> None:
+        loop = asyncio.get_running_loop()
+        main = asyncio.create_task(live(self.world, self.pipeline, resume=self.number > 0), name="main")
+
+        def hop(event: Event, left: int) -> None:
+            if main.done():
+                return
+            if left:
+                loop.call_soon(hop, event, left - 1)
+            else:
+                self.strike(event, main)
+
+        for event in self.s.events:
+            if event.life == self.number:
+                loop.call_later(event.at, hop, event, event.hops)
+        try:
+            async with asyncio.timeout(LIFE_S):
+                await main
+        except asyncio.CancelledError:
+            if not self.crashed:
+                raise
+
+    def strike(self, event: Event, main: asyncio.Task) -> None:
+        kind, n = event.kind, event.arg
+        if kind == "crash":
+            self.crashed = True
+            main.cancel()
+        elif kind == "stop":
+            self.pipeline.stop.ask("the scenario")
+        elif kind == "refused":
+            self.world.refusals = 3 * n
+        elif kind == "env_hang":
+            self.world.env_hangs = n
+        elif kind == "no_start":
+            self.world.failing_starts = n
+        elif kind.startswith("evaluation_"):
+            self.pipeline.evaluation.faults[kind.removeprefix("evaluation_")] += n
+        elif kind.startswith(("learner_", "disk_")):
+            self.learner.faults[kind.split("_")[1]] += 1
+        else:
+            getattr(self.world, kind)(n)
+
+    def law(self) -> list[str]:
+        """What must hold whenever a life ends."""
+        state, wrong = self.pipeline.state, []
+        if self.learner.stale:
+            wrong.append(f"trained beyond S = {self.s.S}: {', '.join(map(str, self.learner.stale))}")
+        if sum(state.budget.states.values()) != state.budget.acquired:
+            wrong.append(f"slots do not add up: {state.budget.states}")
+        return wrong
+
+
+def unnamed(error: BaseException) -> Iterator[BaseException]:
+    """The errors in it that are not an end with a name."""
+    if isinstance(error, BaseExceptionGroup):
+        for inner in error.exceptions:
+            yield from unnamed(inner)
+    elif not isinstance(error, StallError | LearnerGone | Stopped | Diverged) and not any(said in str(error) for said in NO_ENGINE):
+        yield error
+
+
+def play(s: Scenario, run_dir: Path) -> list[str]:
+    last = max((e.life for e in s.events), default=0)
+    for number in range(last + 1 + FAULTLESS_LIVES):
+        life = Life(s, number, run_dir)
+        try:
+            run(life.run())
+            ended = not life.crashed
+        except TimeoutError:
+            return [f"life {number} hangs: {life.pipeline.observer.now}"]
+        except BaseException as e:
+            ended = False
+            if strange := list(unnamed(e)):
+                return [f"life {number} ended by {type(x).__name__}: {x}" for x in strange]
+        if wrong := life.law():
+            return [f"life {number}: {w}" for w in wrong]
+        if ended:
+            return _at_the_end(s, life, run_dir)
+    return [f"{FAULTLESS_LIVES} lives without a fault do not bring the run to its end"]
+
+
+def _at_the_end(s: Scenario, life: Life, run_dir: Path) -> list[str]:
+    report, wrong = audit(run_dir / "ledger.jsonl"), []
+    wrong += report.errors
+    if report.open or not report.finished:
+        wrong.append(f"finished {report.finished}, open {report.open}")
+    if report.trained != life.learner.lineage:
+        wrong.append(f"the ledger says {report.trained} was trained, the weights {life.learner.lineage}")
+    if len(set(report.trained)) != len(report.trained):
+        wrong.append(f"trained twice: {report.trained}")
+    if s.max_steps == 1000 and not wrong:
+        try:
+            ends_of(report, s.prompts * s.episodes)
+        except AssertionError as e:
+            wrong.append(f"not every prompt ended once: {report.ended}, {str(e)[:100]}")
+    if life.pipeline.saver.saved and report.committed_trained != report.trained:
+        wrong.append("trained, and not in a checkpoint")
+    return wrong
+
+
+def shrink(s: Scenario, fails: Callable[[Scenario], bool]) -> Scenario:
+    """The same scenario with as few events as still make it fail."""
+    events, chunks = list(s.events), 2
+    while events:
+        size = -(-len(events) // chunks)
+        shorter = next((rest for i in range(0, len(events), size) if fails(replace(s, events=tuple(rest := events[:i] + events[i + size :])))), None)
+        if shorter is not None:
+            events, chunks = shorter, max(2, chunks - 1)
+        elif size == 1:
+            break
+        else:
+            chunks = min(len(events), 2 * chunks)
+    return replace(s, events=tuple(events))

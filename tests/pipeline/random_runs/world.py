@@ -1,0 +1,287 @@
+"""A small world of rollout actors for the loop: the real fleet, router and weight publisher, with actors and a learner that break when told.
+
+Everything takes virtual time, in multiples of 1/16 s, which add up exactly: so many things happen at the same moment, and a fault can come
+between any two of them. An actor that hangs never answers again; one that dies fails all that it was asked, as Ray does. Log-probs are
+minus the version of the weights, so the canary proves what it should.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+
+from openrlhf_tir.actors.fleet import Fleet
+from openrlhf_tir.config import Config
+from openrlhf_tir.errors import EngineGone, EvaluationFailed, InfraError, WeightsUnverified
+from openrlhf_tir.pipeline.checkpoints.checkpoint import Checkpoints
+from openrlhf_tir.pipeline.loop import Pipeline
+from openrlhf_tir.pipeline.observer import Observer
+from openrlhf_tir.replay.ledger import Ledger
+from openrlhf_tir.types import Completion, GroupKey, StepReport, Verdict
+from openrlhf_tir.weights.publisher import WeightPublisher
+
+from ..fakes import FakePrompts, MemoryMetrics, Silent, group_of
+
+EVALUATION = -1
+NO_START = "told not to start"
+PUSH_S = 0.125
+
+
+class LearnerGone(InfraError):
+    reason = "learner_died"
+
+
+class Actor:
+    """One rollout actor: what Fleet and WeightPublisher need of it."""
+
+    def __init__(self, world: World, index: int) -> None:
+        self.world, self.index, self.name = world, index, f"rollout-{index}"
+        self.version, self.hung, self.refuses, self.dead = 0, False, False, False
+        self._pending: set[asyncio.Future] = set()
+
+    async def answer(self, seconds: float) -> None:
+        """Returns after so long; never, while it hangs. Raises EngineGone when it dies."""
+        if self.dead:
+            raise EngineGone(f"{self.name} is dead")
+        loop = asyncio.get_running_loop()
+        future = loop.create_future()
+        self._pending.add(future)
+        loop.call_later(seconds, lambda: None if self.hung or future.done() else future.set_result(None))
+        try:
+            await future
+        finally:
+            self._pending.discard(future)
+
+    def kill(self) -> None:
+        self.dead = True
+        for future in self._pending:
+            if not future.done():
+                future.set_exception(EngineGone(f"{self.name} died"))
+
+    async def stop(self) -> None:
+        self.kill()
+
+    async def heartbeat(self) -> None:
+        await self.answer(0.0625)
+
+    async def update_weights(self, path: Path, version: int, digest: str, canary) -> list[Completion]:
+        await self.answer(PUSH_S)
+        if json.loads(path.read_text())["digest"] != digest:
+            raise WeightsUnverified("the file is another one")
+        if self.refuses:
+            raise WeightsUnverified("told to refuse")
+        self.version = version
+        return await self.canary(*canary)
+
+    async def canary(self, prompt_ids, max_tokens: int, seed: int) -> list[Completion]:
+        ids, logprobs = np.zeros(max_tokens, np.int32), np.full(max_tokens, -float(self.version), np.float32)
+        return [Completion(ids, logprobs, np.full(max_tokens, self.version, np.int32), "", "length") for _ in prompt_ids]
+
+    async def proved(self, version: int) -> None:
+        await self.answer(0.0)
+
+    async def discard(self, why: str) -> None:
+        self.world.fleet.lost(self, why)
+
+
+class World:
+    """Rollout for the loop. `latency(rng)` in virtual seconds; `drop`: share of groups that a filter rejects."""
+
+    def __init__(self, seed: int, *, actors: int = 2, latency=lambda r: 1.0, drop: float = 0.0, start_s: float = 3.0) -> None:
+        self.rng, self.latency, self.drop, self.start_s = random.Random(seed), latency, drop, start_s
+        self.fleet: Fleet[Actor] = Fleet(self._spawn, size=actors, heartbeat_s=2.0, unresponsive_s=20.0)
+        self.failing_starts = 0
+        self.refusals = 0
+        """So many of the groups to come find an actor that has no room (QueueFull)."""
+        self.env_hangs = 0
+        """So many of the groups to come never get an answer from their environment, until their deadline."""
+
+    async def _spawn(self, index: int) -> Actor:
+        await asyncio.sleep(self.start_s)
+        if self.failing_starts:
+            self.failing_starts -= 1
+            raise EngineGone(NO_START)
+        return Actor(self, index)
+
+    async def run_group(self, key: GroupKey, task):
+        seconds, dropped = self.latency(self.rng), self.rng.random() < self.drop
+        if self.env_hangs and key.epoch != EVALUATION:
+            self.env_hangs -= 1
+            seconds = 30.0  # the group's deadline
+            dropped = None
+        while True:  # as RolloutPool does
+            async with self.fleet.router.place(task.prompt) as actor:
+                if self.refusals:
+                    self.refusals -= 1
+                    self.fleet.router.full(actor.name, 1)
+                    continue
+                version = actor.version
+                await actor.answer(seconds)
+            break
+        if dropped is None:
+            return group_of(key, version, failed="deadline")
+        return group_of(key, version, Verdict(not dropped, "accuracy_high" if dropped else ""))
+
+    async def fetch(self, payloads):
+        return list(payloads)
+
+    async def store(self, group):
+        return group
+
+    def where(self, key: GroupKey) -> str:
+        return "somewhere"
+
+    def engine_stats(self) -> dict[str, float]:
+        return {}
+
+    # --- what goes wrong
+
+    def pick(self, i: int) -> Actor | None:
+        return self.fleet.members[i % len(self.fleet.members)] if self.fleet.members else None
+
+    def kill(self, i: int) -> None:
+        if actor := self.pick(i):
+            self.fleet.lost(actor, "killed by the test")
+
+    def kill_all(self, i: int) -> None:
+        for actor in list(self.fleet.members):
+            self.fleet.lost(actor, "killed by the test")
+
+    def hang(self, i: int) -> None:
+        if actor := self.pick(i):
+            actor.hung = True
+
+    def refuse(self, i: int) -> None:
+        if actor := self.pick(i):
+            actor.refuses = True
+
+
+class WorldLearner:
+    """`lineage` is what its weights were trained on: it travels with the checkpoint, so it can be compared with the ledger."""
+
+    def __init__(self, max_staleness: int, step_s: float = 1.0, write_s: float = 0.0) -> None:
+        self.version, self.S, self.step_s, self.write_s = 0, max_staleness, step_s, write_s
+        self.lineage: list[tuple[int, int]] = []
+        self.faults: Counter[str] = Counter()
+        """Name -> how many of the next calls go wrong so: die, hang, nan (of a step), mute (no weights are given, for ever), copy (a
+        checkpoint's copy never ends), full (of a write), stuck (a write that never ends)."""
+        self.stale: list[GroupKey] = []
+
+    def _strikes(self, fault: str) -> bool:
+        struck = self.faults[fault] > 0
+        self.faults[fault] -= struck
+        return struck
+
+    async def step(self, batch) -> StepReport:
+        await asyncio.sleep(self.step_s)
+        if self._strikes("hang"):
+            await asyncio.get_running_loop().create_future()
+        if self._strikes("die"):
+            raise LearnerGone("told to die")
+        if self._strikes("nan"):
+            return StepReport(self.version, {"grad_norm": float("nan"), "lr": 1.0}, self.step_s, 1)
+        self.stale += [i.meta.key for i in batch.items if self.version - i.meta.oldest_version > self.S]
+        self.lineage += [(i.meta.key.epoch, i.meta.key.prompt) for i in batch.items]
+        self.version += 1
+        return StepReport(self.version, {"grad_norm": 1.0, "lr": 1.0}, self.step_s, batch.num_tokens)
+
+    async def publish(self, path: Path) -> str:
+        version = self.version
+        await asyncio.sleep(PUSH_S)
+        if self._strikes("mute"):
+            await asyncio.get_running_loop().create_future()
+        path.write_text(json.dumps({"digest": f"digest {version}"}))
+        return f"digest {version}"
+
+    async def score(self, sequences):
+        version = self.version
+        await asyncio.sleep(PUSH_S)
+        assert self.version == version, "scored while it stepped"
+        return [np.full(len(s) - 1, -float(version)) for s in sequences]
+
+    async def save(self, directory: Path) -> None:
+        await asyncio.sleep(0.0625)
+        if self._strikes("copy"):
+            await asyncio.get_running_loop().create_future()
+        (directory / "learner.json").write_text(json.dumps({"version": self.version, "lineage": self.lineage}))
+
+    async def written(self) -> None:
+        await asyncio.sleep(self.write_s)
+        if self._strikes("stuck"):
+            await asyncio.get_running_loop().create_future()
+        if self._strikes("full"):
+            raise OSError(28, "No space left on device")
+
+    async def load(self, directory: Path) -> int:
+        said = json.loads((directory / "learner.json").read_text())
+        self.version, self.lineage = said["version"], [tuple(prompt) for prompt in said["lineage"]]
+        return self.version
+
+
+class Evaluation:
+    """Two held-out groups through the same actors; told to, it fails or hangs."""
+
+    def __init__(self, world: World) -> None:
+        self.world, self.faults = world, Counter()
+
+    async def __call__(self) -> dict[str, float]:
+        if self.faults["fail"] > 0:
+            self.faults["fail"] -= 1
+            raise EvaluationFailed("told to fail", 3, 4)
+        if self.faults["hang"] > 0:
+            self.faults["hang"] -= 1
+            await asyncio.get_running_loop().create_future()
+        async with asyncio.TaskGroup() as tasks:
+            for i in range(2):
+                tasks.create_task(self.world.run_group(GroupKey(EVALUATION, i), FakePrompts(1).task(i)))
+        return {"eval/accuracy": self.world.rng.random()}
+
+
+def pipeline_in(world: World, learner: WorldLearner, run_dir: Path, *, prompts: int, sections: dict, episodes: int = 1) -> Pipeline:
+    """The loop in that world. `sections`: of the configuration; rollout.batch_size and pipeline are the ones to choose."""
+    cfg = Config.model_validate(
+        {
+            "run_dir": run_dir,
+            "actor": {"num_gpus_per_node": 1},
+            "ckpt": {"save_steps": -1},
+            **sections,
+            "rollout": {"n_samples_per_prompt": 2, "group_deadline_s": 30, **sections.get("rollout", {})},
+            "pipeline": {"stall_timeout_s": 500, **sections.get("pipeline", {})},
+        }
+    )
+    directory = run_dir / "push"
+    publisher = WeightPublisher(learner, world.fleet.members, directory, [[1, 2]], tolerance=1e-4, canary_tokens=2)
+
+    async def prove(actor: Actor) -> None:
+        await publisher.join(actor)
+
+    world.fleet.prove = prove
+    evaluation = Evaluation(world)
+    pipeline = Pipeline(
+        cfg,
+        prompts=FakePrompts(prompts, episodes),
+        rollout=world,
+        learner=learner,
+        publisher=publisher,
+        ledger=Ledger(run_dir / "ledger.jsonl"),
+        checkpoints=Checkpoints(run_dir / "ckpt", 2),
+        observer=Observer(MemoryMetrics(), Silent(), Silent()),
+        measure=evaluation,
+    )
+    pipeline.evaluation = evaluation
+    return pipeline
+
+
+async def live(world: World, pipeline: Pipeline, *, resume: bool = False) -> None:
+    """One process: the fleet comes up, the loop runs, everything is ended."""
+    try:
+        await world.fleet.start()
+        await pipeline.run(resume=resume)
+    finally:
+        await world.fleet.stop()
+        pipeline.state.ledger.close()
