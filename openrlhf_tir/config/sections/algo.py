@@ -1,0 +1,49 @@
+"""Advantages and KL."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from .base import Option, Section
+
+
+class Advantage(Section):
+    estimator: str = Field(
+        "reinforce_baseline",
+        description="registered, or one's own; reinforce_baseline is REINFORCE++-baseline: reward minus group mean, whitened over the batch's trained tokens",
+    )
+    options: dict[str, Option] = Field(default_factory=dict, description="what an estimator of one's own is told, as AdvantageInputs.options")
+    no_std_norm: bool = Field(False, description="keep the scale of the advantages: centre them only")
+    gamma: float = Field(1.0, gt=0, le=1)
+    is_correction_level: Literal["off", "token", "seq"] = "off"
+    is_correction_mode: Literal["mask", "clip"] = "mask"
+    is_correction_gating: Literal["ratio", "binary_kl", "tv"] = "ratio"
+    is_correction_threshold: tuple[float, ...] = Field((0.5, 5.0), min_length=1, max_length=2, description="low and high bound; one value: high only")
+
+    @model_validator(mode="after")
+    def _correction_fits(self) -> Advantage:
+        """OpenRLHF's PolicyLoss refuses the same, but in the first learner step."""
+        if self.is_correction_level == "off":
+            return self
+        if self.is_correction_mode == "clip" and (self.is_correction_level == "seq" or self.is_correction_gating != "ratio"):
+            raise ValueError(
+                "algo.advantage.is_correction_mode = 'clip' clamps a per-token ratio: it needs is_correction_level = 'token' and "
+                "is_correction_gating = 'ratio'. Use mode = 'mask' for the others."
+            )
+        if self.is_correction_gating != "ratio" and len(self.is_correction_threshold) == 2 and self.is_correction_threshold[0] > 0:
+            raise ValueError(
+                f"algo.advantage.is_correction_gating = '{self.is_correction_gating}' has an upper bound only, and the threshold is "
+                f"{self.is_correction_threshold}. Give one value, e.g. 0.02."
+            )
+        return self
+
+
+class Kl(Section):
+    init_coef: float = Field(0.0, ge=0, le=0, description="KL to a reference model is off in all recipes; must stay 0 until the reference model is wired in")
+
+
+class Algo(Section):
+    advantage: Advantage = Field(default_factory=Advantage)
+    kl: Kl = Field(default_factory=Kl)

@@ -1,0 +1,62 @@
+"""The policy, its optimiser and the ranks that train it."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from .base import Option, Section
+
+
+class Lora(Section):
+    rank: int = Field(0, ge=0, le=0, description="LoRA is not supported with weight pushes yet; must stay 0")
+
+
+class Actor(Section):
+    """The policy and its optimiser."""
+
+    model_name_or_path: str = Field("", description="HF directory or name of the policy to start from")
+    num_nodes: int = Field(1, ge=1)
+    num_gpus_per_node: int = Field(8, ge=0, description="learner ranks per node; on a machine without GPUs: processes")
+    learning_rate: float = Field(1e-6, gt=0, description="Adam step size at the end of warm-up")
+    lr_scheduler: Literal["constant", "linear", "cosine"] = Field("constant", description="shape after warm-up, over train.max_steps")
+    lr_warmup_ratio: float = Field(0.0, ge=0, lt=1)
+    min_lr_ratio: float = Field(0.1, ge=0, le=1, description="final learning rate / learning_rate for linear and cosine")
+    adam_betas: tuple[float, float] = (0.9, 0.95)
+    l2: float = Field(0.0, ge=0, description="weight decay")
+    max_norm: float = Field(1.0, gt=0, description="gradient clipping")
+    eps_clip: float = Field(0.2, gt=0, description="PPO clip range, both sides, when eps_clip_low_high is unset")
+    eps_clip_low_high: tuple[float, float] | None = Field((0.2, 0.28), description="clip-higher: the upper side is wider, so rare tokens can grow")
+    dual_clip: float | None = Field(None, gt=1, description="bounds the loss of negative advantages at c * A")
+    policy_loss_type: Literal["ppo", "gspo"] = "ppo"
+    policy_loss: str | None = Field(None, description="policy loss of one's own in place of policy_loss_type, 'path/file.py:function' (docs/algorithms.md)")
+    policy_loss_options: dict[str, Option] = Field(default_factory=dict, description="what that loss is told, as LossInputs.options")
+    loss_agg_mode: Literal["token-mean", "seq-mean-token-mean"] = Field("token-mean", description="token-mean: over all trained tokens of the global batch")
+    entropy_coef: float | None = Field(None, description="entropy bonus; 0 only logs it; unset: logged as well, never in the loss")
+    gradient_checkpointing_enable: bool = False
+
+    @property
+    def clip(self) -> tuple[float, float]:
+        return self.eps_clip_low_high or (self.eps_clip, self.eps_clip)
+
+    @property
+    def world_size(self) -> int:
+        return self.num_nodes * max(1, self.num_gpus_per_node)
+
+
+class Ds(Section):
+    """DeepSpeed."""
+
+    zero_stage: Literal[2, 3] = 3
+    param_dtype: Literal["bf16", "fp16", "fp32"] = Field("bf16", description="fp32 only makes sense on CPU")
+    attn_implementation: str = Field("flash_attention_2", description="'sdpa' on CPU; flash_attention_2 or _3 on GPU")
+    adam_offload: bool = Field(False, description="optimiser states in host memory")
+    packing_samples: bool = Field(False, description="several sequences in one row without padding; needs flash attention")
+    overlap_comm: bool = False
+    zpg: int = Field(1, ge=1)
+    grad_accum_dtype: Literal["bf16", "fp16", "fp32"] | None = Field(
+        None, description="dtype in which gradients add up over micro batches; default: fp32 (fp16 beside fp16 weights)"
+    )
+    use_liger_kernel: bool = False
+    lora: Lora = Field(default_factory=Lora)

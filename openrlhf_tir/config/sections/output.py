@@ -1,0 +1,46 @@
+"""What a run shows and keeps: evaluation, checkpoints, logs."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from .base import Section
+
+
+class LoggerWandb(Section):
+    key: str | None = Field(None, description="API key, or the string 'env' to use WANDB_API_KEY; unset: no wandb")
+    org: str | None = None
+    group: str | None = None
+    project: str = "openrlhf_tir"
+    run_name: str | None = None
+
+
+class Eval(Section):
+    dataset: str | None = None
+    split: str = "test"
+    steps: int = Field(-1, description="evaluate every so many updates; -1: only before and after")
+    n_samples_per_prompt: int = Field(4, ge=1)
+    temperature: float = Field(1.0, ge=0, description="sampling temperature; 0 is greedy")
+    max_samples: int = Field(256, ge=1)
+    max_tries: int = Field(2, ge=1, description="how often an evaluation is tried before it is reported as failed; training goes on in any case")
+    timeout_s: float = Field(14_400.0, gt=0, description="an evaluation that takes longer is given up")
+
+
+class Ckpt(Section):
+    path: str = Field("ckpt", description="directory of resumable checkpoints, relative to run_dir")
+    save_steps: int = Field(20, ge=-1, description="every so many updates; -1: none but the last")
+    max_num: int = Field(2, ge=1, description="how many are kept, the best by evaluation not counted")
+    best_metric_key: str = Field(
+        "eval/accuracy", description="the checkpoint with the highest value of this evaluation metric is kept and exported to <output_dir>_best; 'none': off"
+    )
+    output_dir: str = Field("model", description="directory of the final HF export, relative to run_dir")
+
+
+class Logger(Section):
+    logging_steps: int = Field(1, ge=1)
+    tensorboard: bool = True
+    trajectories: float = Field(
+        0.0, ge=0, le=1, description="share of groups whose trajectories are kept in run_dir/trajectories, for `openrlhf-tir play RUN --step K`; 1: all"
+    )
+    worker_logs: bool = Field(False, description="print what actors and learner ranks log here as well; it is always in Ray's session directory")
+    wandb: LoggerWandb = Field(default_factory=LoggerWandb)

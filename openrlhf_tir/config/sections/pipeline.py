@@ -1,0 +1,68 @@
+"""How rollout and training overlap."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from .base import Section
+
+
+class Pipeline(Section):
+    mode: Literal["sync", "one_step", "pipeline", "pipeline_drain"] = Field(
+        "pipeline", description="how rollout and training overlap; as a flag it undoes a recipe's max_staleness, depth and push_every for another mode"
+    )
+    max_staleness: int | None = Field(None, ge=0, description="S: learner version - token version <= S, always; default by mode: 0, 1, 4, 1")
+    push_every: int = Field(
+        1, ge=1, description="k: engines get new weights every k updates (and before an evaluation); between two pushes staleness grows, so k <= S + 1"
+    )
+    depth: int | Literal["auto"] | None = Field(
+        None,
+        description="a number: groups rolling + buffered at most, up to (S+1)*B, the default of pipeline_drain; auto, the default of pipeline: as many as keep "
+        "learner and engines busy, from measured acceptance, latency and queues, so that tokens are seldom S old; above (S+1)*B when the filters reject most",
+    )
+    overadmit_risk: float = Field(
+        0.01, gt=0, lt=0.5, description="depth = auto: probability that more groups are accepted than S has room for; the surplus prompts are queued again"
+    )
+    stall_timeout_s: float | None = Field(
+        None, gt=0, description="no group and no step for so long: say which edge is blocked, and abort; default: rollout.group_deadline_s + 600"
+    )
+
+    @field_validator("depth", mode="before")
+    @classmethod
+    def _depth_is_a_number_or_auto(cls, v: Any) -> Any:
+        """One sentence instead of pydantic's one per member of the union."""
+        if v is None or v == "auto" or (str(v).isdecimal() and int(v) > 0):
+            return v
+        raise ValueError(f"pipeline.depth = {v!r} is neither a number of groups (1 or more) nor 'auto'. Use one of them, or leave it unset.")
+
+    @property
+    def S(self) -> int:
+        default = {"sync": 0, "one_step": 1, "pipeline": 4, "pipeline_drain": 1}[self.mode]
+        return default if self.max_staleness is None else self.max_staleness
+
+    @property
+    def drain(self) -> bool:
+        """Whether running groups finish before a weight push (else: pause, push, resume in flight)."""
+        return self.mode != "pipeline"
+
+    @model_validator(mode="after")
+    def _modes_are_presets(self) -> Pipeline:
+        fixed = {"sync": 0, "one_step": 1}.get(self.mode)
+        if fixed is not None and fixed != self.S:
+            raise ValueError(
+                f"pipeline.max_staleness = {self.S} does not go with pipeline.mode = '{self.mode}', which means {fixed}. "
+                f"Leave it unset or set it to {fixed}, or use mode = 'pipeline'."
+            )
+        if fixed is None and self.S < 1:
+            raise ValueError(
+                f"pipeline.mode = '{self.mode}' overlaps rollout and training, which needs max_staleness >= 1 (it is {self.S}). "
+                "Use mode = 'sync' for staleness 0."
+            )
+        if self.push_every > self.S + 1:
+            raise ValueError(
+                f"pipeline.push_every = {self.push_every}: the last update before a push would train tokens {self.push_every - 1} versions old, "
+                f"and max_staleness is {self.S}. Use push_every <= {self.S + 1}, or raise max_staleness."
+            )
+        return self

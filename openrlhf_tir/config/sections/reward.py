@@ -1,0 +1,61 @@
+"""The reward."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from .base import Option, Section
+
+
+class Reward(Section):
+    """What a response is worth. Functions: a registered name, 'package.module:function' or 'path/file.py:function' (docs/rewards.md)."""
+
+    name: str = Field(
+        "math",
+        description="reward of one response: registered, or one's own; 'math' is 1.0 iff the boxed answer equals the label, in the required format, "
+        "'env' what the environment gave",
+    )
+    weights: dict[str, float] = Field(
+        default_factory=dict,
+        description="a weighted sum of rewards instead of reward.name, e.g. env=1.0 format=0.1; the first decides what counts as correct",
+    )
+    group: str | None = Field(None, description="group reward: replaces the rewards of a prompt's trajectories after all of them are known; registered: otc")
+    env_reduce: Literal["sum", "last", "max"] = Field("sum", description="how the rewards of an environment's replies become one (reward 'env')")
+    verify_timeout_s: float = Field(
+        5.0,
+        gt=0,
+        description="CPU seconds of one check, and of one call of a function of one's own; an answer whose symbolic check uses them up is not equal: data",
+    )
+    verify_deadline_s: float = Field(
+        60.0, gt=0, description="what is not over by then, though it had CPU left to use, fails its sample (a starved host is no wrong answer)"
+    )
+    workers: int = Field(1, ge=1, description="processes that check answers and run functions of one's own, per rollout actor")
+    format: Literal["think_answer", "answer", "boxed"] = Field(
+        "answer", description="tags the response must have; 'think_answer' is ZeroTIR's, 'answer' its loose form"
+    )
+    options: dict[str, Option] = Field(
+        default_factory=dict,
+        description="what the reward can be told besides, e.g. zerotir's bonuses; with reward.weights a table per reward; registered ones refuse unknown keys",
+    )
+    group_options: dict[str, Option] = Field(default_factory=dict, description="what the group reward can be told")
+    max_failed_groups: int = Field(
+        3, ge=1, description="so many prompts one after the other whose groups failed by an error in reward, filter or protocol end the run, with the last one"
+    )
+
+    def options_of(self, name: str) -> dict[str, Option]:
+        """The options of one reward: all of them, or with `weights` its own table."""
+        if not self.weights:
+            return self.options
+        table = self.options.get(name, {})
+        return table if isinstance(table, dict) else {}
+
+    @model_validator(mode="after")
+    def _weights_have_tables(self) -> Reward:
+        if self.weights and (strange := sorted(set(self.options) - set(self.weights))):
+            raise ValueError(
+                f"reward.options.{strange[0]} belongs to no reward of reward.weights ({', '.join(self.weights)}). "
+                f"With weights, options are a table per reward: [reward.options.{next(iter(self.weights))}]."
+            )
+        return self

@@ -1,0 +1,56 @@
+"""The training loop's own numbers."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from .base import Section
+
+
+class Train(Section):
+    max_steps: int = Field(400, ge=1, description="learner updates")
+    num_episodes: int = Field(1, ge=1, description="passes over the prompts; the run ends at max_steps or here")
+    batch_size: int | None = Field(None, ge=1, description="samples per update; unset or rollout.batch_size * n_samples_per_prompt: one update per batch")
+    micro_batch_size: int = Field(8, ge=1, description="sequences per forward, not counted with ds.packing_samples; changes speed and memory, not the gradient")
+    max_tokens_per_gpu: int = Field(16192, ge=1, description="tokens per forward, padding included unless ds.packing_samples; what bounds memory")
+    seed: int = Field(42, ge=0, lt=2**32, description="seed of everything that is drawn at random, 32 bits")
+    resume: bool = Field(False, description="go on from ckpt.path's latest checkpoint; refused where there is none")
+    resume_from: str = Field(
+        "latest",
+        description="with train.resume: which checkpoint, 'latest', a name like step_000020 (what came after it is trained again), or 'newest_whole': the "
+        "latest that is not damaged",
+    )
+    new_ledger: bool = Field(
+        False,
+        description="with train.resume: go on though the ledger is lost or damaged; it is set aside, the new one begins with what was open at the checkpoint",
+    )
+    resume_or_start: bool = Field(
+        False,
+        description="with train.resume: start anew, and say so, where no checkpoint was committed yet; for job scripts that are run again",
+    )
+    overwrite: bool = Field(False, description="start anew in a run_dir that holds an earlier run's checkpoints; they are deleted")
+    max_restarts: int = Field(
+        0, ge=0, description="how often in a row a died controller is started again, with --train.resume; counted from 0 again after each new checkpoint"
+    )
+    start_wait_s: float = Field(
+        0.0, ge=0, description="how long a start waits for what is not there yet: environment servers, room in the cluster, the run directory's lock; 0: refuse"
+    )
+    restart_wait_s: float = Field(900.0, ge=0, description="train.start_wait_s of the restarts by the launcher: what died may come back with us")
+    max_learner_restarts: int = Field(
+        3, ge=0, description="how often dead learner ranks are replaced, all of them from the last checkpoint, while the engines stay up"
+    )
+    env_mask: bool = Field(True, description="False trains on tool output as well (the seed work's 'world model' phase)")
+    max_reissues: int = Field(5, ge=0, description="how often a group is issued again after its actor or environment failed")
+    max_unused_batches: int = Field(
+        8, ge=0, description="so many batches of groups in a row (at least 256 groups) all dropped or failed: say why, show one, and stop; 0: never"
+    )
+    max_nonfinite_steps: int = Field(3, ge=1, description="so many steps in a row whose gradient is not finite end the run; one alone is left out, and said")
+    stop_grace_s: float = Field(
+        20.0, gt=0, description="after SIGTERM or Ctrl-C: how long the running step and a checkpoint may take (Slurm and Kubernetes kill after 30 s)"
+    )
+    save_before_s: float | None = Field(
+        None, gt=0, description="time limit of the job, in seconds from its start: stop in good order train.stop_grace_s and 10 s before; unset: none"
+    )
+    max_backoff_s: float = Field(
+        60.0, gt=0, description="the longest pause before something that failed is tried again (a group, the controller); pauses begin at 1 s and double"
+    )
