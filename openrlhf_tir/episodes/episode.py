@@ -33,12 +33,14 @@ MAX_CHARS_PER_TOKEN = 256
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """`max_new_tokens` of a response, environment tokens included; `output_max_tokens` of one inserted block."""
+    """`max_new_tokens` of a response, environment tokens included; `output_max_tokens` of one inserted block; `max_length` of prompt and
+    response, at which no further segment is begun (ZeroTIR's second bound)."""
 
     max_new_tokens: int
     output_max_tokens: int = 256
     temperature: float = 1.0
     top_p: float = 1.0
+    max_length: int | None = None
 
 
 async def run_episode(
@@ -68,7 +70,8 @@ async def run_episode(
     try:
         observe(await env.reset())
         turn = step_id = -1
-        while (remaining := limits.max_new_tokens - (len(context) - len(prompt_ids))) > 0:
+        longest = len(prompt_ids) + limits.max_new_tokens + 1 if limits.max_length is None else limits.max_length
+        while (remaining := limits.max_new_tokens - (len(context) - len(prompt_ids))) > 0 and len(context) < longest:
             turn += 1
             sampling = Sampling(remaining, protocol.stops, limits.temperature, limits.top_p, seed_of(turn))
             completion = await engine.generate(context, sampling, request_id=f"{request_id}/{turn}")

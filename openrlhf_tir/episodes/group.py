@@ -208,7 +208,7 @@ class GroupRunner:
     def _limits(self, prompt_tokens: int, mode: EvalMode | None) -> Limits:
         c = self.cfg.rollout
         room = min(c.max_new_tokens, self.cfg.data.max_len - prompt_tokens)
-        limits = Limits(room, self.cfg.env.output_max_tokens, c.temperature, c.top_p)
+        limits = Limits(room, self.cfg.env.output_max_tokens, c.temperature, c.top_p, self.cfg.data.max_len)
         return replace(limits, temperature=mode.temperature, top_p=1.0) if mode else limits
 
 

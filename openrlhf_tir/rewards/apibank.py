@@ -1,7 +1,7 @@
 """API-Bank's soft match as a reward: 1 iff some call is the gold call. Source: ToolRL, benchmarks/API-Bank/evaluate.py.
 
-The label is the gold call as JSON, {"name": ..., "parameters": {...}}. A call that lacks either key is taken for the parameters alone,
-as there; 3 equals 3.0.
+The label is the gold call as JSON, {"name": ..., "parameters": {...}}, or a list of them, of which the first counts, as there. A call that
+lacks either key is taken for the parameters alone; what can have no keys ends the search; 3 equals 3.0.
 """
 
 from __future__ import annotations
@@ -16,17 +16,21 @@ from .context import RewardContext
 from .math_outcome import call_facts
 
 
-def matches(calls: list[Any], gold: dict[str, Any]) -> bool:
-    """A call may be JSON text; one that is not ends the search, as in the reference."""
+def matches(calls: list[Any], gold: dict[str, Any] | list[dict[str, Any]]) -> bool:
+    """A call may be JSON text; one that is not ends the search, as in the reference. Raises IndexError for an empty list of gold calls."""
+    if isinstance(gold, list):
+        gold = gold[0]
     for call in calls:
         if isinstance(call, str):
             try:
                 call = json.loads(call)
             except (ValueError, RecursionError):
                 return False
-        if isinstance(call, dict) and not ("name" in call and "parameters" in call):
+        if not isinstance(call, dict | list):
+            return False
+        if isinstance(call, list) or not ("name" in call and "parameters" in call):
             call = {"name": gold["name"], "parameters": call}
-        if isinstance(call, dict) and call["name"] == gold["name"] and call["parameters"] == gold["parameters"]:
+        if call["name"] == gold["name"] and call["parameters"] == gold["parameters"]:
             return True
     return False
 

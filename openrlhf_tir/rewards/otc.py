@@ -5,23 +5,28 @@
           r_tool = 1 where m = n = 0;  cos(m pi / (2 m + c)) where n = 0;  sin(f pi / (2 n)) else
     reward = alpha * r_tool * r_correct, so a wrong response is 0 whatever it calls
 
-`otc`, a reward of one response, is the PPO form; `otc_group` (reward.group = "otc") is the GRPO form. Its n is the lowest of the group's
-and of the prompt's counter, which survives a resume: the fewest calls with which the question was ever answered in this run.
+r_correct is that of any reward (Search-R1's, ToRL's), 0 where that finds the response wrong, however it scores it.
+
+`otc`, a reward of one response, is the PPO form (reward.options base = "searchr1"); `otc_group` (reward.group = "otc") is the GRPO form.
+Its n is the lowest of the group's and of the prompt's counter, which survives a resume: the fewest calls with which the question was ever
+answered in this run.
 """
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from ..errors import unknown
 from ..types import Group, RewardParts, Task, Trajectory
-from . import Ask, on_the_spot
+from . import REGISTRY, Ask, load, on_the_spot
 from .context import RewardContext
-from .math_outcome import math_outcome
 
-OPTIONS = ("c", "alpha")
+OPTIONS = ("c", "alpha", "base", "base_options")
+GROUP_OPTIONS = ("c", "alpha")
 FEWEST = "otc_fewest_calls"
 """The prompt's counter."""
 
@@ -64,24 +69,35 @@ def productivity(correct: Sequence[float], calls: Sequence[int]) -> dict[str, fl
 
 
 def otc(trajectory: Trajectory, task: Task, context: RewardContext, ask: Ask = on_the_spot) -> RewardParts:
-    """The outcome reward times the PPO factor. options: `c` (3, the paper's for code), `alpha` (1)."""
+    """The base reward of a correct response times the PPO factor, 0 for a wrong one.
+
+    options: `c` (3, the paper's for code; 4 for search), `alpha` (1), `base` (math; any registered reward), `base_options` (a table).
+    parts: those of the base, and `tool_efficiency`.
+    """
     if strange := set(context.options) - set(OPTIONS):
         raise unknown("reward.options key", min(strange), OPTIONS, "These are the options of reward.name = 'otc'.")
-    reward, correct, parts = math_outcome(trajectory, task, context, ask)
+    name = str(context.options.get("base", "math"))
+    if name not in REGISTRY or name == "otc":
+        bases = sorted(set(REGISTRY) - {"otc"})
+        raise unknown("reward.options.base", name, bases, "One of one's own is multiplied by reward.group = 'otc' (the paper's GRPO form).")
+    base = load(name)
+    slow = {"ask": ask} if "ask" in inspect.signature(base).parameters else {}
+    reward, correct, parts = base(trajectory, task, replace(context, options=context.options.get("base_options", {})), **slow)
     factor = ppo_factor(len(trajectory.calls), float(context.options.get("c", 3)))
-    return RewardParts(float(context.options.get("alpha", 1)) * factor * reward, correct, {**parts, "tool_efficiency": factor})
+    worth = float(context.options.get("alpha", 1)) * factor * reward if correct else 0.0
+    return RewardParts(worth, correct, {**parts, "tool_efficiency": factor})
 
 
 def otc_group(group: Group, context: RewardContext) -> list[float]:
-    """The GRPO form on the rewards that the trajectories have. options: `c` (3), `alpha` (1). Sets the part `tool_efficiency`."""
-    if strange := set(context.options) - set(OPTIONS):
-        raise unknown("reward.group_options key", min(strange), OPTIONS, "These are the options of reward.group = 'otc'.")
+    """The GRPO form on the rewards that the trajectories have; a wrong one counts 0. options: `c` (3), `alpha` (1). Sets `tool_efficiency`."""
+    if strange := set(context.options) - set(GROUP_OPTIONS):
+        raise unknown("reward.group_options key", min(strange), GROUP_OPTIONS, "These are the options of reward.group = 'otc'.")
     valid = group.valid
     stored = context.prompt_counters.get(FEWEST)
     score = grpo_group(
         [len(t.calls) for t in valid],
         [t.parts["correct"] for t in valid],
-        [t.scored for t in valid],
+        [t.scored if t.parts["correct"] else 0.0 for t in valid],
         c=float(context.options.get("c", 3)),
         alpha=float(context.options.get("alpha", 1)),
         stored_n=None if stored is None else int(stored),

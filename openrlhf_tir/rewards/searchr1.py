@@ -60,19 +60,21 @@ def last_answer(text: str, at_least: int = 1) -> str | None:
     return answers[-1].strip() if len(answers) >= at_least else None
 
 
-def matches(answer: str, golds: Sequence[str], substring: bool = False) -> bool:
+def matches(answer: str, golds: str | Sequence[str], substring: bool = False) -> bool:
+    """`golds`: the gold answers, or one as plain text."""
+    golds = [golds] if isinstance(golds, str) else golds
     said = normalise(answer)
     return any(normalise(g) in said if substring else normalise(g) == said for g in golds)
 
 
-def score(answer: str | None, golds: Sequence[str], *, substring: bool = False, format_score: float = 0.0) -> float:
+def score(answer: str | None, golds: str | Sequence[str], *, substring: bool = False, format_score: float = 0.0) -> float:
     """qa_em and qa_subem."""
     if answer is None:
         return 0.0
     return 1.0 if matches(answer, golds, substring) else format_score
 
 
-def verl_score(response: str, golds: Sequence[str]) -> float:
+def verl_score(response: str, golds: str | Sequence[str]) -> float:
     """qa_em as verl ported it: the response alone, and many answers are worth a quarter."""
     many = max(response.count("<answer>"), response.count("</answer>")) > MAX_TAGS
     return score(last_answer(response), golds) / (4 if many else 1)
@@ -103,7 +105,7 @@ def transcript_fault(text: str) -> str:
     return sequence_fault(text[marker.end() :]) if marker else "Missing assistant marker"
 
 
-def found(text: str, golds: Sequence[str]) -> bool:
+def found(text: str, golds: str | Sequence[str]) -> bool:
     """Whether a retrieved block holds a gold answer."""
     return any(matches(block, golds, substring=True) for block in _INFORMATION.findall(text))
 
@@ -123,7 +125,9 @@ def golds_of(label: str) -> list[str]:
     except (ValueError, RecursionError):
         return [label]
     value = value.get("target") if isinstance(value, dict) else value
-    return [str(v) for v in value] if isinstance(value, list) else [label]
+    if isinstance(value, list):
+        return [str(v) for v in value]
+    return [value] if isinstance(value, str) else [label]
 
 
 def searchr1(trajectory: Trajectory, task: Task, context: RewardContext) -> RewardParts:

@@ -16,12 +16,14 @@ from ..errors import unknown
 from ..types import RewardParts, Task, Trajectory
 from . import Ask, on_the_spot
 from .checking import answer_check, symbolic, text_metrics
-from .checking.answer_text import count_words, last_boxed, model_text, without_code
+from .checking.answer_text import count_words, last_boxed, model_text, without_code, without_end_marks
 from .checking.code_text import OUTPUT_BLOCK, PYTHON_BLOCK, has_code
 from .checking.zerotir_format import TEMPLATES, ZERO_V2, Template, answer_span, has_box
 from .context import RewardContext
 from .math_outcome import call_facts
 
+PAD = "<|endoftext|>"
+"""The padding of the models that the method trains; the reference takes it out of the response before it looks at anything."""
 STOP_WINDOW = 20
 """Characters at the end of a response in which the reference looks for a stop string."""
 Verdict = float | None
@@ -59,7 +61,7 @@ FIXED = Rules(ZERO_V2, text_metrics.KEYWORDS, eos_is_stop=True)
 class Facts:
     """What is known of one response. `errors[i]` is 1 where execution i failed; `num_tokens` of the whole response.
 
-    `graded` is the text that is judged (default: all of it); counts of blocks are always over `response`.
+    `graded` is the text that is judged (default: all of it); counts of blocks are always over `response`. Padding is left out of both.
     """
 
     response: str
@@ -72,6 +74,9 @@ class Facts:
     graded: str | None = None
     split: Callable[[str], list[str]] = field(default=str.split)
     count_tokens: Callable[[str], int] = field(default=count_words)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "response", self.response.replace(PAD, ""))
 
 
 def official_answer(text: str) -> str | None:
@@ -111,9 +116,9 @@ def score(
     ask: Ask = on_the_spot,
 ) -> dict[str, Any]:
     """The reference's record of one sample; "rewards" is the reward. `judge(text)` gives (rule, model) verdicts of graded text."""
-    text = facts.response if facts.graded is None else facts.graded
+    text = facts.response if facts.graded is None else facts.graded.replace(PAD, "")
     template = rules.template.loose() if flags.loose else rules.template
-    valid, format_reward = template.score(text, facts.count_tokens)
+    valid, format_reward = template.score(without_end_marks(text), facts.count_tokens)
     reason = finish(facts, rules)
     graded_text = text.split("</think>")[-1] if valid and reason == "stop" else None
     rule, model = (0.0, 0.0) if graded_text is None else judge(graded_text)

@@ -54,7 +54,7 @@ def _math_score(row: dict) -> list[str]:
     facts = zerotir.Facts(
         response=row["response"],
         finish_reason=row["finish_reason"],
-        num_tokens=count_words(row["response"]),
+        num_tokens=count_words(row["response"].replace(zerotir.PAD, "")),
         stop_strings=row["stop_tokens"],
         executions=row["code_exec_nums"],
         errors=row["code_exec_errors"],

@@ -14,6 +14,10 @@ from ...types import Trajectory
 MAX_TRAILING = 5
 """Words and marks that may follow </answer>; the reference counts its tokenizer's tokens, whose number is not known here."""
 
+END_MARKS = ("<|endoftext|>", "<|im_end|>", "<|eot_id|>", "<|end_of_text|>", "</s>", "<eos>", "<pad>")
+"""How end-of-sequence and padding tokens read where a tokenizer does not leave them out of the text."""
+MAX_END_MARKS = 64
+
 _FENCED = re.compile(r"```(?:python|output).*?```", re.DOTALL)
 _ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 _BRACES = re.compile(r"\\boxed\s*\{|\\.|[{}]", re.DOTALL)
@@ -34,6 +38,17 @@ def model_text(trajectory: Trajectory) -> str:
 
 def without_code(text: str) -> str:
     return _FENCED.sub("", text)
+
+
+def without_end_marks(text: str) -> str:
+    """`text` without END_MARKS at its end (at most MAX_END_MARKS of them), and without the white space around these."""
+    for _ in range(MAX_END_MARKS):
+        bare = text.rstrip()
+        mark = next((m for m in END_MARKS if bare.endswith(m)), None)
+        if mark is None:
+            break
+        text = bare.removesuffix(mark)
+    return text
 
 
 def last_boxed(text: str) -> str | None:

@@ -103,6 +103,16 @@ async def test_the_budget_counts_tool_output_and_an_inserted_block_may_overshoot
     assert len(t.token_ids) == 42 and t.finish_reason == "length"
 
 
+async def test_no_segment_is_begun_where_prompt_and_response_reach_their_bound():
+    """One token of prompt and 9 of the first segment make 10."""
+    for bound, segments in ((10, 1), (11, 2)):
+        engine = PlayedEngine(*CODE, ANSWER)
+        limits = Limits(max_new_tokens=100, max_length=bound)
+        protocol = ZeroTir(max_calls=2)
+        t = await run_episode([ord("Q")], index=0, engine=engine, env=PlayedEnv("2\n"), codec=CharCodec(), protocol=protocol, limits=limits, request_id="r")
+        assert len(engine.contexts) == segments and t.finish_reason == "length"
+
+
 async def test_output_beyond_the_limit_is_replaced_as_a_whole():
     """The block of "x" * 9 is 27 tokens with its fences; a limit of 26 replaces the result, one of 27 does not."""
     assert TOO_LONG in (await episode(PlayedEngine(*CODE, ANSWER), PlayedEnv("x" * 9), output_max=26)).text

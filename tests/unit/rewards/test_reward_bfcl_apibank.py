@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from openrlhf_tir.errors import ConfigError
 from openrlhf_tir.rewards import load
+from openrlhf_tir.rewards.apibank import matches
 from openrlhf_tir.rewards.bfcl import check_calls
 from openrlhf_tir.rewards.checking.call_text import json_calls, python_calls
 from tests.unit.rewards.reward_fakes import in_run, says, task
@@ -103,3 +104,14 @@ def test_an_api_bank_call_is_the_gold_call_or_wrong(line, reward):
 def test_an_unknown_notation_is_named():
     with pytest.raises(ConfigError, match="yaml"):
         bfcl("", notation="yaml")
+
+
+def test_the_first_of_a_list_of_gold_calls_counts():
+    gold = '[{"name": "Q", "parameters": {"n": 3}}, {"name": "R", "parameters": {}}]'
+    for call, reward in (('{"name": "Q", "parameters": {"n": 3}}', 1.0), ('{"name": "R", "parameters": {}}', 0.0)):
+        assert load("apibank")(says(f"<tool_call>\n{call}\n</tool_call>"), task(gold), in_run(name="apibank")).reward == reward
+
+
+@pytest.mark.parametrize("first", ["1", "null", "true", '"text"'])
+def test_what_can_have_no_keys_ends_the_search_as_in_the_reference(first):
+    assert not matches([first, {"name": "Q", "parameters": {}}], {"name": "Q", "parameters": {}})

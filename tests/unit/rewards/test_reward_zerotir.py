@@ -97,3 +97,9 @@ def test_options_switch_bonuses_and_unknown_ones_are_refused():
     assert zerotir(says("Hmm wait, " + GOOD), task("42"), cfg).reward == 1.5
     with pytest.raises(ConfigError, match="patern"):
         zerotir(says(GOOD), task("42"), in_run(name="zerotir", options={"patern": 1.0}))
+
+
+@pytest.mark.parametrize("end", ["<|endoftext|>" * 5, "<|im_end|>\n<|im_end|>", "</s>"])
+def test_marks_of_the_end_and_padding_are_no_text_after_the_answer(end):
+    r = record(GOOD + end)
+    assert r["rewards"] == 1.0 and r["format_answer"] == 0.0
