@@ -8,7 +8,8 @@
                                -> Reject(action, ...)   a call that cannot be read: told to the model, recorded for the reward
 
 Token in, token out: what was sampled is never decoded and encoded again, and nothing is appended that nobody produced (no EOS).
-The response budget counts model and environment tokens; an inserted block is never cut and may overshoot it.
+The response budget counts model and environment tokens; an inserted block is never cut and may overshoot it, unless the protocol
+says `cuts_at_limit`: then what is beyond the budget is left out, its mask with it.
 """
 
 from __future__ import annotations
@@ -99,9 +100,21 @@ async def run_episode(
                     observe(go_on.text)
         else:
             traj.finish_reason = "length"
+        if getattr(protocol, "cuts_at_limit", False):
+            _cut(traj, codec, limits.max_new_tokens)
     except InfraError as e:
         traj.failed, traj.why = e.reason, str(e)
     return traj
+
+
+def _cut(traj: Trajectory, codec: Codec, tokens: int) -> None:
+    """Leave the first `tokens` of the response. Only an inserted block can be beyond: the model is never asked for more than there is room."""
+    beyond = len(traj.token_ids) - tokens
+    if beyond > 0 and traj.segments[-1].source == "env":
+        kept = traj.segments.pop().token_ids[:-beyond].tolist()
+        traj.finish_reason = "length"
+        if kept:
+            traj.segments.append(Segment.of_env(kept, codec.decode(kept)))
 
 
 async def _run(env: EnvSession, action: str, step_id: int) -> ToolCall:

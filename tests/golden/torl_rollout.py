@@ -1,8 +1,9 @@
 """Rows of torl_rollout: a scripted model and sandbox drive our own `run_episode`, one token per character.
 
-The rows' response is the reference's: we derive it from ours by its rules for a "```output" without a program (taken back), for samples
-that end before others (a newline), and for the EOS that it appends. Rows marked `compat_only` hold its wrong masks and lost text; of
-those what we mask is compared with the intended ranges, and rows whose text is lost are skipped.
+The rows' response is the reference's: we derive it from ours by its rules for a "```output" without a program (taken back) or without
+a newline before it (given one), for samples that end before others (a newline), and for the EOS that it appends. Rows marked
+`compat_only` hold its wrong masks and lost text; of those what we mask is compared with the intended ranges, and rows whose text is lost
+are skipped.
 """
 
 from __future__ import annotations
@@ -55,9 +56,10 @@ def check(row: dict, compat: bool) -> list[str] | None:
     if rounds <= budget and not companion:
         return None  # the reference loses the last segment there
     text, ranges = _as_reference(traj)
+    ended = EOS if row["segments"][rounds - 1]["finish_reason"] != "length" else ""
     last_round = [c for c, s in zip(traj.calls, _stopped(traj), strict=True) if s == budget]
     got = {
-        "response": text + ("\n" if rounds <= budget else "") + (EOS if traj.finish_reason != "length" else ""),
+        "response": (text + ("\n" if rounds <= budget else "") + ended)[: row["response_length"]],
         "intended_env_char_ranges_derived": ranges,
         "execution_pass": int(any(c.outcome == "ok" for c in last_round)),
         "stop_strings_per_call": [s or None for s in engine.stop_sets] + expected["stop_strings_per_call"][rounds:],
@@ -76,6 +78,8 @@ def _as_reference(traj) -> tuple[str, list[list[int]]]:
         if segment.source == "env":
             ranges.append([len(text), len(text) + len(segment.text)])
         text += segment.text
+        if segment.source == "model" and (said := segment.text.removesuffix(STOP)) != segment.text and said and not said.endswith("\n"):
+            text = text.removesuffix(STOP) + "\n" + STOP  # the reference writes it again, on a line of its own
     return text, ranges
 
 

@@ -28,6 +28,8 @@ class ScriptedEngine:
         self.stop_sets.append(sorted(sampling.stop))
         self.max_tokens.append(sampling.max_tokens)
         s = self.segments.pop(0)
+        if len(s["text"]) > sampling.max_tokens:  # scripted without a bound: a real engine stops there
+            s = {"text": s["text"][: sampling.max_tokens], "finish_reason": "length", "stop_reason": None}
         n = len(s["text"])
         ids = np.array([ord(c) for c in s["text"]], np.int32)
         return Completion(ids, np.zeros(n, np.float32), np.zeros(n, np.int32), s["text"], s["finish_reason"], s["stop_reason"])

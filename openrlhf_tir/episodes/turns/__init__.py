@@ -50,6 +50,8 @@ class End:
 
 
 class TurnProtocol(Protocol):
+    """A class may also say `cuts_at_limit = True`: an inserted block is cut where the response budget ends, instead of overshooting it."""
+
     def __init__(self, *, max_calls: int, budget_message: bool, **options: Any) -> None:
         """`options`: env.options."""
 
@@ -128,6 +130,7 @@ class OwnProtocol:
 
     def __init__(self, cfg: Env, cls: type[TurnProtocol]) -> None:
         self._name, self._cls = cfg.protocol, cls
+        self.cuts_at_limit = bool(getattr(cls, "cuts_at_limit", False))
         with self._named():
             self._protocol = cls(max_calls=cfg.max_calls, budget_message=cfg.budget_message, **cfg.options)
 

@@ -40,6 +40,8 @@ def shown(output: str, silent: str = SILENT) -> str:
 
 
 class ToRL:
+    cuts_at_limit = True
+
     def __init__(self, *, max_calls: int, budget_message: bool = False, silent: str = SILENT) -> None:
         """The method tells nothing about a used-up budget: `budget_message` changes nothing."""
         self.calls_left, self.silent = max_calls, silent

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from openrlhf_tir.episodes.episode import ENV_DONE, ENV_TRUNCATED
-from openrlhf_tir.episodes.turns.zerotir import USED_UP
+from openrlhf_tir.episodes.episode import ENV_DONE, ENV_TRUNCATED, Limits, run_episode
+from openrlhf_tir.episodes.turns.zerotir import USED_UP, ZeroTir
 from openrlhf_tir.protocol import StepReply
 from openrlhf_tir.rewards.environment import environment
 from tests.unit.rewards.reward_fakes import in_run, task
 
-from .test_episode import ANSWER, CODE, PlayedEngine, PlayedEnv, episode
+from .test_episode import ANSWER, CODE, CharCodec, PlayedEngine, PlayedEnv, episode
 
 
 class JudgingEnv(PlayedEnv):
@@ -53,3 +53,17 @@ async def test_what_is_correct_can_be_asked_for():
 async def test_a_response_that_earned_nothing_has_reward_0():
     t = await episode(PlayedEngine(ANSWER), JudgingEnv())
     assert environment(t, task("-"), in_run(name="env"))[:2] == (0.0, False)
+
+
+class Cutting(ZeroTir):
+    cuts_at_limit = True
+
+
+async def test_a_protocol_that_cuts_at_the_limit_loses_what_of_a_block_is_beyond_with_its_mask():
+    """Budget 30: 22 tokens by the model, 8 of the block's 20; with one of 22 nothing is left of the block."""
+    for budget, ours in ((30, 8), (22, 0)):
+        limits = Limits(max_new_tokens=budget)
+        played = {"engine": PlayedEngine(*CODE), "env": PlayedEnv("2\n"), "codec": CharCodec(), "protocol": Cutting(max_calls=2)}
+        t = await run_episode([ord("Q")], index=0, limits=limits, request_id="r", **played)
+        assert t.is_model.tolist() == [True] * 22 + [False] * ours and t.finish_reason == "length"
+        assert t.text == "```python\nprint(2)\n```" + "\n```output\n2\n\n```\n\n\n"[:ours]
