@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -44,9 +45,26 @@ for place in ("/tmp/tir_leak", "tir_leak", "/dev/shm/tir_leak"):
     try: print(open(place).read())
     except OSError: pass
 """
+_FILE_TASK = {"domains": ["files"], "gold": [[]]}
+
+
+def _call(name: str, **arguments: str) -> str:
+    return json.dumps([{"name": name, "arguments": arguments}])
+
+
 _KNOWN = {
     "echo": Actions(valid="hello", slow="hello", slow_task={"delay_s": 3.0}, failing="fail", write=SECRET, read="what was said?"),
     "python_tir": Actions(valid="print(6 * 7)", slow="import time; time.sleep(3)", failing="1/0", write=_WRITE, read=_READ),
+    "functions": Actions(
+        valid=_call("list_directory"),
+        task=_FILE_TASK,
+        slow_task=_FILE_TASK,
+        failing=_call("fly"),
+        ending=json.dumps({"message": "Done."}),
+        ending_task=_FILE_TASK,
+        write=_call("write_file", path="/home/leak", text=SECRET),
+        read=_call("read_file", path="/home/leak"),
+    ),
     "search": Actions(valid="a test"),
 }
 

@@ -7,6 +7,7 @@ search    <search> ... </search>                              Search-R1
 hermes    <tool_call> {"name", "arguments"} </tool_call>      Qwen's chat template, one object per block
 toolrl    <tool_call> {"name", "parameters"} per line         ToolRL, the first block only
 tooln1    <tool_call> [{"name", "arguments"}, ...]            Tool-N1, the last block only
+tool      <tool> [{"name", "arguments"}, ...] </tool>         ARTIST's function calling, the last block only
 function  <function=NAME><parameter=P>value</parameter>...    SkyRL (CodeAct)
 """
 
@@ -14,7 +15,7 @@ from __future__ import annotations
 
 from .code import code_in
 from .function import function_calls
-from .json_text import hermes_calls, tooln1_calls, toolrl_calls
+from .json_text import hermes_calls, tool_calls, tooln1_calls, toolrl_calls
 from .tool_call import Parser
 
 PARSERS: dict[str, Parser] = {
@@ -25,5 +26,6 @@ PARSERS: dict[str, Parser] = {
     "hermes": hermes_calls,
     "toolrl": toolrl_calls,
     "tooln1": tooln1_calls,
+    "tool": tool_calls,
     "function": function_calls,
 }

@@ -1,8 +1,9 @@
-"""Tool calls as JSON between <tool_call> tags, in the three forms that methods train.
+"""Tool calls as JSON between <tool_call> tags, in the forms that methods train.
 
     hermes   one object per block, any number of blocks          {"name": ..., "arguments": {...}}
     toolrl   first block, one object per line                    {"name": ..., "parameters": {...}}
     tooln1   last block, a list (a lone object is a list of one) [{"name": ..., "arguments": {...}}]
+    tool     the same between <tool> tags                        ARTIST
 
 Sources: Qwen's chat template; arXiv 2504.13958; arXiv 2505.00024. Arguments may be missing (a call without any), or JSON in a string, as
 some models encode them twice. What JSON does not know (NaN, a lone surrogate) is malformed: it could not be sent on.
@@ -16,6 +17,7 @@ from typing import Any
 from .tool_call import Malformed, ParsedCall, blocks, unclosed
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
+TOOL_OPEN, TOOL_CLOSE = "<tool>", "</tool>"
 
 
 def hermes_calls(text: str) -> list[ParsedCall | Malformed]:
@@ -34,12 +36,20 @@ def toolrl_calls(text: str) -> list[ParsedCall | Malformed]:
 
 def tooln1_calls(text: str) -> list[ParsedCall | Malformed]:
     """An empty list is no call, and nothing malformed: Tool-N1 answers so where no tool fits."""
-    found = list(blocks(text, OPEN, CLOSE))
+    return _list_of_calls(text, OPEN, CLOSE)
+
+
+def tool_calls(text: str) -> list[ParsedCall | Malformed]:
+    return _list_of_calls(text, TOOL_OPEN, TOOL_CLOSE)
+
+
+def _list_of_calls(text: str, opening: str, closing: str) -> list[ParsedCall | Malformed]:
+    found = list(blocks(text, opening, closing))
     if not found:
         return []
     block = found[-1]
     if not block.closed:
-        return [unclosed(block, CLOSE)]
+        return [unclosed(block, closing)]
     value = load(block.text)
     if isinstance(value, Malformed):
         return [value]

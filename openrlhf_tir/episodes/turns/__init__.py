@@ -78,6 +78,7 @@ PROTOCOLS = {
     "hermes": f"{__name__}.structured:Hermes",
     "retool": f"{__name__}.retool:ReTool",
     "searchr1": f"{__name__}.searchr1:SearchR1",
+    "tool": f"{__name__}.structured:Tool",
     "tooln1": f"{__name__}.structured:ToolN1",
     "toolrl": f"{__name__}.structured:ToolRL",
     "torl": f"{__name__}.torl:ToRL",

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from openrlhf_tir.episodes.turns.artist import SILENT, Artist
-from openrlhf_tir.episodes.turns.structured import USED_UP, Function, Hermes, ToolN1, ToolRL
+from openrlhf_tir.episodes.turns.structured import USED_UP, Function, Hermes, Tool, ToolN1, ToolRL
 from tests.unit.episodes.test_turns import play
 
 END = "</tool_call>"
@@ -78,3 +78,22 @@ async def test_artist_runs_the_last_block_and_rejects_an_empty_one():
     assert sent == ["print(1)"]
     assert traj.segments[1].text == f"\n<output>\n{SILENT}\n</output>\n"
     assert [c.outcome for c in traj.calls] == ["ok", "model_error"]
+
+
+async def test_artists_functions_are_called_between_tool_tags():
+    call = '<reasoning>a</reasoning><tool>[{"name": "f"}]</tool>'
+    traj, sent = await play(Tool(max_calls=2), [(call, "</tool>"), ("so 7", "eos")], "7\n")
+    assert actions(sent) == [[{"name": "f", "arguments": {}}]]
+    assert traj.segments[1].text == "\n<tool_result>\n7\n</tool_result>\n"
+
+
+async def test_with_a_user_what_is_no_call_is_a_message_without_its_reasoning():
+    turns = [("<think>hm</think> Who are you? ", "eos"), ('<tool>[{"name": "f"}]</tool>', "</tool>"), ("Bye.", "eos"), ("never", "eos")]
+    traj, sent = await play(Tool(max_calls=3, user=True), turns, "Ada.", "7", "Bye.")
+    assert [json.loads(a) for a in sent] == [{"message": "Who are you?"}, [{"name": "f", "arguments": {}}], {"message": "Bye."}]
+    assert traj.segments[1].text == "\n# User\nAda.\n"
+
+
+async def test_a_message_that_was_cut_is_not_sent():
+    traj, sent = await play(Tool(max_calls=3, user=True), [("Who are", None)], "Ada.")
+    assert sent == [] and traj.finish_reason == "length"

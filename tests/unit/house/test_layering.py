@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from pathlib import Path
 
 import pytest
@@ -75,10 +76,16 @@ def modules(package: str) -> list[Path]:
     return sorted((REPO / package).rglob("*.py"))
 
 
+@functools.cache
+def _parsed(path: Path) -> ast.Module:
+    """Each file is looked at by several tests."""
+    return ast.parse(path.read_text())
+
+
 def imports(path: Path, *, top_level_only: bool = False) -> list[tuple[str, int]]:
     """(absolute dotted name, line) of every import; relative ones are resolved. TYPE_CHECKING blocks count only as not top-level."""
     package = path.relative_to(REPO).with_suffix("").parts[:-1]
-    tree = ast.parse(path.read_text())
+    tree = _parsed(path)
     skipped = {
         id(n)
         for block in ast.walk(tree)

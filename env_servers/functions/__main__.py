@@ -1,0 +1,47 @@
+"""python -m env_servers.functions: function calling with state. Tasks come from the rows (`python -m env_servers.functions.make_tasks`)."""
+
+from __future__ import annotations
+
+import argparse
+import functools
+
+from env_servers.launch import add_serving_flags, serve, serving_config
+from env_servers.processes import run_copies
+from env_servers.serving import create_env_app
+
+from .env import ACTION, FunctionsEnv
+from .task import FunctionTask
+from .users import TOKEN_ENV, User, user_of
+
+EXAMPLE = """
+example:
+  python -m env_servers.functions.make_tasks --count 3 --calls 1 2 --out tasks.jsonl
+  python -m env_servers.functions --port 8500 &
+  curl -s localhost:8500/reset -H 'content-type: application/json' -d '{"session_id": "s1", "seed": 0, "task":
+      {"domains": ["files"], "gold": [[{"name": "make_directory", "arguments": {"path": "new"}}]]}}'
+  curl -s localhost:8500/step -H 'content-type: application/json' -d '{"session_id": "s1", "step_id": 0, "deadline_s": 5,
+      "action": "[{\\"name\\": \\"make_directory\\", \\"arguments\\": {\\"path\\": \\"new\\"}}]"}'
+  -> {"observation": "{\\"result\\": null}", "signals": {"state_match": 2, "state_total": 2, "functions_matched": 1, ...}, ...}
+"""
+
+
+def main() -> None:
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(prog="python -m env_servers.functions", description=__doc__, epilog=EXAMPLE, formatter_class=raw)
+    add_serving_flags(parser, workers=64)
+    played = "an OpenAI-compatible URL (.../v1) whose model plays the user of tasks that have an instruction; "
+    parser.add_argument("--user-url", metavar="URL", help=f"{played}{TOKEN_ENV} is its bearer token (default: the task's script)")
+    parser.add_argument("--user-model", default="user", metavar="NAME", help="the model's name there (default: %(default)s)")
+    parser.add_argument("--user-timeout", type=float, default=60.0, metavar="S", help="seconds for one answer of the user's model (default: %(default)s)")
+    args = parser.parse_args()
+    run_copies(args)
+
+    def make_user(task: FunctionTask) -> User:
+        return user_of(task, args.user_url, args.user_model, args.user_timeout)
+
+    config = serving_config(args, env="functions", action=ACTION, stateful=True)
+    serve(create_env_app(functools.partial(FunctionsEnv, make_user), config), args)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,118 @@
+"""Tools: typed methods -> JSON schemas -> checked calls. A domain is a plain class; pydantic reads its signatures.
+
+    class Files(Domain):
+        @tool
+        def remove(self, path: str) -> None:
+            \"\"\"Delete a file or an empty directory.\"\"\"
+
+`Files.tools()["remove"].schema` is what a model is offered, and `Files(state).call("remove", {"path": "a"})` runs it. What a model gets
+wrong (a name that is not offered, an argument of another type, a path that is not there) is a ToolError, told to it as an observation.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar, TypeVar, get_type_hints
+
+from pydantic import BaseModel, ConfigDict, ValidationError, create_model
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class ToolError(Exception):
+    """A call that cannot be carried out; its text is for the model."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """One function: `schema` is OpenAI's {"name", "description", "parameters"}; `arguments` checks what a call gives."""
+
+    name: str
+    schema: dict[str, Any]
+    arguments: type[BaseModel]
+
+    def checked(self, given: Any) -> dict[str, Any]:
+        """The arguments with defaults filled in. Types are strict, but that a whole number may stand for a fraction. Raises ToolError."""
+        if not isinstance(given, dict):
+            raise ToolError(f"{self.name}: arguments are {type(given).__name__}, not an object of names and values.")
+        try:
+            return dict(self.arguments.model_validate(given, strict=True))
+        except ValidationError as e:
+            raise ToolError(f"{self.name}: " + "; ".join(f"{'.'.join(map(str, x['loc']))}: {x['msg']}" for x in e.errors()) + ".") from None
+
+
+def tool(method: F) -> F:
+    """Offer `method` to the model. Its first docstring paragraph is the description; every parameter needs a type."""
+    method.__tool__ = True  # type: ignore[attr-defined]
+    return method
+
+
+def _tool_of(name: str, method: Callable[..., Any]) -> Tool:
+    hints = get_type_hints(method)
+    given = [p for p in inspect.signature(method).parameters.values() if p.name != "self"]
+    fields: dict[str, Any] = {p.name: (hints[p.name], ... if p.default is p.empty else p.default) for p in given}
+    model = create_model(name, __config__=ConfigDict(extra="forbid", allow_inf_nan=False), **fields)
+    parameters = _plain(model.model_json_schema())
+    parameters.setdefault("required", [])
+    description = " ".join((inspect.getdoc(method) or "").partition("\n\n")[0].split())
+    return Tool(name, {"name": name, "description": description, "parameters": parameters}, model)
+
+
+def _plain(schema: dict[str, Any]) -> dict[str, Any]:
+    """Without the titles that pydantic adds, which only cost tokens."""
+    kept = {k: v for k, v in schema.items() if k != "title" and not (k == "additionalProperties" and v is False)}
+    if "properties" in kept:
+        kept["properties"] = {name: _plain(p) for name, p in kept["properties"].items()}
+    return kept
+
+
+class Domain:
+    """A small world: `state` is JSON, and its top-level names are the state variables that are compared with the gold's."""
+
+    name: ClassVar[str]
+    _tools: ClassVar[dict[str, Tool]]
+
+    def __init_subclass__(cls) -> None:
+        cls._tools = {n: _tool_of(n, m) for n, m in vars(cls).items() if getattr(m, "__tool__", False)}
+
+    def __init__(self, state: dict[str, Any]) -> None:
+        self.state = copy.deepcopy(state)
+
+    @classmethod
+    def tools(cls) -> dict[str, Tool]:
+        return cls._tools
+
+    def call(self, name: str, arguments: Any) -> Any:
+        """What the function returns (JSON). Raises ToolError; the state is then as it was."""
+        checked = self._tools[name].checked(arguments)
+        before = copy.deepcopy(self.state)
+        try:
+            return getattr(self, name)(**checked)
+        except ToolError:
+            self.state = before
+            raise
+
+
+class World:
+    """Several domains side by side; a function belongs to one of them."""
+
+    def __init__(self, domains: list[Domain], hidden: frozenset[str] = frozenset()) -> None:
+        self.domains, self.hidden = domains, hidden
+        self.owner = {name: d for d in domains for name in d.tools()}
+
+    def offered(self) -> Iterator[dict[str, Any]]:
+        """The schemas of what may be called."""
+        return (d.tools()[n].schema for d in self.domains for n in d.tools() if n not in self.hidden)
+
+    def call(self, name: str, arguments: Any) -> Any:
+        """Raises ToolError."""
+        if name not in self.owner or name in self.hidden:
+            raise ToolError(f"There is no function {name!r}.")
+        return self.owner[name].call(name, arguments)
+
+    def state(self) -> dict[str, Any]:
+        """Variable -> value, over all domains."""
+        return {f"{d.name}.{k}": v for d in self.domains for k, v in d.state.items()}

@@ -1,0 +1,81 @@
+"""Users: who answers the model's messages. A script, or a model behind an OpenAI-compatible URL that plays an instruction.
+
+A user ends the dialogue by returning None. A user's model that does not answer raises UserUnavailable: the step is `env_error`.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import aiohttp
+
+from .task import FunctionTask, UserLine
+
+STOP = "###STOP###"
+GO_ON = "Please go on."
+MAX_GO_ON = 3
+"""How often a scripted user who has nothing to say asks to go on before leaving."""
+TOKEN_ENV = "TIR_USER_TOKEN"
+RULES = (
+    "You are a user who talks to a help desk. Speak as this user, one short message at a time, and tell what you are asked for, never more than "
+    f"you know. When your request is settled, or cannot be, write {STOP} and nothing else.\n\nWho you are and what you want: "
+)
+
+
+class UserUnavailable(Exception):
+    """The model that plays the user does not answer."""
+
+
+class User(Protocol):
+    async def answer(self, message: str) -> UserLine | None:
+        """What the user says to the model's message; None ends the dialogue."""
+
+
+class ScriptedUser:
+    """Says the first line not yet said that fits the message: one whose words it holds, else one that needs none."""
+
+    def __init__(self, lines: list[UserLine]) -> None:
+        self._left, self._waits = list(lines), 0
+
+    async def answer(self, message: str) -> UserLine | None:
+        said = message.lower()
+        fitting = [x for x in self._left if any(w.lower() in said for w in x.when)] or [x for x in self._left if not x.when]
+        if fitting:
+            self._left.remove(fitting[0])
+            return fitting[0]
+        self._waits += 1
+        return UserLine(text=GO_ON) if self._left and self._waits <= MAX_GO_ON else None
+
+
+@dataclass
+class ModelUser:
+    """A chat model at `url` (`.../v1`) plays `instruction`; a bearer token comes from TIR_USER_TOKEN."""
+
+    url: str
+    model: str
+    instruction: str
+    timeout_s: float = 60.0
+    _history: list[dict[str, str]] = field(default_factory=list)
+
+    async def answer(self, message: str) -> UserLine | None:
+        self._history.append({"role": "user", "content": message})
+        body: dict[str, Any] = {"model": self.model, "messages": [{"role": "system", "content": RULES + self.instruction}, *self._history], "temperature": 0.0}
+        headers = {"Authorization": f"Bearer {token}"} if (token := os.environ.get(TOKEN_ENV)) else {}
+        try:
+            async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(self.timeout_s)) as http:
+                async with http.post(f"{self.url.rstrip('/')}/chat/completions", json=body, headers=headers) as response:
+                    response.raise_for_status()
+                    text = str((await response.json())["choices"][0]["message"]["content"] or "")
+        except (aiohttp.ClientError, TimeoutError, LookupError, TypeError, ValueError) as e:
+            raise UserUnavailable(f"The user's model at {self.url} does not answer: {type(e).__name__}: {e}. Start it, or correct --user-url.") from e
+        self._history.append({"role": "assistant", "content": text})
+        return None if STOP in text else UserLine(text=text)
+
+
+def user_of(task: FunctionTask, url: str | None, model: str, timeout_s: float) -> User:
+    """The model where there is one and the task has an instruction for it, else the script."""
+    if url and task.instruction:
+        return ModelUser(url, model, task.instruction, timeout_s)
+    return ScriptedUser(task.user)

@@ -1,0 +1,137 @@
+"""The functions environment: state, calls and responses graded over the whole episode, users in turns, and no reward that is not earned."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from pydantic import ValidationError
+
+from env_servers.functions.env import FunctionsEnv
+from env_servers.functions.make_tasks import VARIANTS, make_task
+from env_servers.functions.policy import SCENARIOS, Solver, policy_task
+from env_servers.functions.task import FunctionTask, UserLine
+from env_servers.functions.users import GO_ON, ScriptedUser, UserUnavailable, user_of
+
+TASK = {
+    "domains": ["files"],
+    "state": {"files": {"tree": {"a.txt": "x"}, "here": []}},
+    "gold": [[{"name": "make_directory", "arguments": {"path": "box"}}, {"name": "move", "arguments": {"source": "a.txt", "destination": "box"}}]],
+}
+
+
+def calls(*made):
+    return json.dumps([{"name": n, "arguments": a} for n, a in made])
+
+
+def message(text="Done."):
+    return json.dumps({"message": text})
+
+
+BOX = ("make_directory", {"path": "box"})
+MOVE = ("move", {"source": "a.txt", "destination": "box"})
+
+
+async def play(task, *actions):
+    env = FunctionsEnv()
+    await env.reset(task if isinstance(task, dict) else task.model_dump(exclude_defaults=True), 0)
+    return [await env.step(action, 5.0) for action in actions]
+
+
+def numbers(step):
+    return [step.signals[k] for k in ("state_match", "state_total", "functions_matched", "functions_total")]
+
+
+async def test_the_whole_episode_is_graded_not_its_last_call():
+    first, second, end = await play(TASK, calls(BOX), calls(MOVE), message())
+    assert numbers(first) == [1, 2, 1, 2] and numbers(second) == [2, 2, 2, 2]
+    assert first.observation == '{"result": null}' and first.reward is None
+    assert (end.done, end.reward) == (True, 1.0)
+
+
+async def test_calls_that_do_more_than_the_gold_leave_another_state():
+    *_, end = await play(TASK, calls(BOX, MOVE, ("create_file", {"path": "extra"})), message())
+    assert numbers(end) == [1, 2, 2, 2] and end.reward == 0.0
+
+
+async def test_a_call_made_twice_counts_once():
+    step, _ = await play(TASK, calls(("current_directory", {}), BOX, BOX), message())
+    assert numbers(step)[2:] == [1, 2] and step.outcome == "model_error"
+
+
+@pytest.mark.parametrize(
+    ("action", "kind", "says"),
+    [
+        ("hello", "bad_call", "This is no JSON"),
+        ("[]", "bad_call", "no list of 1 to 64 calls"),
+        ('[{"arguments": {}}]', "bad_call", "no list"),
+        ("[" * 50_000, "bad_call", "no JSON"),
+        (calls(("fly", {})), "unknown_function", "There is no function 'fly'"),
+        (calls(("move", {"source": 1, "destination": "b"})), "refused", "valid string"),
+    ],
+)
+async def test_a_wrong_action_is_an_observation(action, kind, says):
+    (step,) = await play(TASK, action)
+    assert (step.outcome, step.signals["error_type"], step.done) == ("model_error", kind, False) and says in step.observation
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"domains": ["none"]},
+        {"gold": []},
+        {"gold": [[{"name": "fly"}]]},
+        {"gold": [[{"name": "remove", "arguments": {"path": "none"}}]]},
+        {"check": "end", "gold": [[], []]},
+        {"hidden": ["fly"]},
+    ],
+)
+async def test_a_task_that_is_none_is_the_callers_mistake(wrong):
+    with pytest.raises((ValueError, ValidationError)):
+        await FunctionsEnv().reset({**TASK, **wrong}, 0)
+
+
+async def test_a_hidden_function_is_offered_when_the_user_says_so():
+    task = {**TASK, "hidden": ["move"], "gold": [[TASK["gold"][0][0]], [TASK["gold"][0][1]]], "user": [{"text": "Now:", "reveal": ["move"]}]}
+    _, early, told, after, end = await play(task, calls(BOX), calls(MOVE), message("I cannot move."), calls(MOVE), message())
+    assert early.signals["error_type"] == "unknown_function"
+    assert told.observation.startswith("Now:\n") and '"name": "move"' in told.observation and not told.done
+    assert after.outcome == "ok" and end.reward == 1.0 and end.signals["turns_passed"] == 2
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("seed", range(10))
+async def test_a_generated_task_is_solved_by_its_gold_and_by_nothing_less(variant, seed):
+    _, task = make_task(seed, domains=1 + seed % 3, calls=(1, 3), distractors=3, variant=variant)
+    solution = [action for turn in task.gold for action in (*(json.dumps([c.model_dump()]) for c in turn), message())]
+    assert (await play(task, *solution))[-1].reward == 1.0
+    assert (await play(task, *[message("No.")] * len(task.gold)))[-1].reward == 0.0
+    assert make_task(seed, domains=1 + seed % 3, calls=(1, 3), distractors=3, variant=variant)[1] == task
+
+
+@pytest.mark.parametrize("index", range(48))
+async def test_every_help_desk_task_is_solvable_and_not_by_silence(index):
+    _, task = policy_task(index)
+    steps = await play(task, *Solver(task).actions)
+    assert (steps[-1].done, steps[-1].reward) == (True, 1.0)
+    lazy = await play(task, *[message("What is your name?"), message("No."), message("No.")])
+    assert (lazy[-1].done, lazy[-1].reward) == (True, 0.0)
+
+
+async def test_a_required_amount_has_to_be_said():
+    _, task = policy_task(SCENARIOS.index(next(s for s in SCENARIOS if s.__name__ == "cancel_pending")))
+    silent = [a for a in Solver(task).actions if "EUR" not in a]
+    assert (await play(task, *silent, message("Bye.")))[-1].reward == 0.0
+
+
+async def test_a_scripted_user_answers_what_it_is_asked_and_leaves_when_nothing_fits():
+    user = ScriptedUser([UserLine(text="Ada.", when=["name"]), UserLine(text="Bye.")])
+    assert (await user.answer("Hello?")).text == "Bye."
+    assert [(await user.answer("Hm?")).text for _ in range(3)] == [GO_ON] * 3
+    assert (await user.answer("Your NAME?")).text == "Ada." and await user.answer("?") is None
+
+
+async def test_a_users_model_that_does_not_answer_is_a_fault_not_a_score():
+    task = FunctionTask.model_validate({**TASK, "instruction": "You want a box."})
+    with pytest.raises(UserUnavailable, match="--user-url"):
+        await user_of(task, "http://127.0.0.1:9/v1", "m", 2.0).answer("Hello")

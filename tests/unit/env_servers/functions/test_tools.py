@@ -1,0 +1,90 @@
+"""Functions: schemas from signatures, checked calls, and worlds that a wrong call leaves as they were."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from env_servers.functions.domains import DOMAINS
+from env_servers.functions.domains.files import Files
+from env_servers.functions.tools import ToolError, World
+
+TREE = {"tree": {"home": {"a.txt": "b\na", "box": {}}}, "here": ["home"]}
+
+
+def test_there_are_seven_domains_and_ninety_functions_with_names_of_their_own():
+    names = Counter(name for domain in DOMAINS.values() for name in domain.tools())
+    assert len(DOMAINS) == 7 and names.total() == 90 and set(names.values()) == {1}
+
+
+@pytest.mark.parametrize("domain", DOMAINS.values(), ids=DOMAINS)
+def test_every_function_says_what_it_does_and_types_its_parameters(domain):
+    for tool in domain.tools().values():
+        parameters = tool.schema["parameters"]
+        assert len(tool.schema["description"]) > 10
+        assert set(parameters["required"]) <= set(parameters["properties"])
+        assert all({"type", "anyOf"} & set(p) for p in parameters["properties"].values())
+
+
+def test_the_schema_of_a_signature():
+    assert Files.tools()["search_text"].schema == {
+        "name": "search_text",
+        "description": "List the lines of a file that contain a text.",
+        "parameters": {"properties": {"path": {"type": "string"}, "text": {"type": "string"}}, "required": ["path", "text"], "type": "object"},
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "says"),
+    [
+        ("remove", {"path": 3}, "path: Input should be a valid string"),
+        ("remove", {}, "path: Field required"),
+        ("remove", {"path": "a.txt", "force": True}, "force: Extra inputs are not permitted"),
+        ("remove", ["a.txt"], "not an object of names and values"),
+        ("remove", {"path": "none"}, "no such file"),
+        ("fly", {}, "There is no function 'fly'"),
+        ("sort_lines", {"path": "a.txt"}, "There is no function 'sort_lines'"),
+    ],
+)
+def test_what_a_call_gets_wrong_is_named_and_changes_nothing(name, arguments, says):
+    world = World([Files(TREE)], hidden=frozenset({"sort_lines"}))
+    with pytest.raises(ToolError, match=says):
+        world.call(name, arguments)
+    assert world.state() == {"files.tree": TREE["tree"], "files.here": ["home"]}
+
+
+def test_a_call_that_fails_half_way_is_undone():
+    """`move` into a full directory has found its target before it is refused."""
+    files = Files({"tree": {"a": "1", "box": {"a": "2"}}, "here": []})
+    with pytest.raises(ToolError, match="exists there already"):
+        files.call("move", {"source": "a", "destination": "box"})
+    assert files.state["tree"] == {"a": "1", "box": {"a": "2"}}
+
+
+def test_a_directory_cannot_be_moved_into_itself():
+    files = Files({"tree": {"a": {"b": {}}}, "here": []})
+    with pytest.raises(ToolError, match="is inside of"):
+        files.call("move", {"source": "a", "destination": "a/b"})
+
+
+scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8)
+anything = st.recursive(scalars, lambda x: st.lists(x) | st.dictionaries(st.text(max_size=5), x))
+
+
+@settings(max_examples=30)
+@given(st.data())
+def test_no_argument_breaks_a_domain(data):
+    """Whatever a call says, it is carried out or refused: nothing else is raised, and the state stays JSON."""
+    domain = data.draw(st.sampled_from(list(DOMAINS.values())))
+    made = domain(domain.initial(random.Random(0)))
+    for _ in range(5):
+        tool = data.draw(st.sampled_from(list(domain.tools().values())))
+        fields = {name: data.draw(anything) for name in tool.schema["parameters"]["properties"]}
+        try:
+            made.call(tool.name, fields)
+        except ToolError:
+            continue
