@@ -2,6 +2,7 @@
 
     trivial and sympy snippets through POST /run_code, both servers in turns, at 1, 8 and 64 callers  -> throughput, p50, p99, ratios
     trivial snippets through POST /step_batch                                                         -> executions per second
+    calls of functions through POST /step_batch, one call an action                                    -> calls per second
     simple numerals through POST /verify of the maths server, one and 500 to a request                -> answers per second
     hostile snippets through POST /step, as scripts and in sessions with state                        -> how many were contained
     benchmarks.envs.search                                                                                 -> time per query
@@ -20,6 +21,8 @@ import subprocess
 import sys
 
 import aiohttp
+
+from env_servers.functions.make_tasks import make_task
 
 from .hostile import hostile_suite
 from .load import Load, Server, plain_python, started
@@ -66,10 +69,21 @@ async def measure(args: argparse.Namespace) -> dict[str, float | None]:
             batches = await ours.batches(TRIVIAL[0], 64, 2 * seconds)
             print(f"/step_batch of 64, two at once: {batches.per_s:.0f} executions/s, {batches.failed} failed")
             facts |= {"http_exec_per_s": round(batches.per_s, 1), "http_failed": batches.failed}
+        facts |= await function_calls(http, seconds)
         facts |= await numerals(http, seconds)
         for stateful in (False, True):
             facts |= await hostile_suite(http, every=6 if args.quick else 1, stateful=stateful)
     return facts | search(20_000 if args.quick else args.passages)
+
+
+async def function_calls(http: aiohttp.ClientSession, seconds: float) -> dict[str, float]:
+    """Calls that change the state, of two domains at once."""
+    _, task = make_task(0, domains=2, calls=(2, 4), distractors=4, variant="plain")
+    call = {"name": task.gold[0][0].name, "arguments": task.gold[0][0].arguments}
+    with started("env_servers.functions") as (url, _):
+        load = await Server(url, http).batches(json.dumps([call]), 64, 2 * seconds, task.model_dump(exclude_defaults=True))
+    print(f"functions, /step_batch of 64, two at once: {load.per_s:.0f} calls/s")
+    return {"functions_calls_per_s": round(load.per_s)}
 
 
 async def numerals(http: aiohttp.ClientSession, seconds: float) -> dict[str, float]:

@@ -62,11 +62,11 @@ class Server:
 
         return await closed_loop(ask, concurrency, seconds)
 
-    async def batches(self, snippet: str, size: int, seconds: float) -> Load:
+    async def batches(self, snippet: str, size: int, seconds: float, task: dict | None = None) -> Load:
         """Two batches in flight, each on `size` sessions of its own; `per_s` counts executions."""
         sessions = [[f"bench-{time.monotonic_ns()}-{k}-{i}" for i in range(size)] for k in range(2)]
         for name in itertools.chain(*sessions):
-            async with self._http.post(self.url + "/reset", json={"session_id": name}) as r:
+            async with self._http.post(self.url + "/reset", json={"session_id": name, "task": task or {}}) as r:
                 r.raise_for_status()
         free = list(range(2))
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from env_servers.env import Env, Step
 
-from .grade import Grade, Made, grade, run
+from .grade import Grade, Tally, grade, run, state_texts
 from .task import FunctionTask
 from .tools import World
 from .users import User, user_of
@@ -36,17 +36,18 @@ class FunctionsEnv(Env):
         self._task.run_gold(self._task.world())
         self._user = self._make_user(self._task)
         self._turn, self._passed, self._ended = 0, 0, False
-        self._made: list[Made] = []
-        self._of_turn: list[Made] = []
+        self._made, self._expected = Tally(), Tally()
         self._messages: list[str] = []
-        self._expected: list[list[Made]] = [self._advance_gold()]
+        self._begin_turn()
         return ""
 
-    def _advance_gold(self) -> list[Made]:
-        """The gold calls of the turn that begins, carried out on the gold world."""
+    def _begin_turn(self) -> None:
+        """The gold calls of the turn that begins are carried out on the gold world."""
         everything = World(self._gold.domains)
-        calls = self._task.gold[self._turn] if self._turn < len(self._task.gold) else []
-        return [run(everything, c.name, c.arguments) for c in calls]
+        gold = [run(everything, c.name, c.arguments) for c in self._task.gold[self._turn]]
+        self._expected.add(gold)
+        self._of_turn, self._expected_of_turn = Tally(), Tally(gold)
+        self._gold_state = state_texts(self._gold)
 
     async def step(self, action: str, deadline_s: float) -> Step:
         if self._ended:
@@ -61,8 +62,8 @@ class FunctionsEnv(Env):
         if not all(isinstance(c, dict) and isinstance(c.get("name"), str) for c in calls) or not 0 < len(calls) <= MAX_CALLS:
             return self._bad(f"This is no list of 1 to {MAX_CALLS} calls. Send {ACTION}.")
         made = [run(self._world, c["name"], c.get("arguments", {})) for c in calls]
-        self._made += made
-        self._of_turn += made
+        self._made.add(made)
+        self._of_turn.add(made)
         lines = [json.dumps({"error": m.error} if m.error else {"result": json.loads(m.result)}, ensure_ascii=False) for m in made]
         wrong = next((m for m in made if m.error), None)
         kind = None if wrong is None else "unknown_function" if wrong.name not in self._world.owner or wrong.name in self._world.hidden else "refused"
@@ -74,14 +75,13 @@ class FunctionsEnv(Env):
         line = await self._user.answer(text)
         turns = len(self._task.gold)
         if self._task.check == "turns":
-            self._passed += self._grade(self._of_turn, self._expected[-1]).passed
+            self._passed += self._grade(self._of_turn, self._expected_of_turn).passed
             if line is None or self._turn + 1 >= turns:
                 return self._end("" if line is None else line.text, self._passed == turns)
             self._turn += 1
-            self._of_turn = []
-            self._expected.append(self._advance_gold())
+            self._begin_turn()
         elif line is None:
-            return self._end("", self._grade(self._made, self._all_expected()).passed)
+            return self._end("", self._grade(self._made, self._expected).passed)
         self._world.hidden -= frozenset(line.reveal)
         shown = [json.dumps(s, ensure_ascii=False) for s in self._world.offered() if s["name"] in line.reveal]
         return Step("\n".join([line.text, *shown]), signals=self._signals(None))
@@ -90,20 +90,17 @@ class FunctionsEnv(Env):
         self._ended = True
         return Step(text, reward=float(passed), done=True, signals=self._signals(None))
 
-    def _all_expected(self) -> list[Made]:
-        return [m for turn in self._expected for m in turn]
-
-    def _grade(self, made: list[Made], expected: list[Made]) -> Grade:
-        """With "end" the whole gold is on the gold world from the start: there it has one turn. Results are compared by BFCL only."""
-        g = grade(self._world, self._gold, made, expected, self._messages, self._task.outputs if self._task.check == "end" else ())
-        g.responses_found |= self._task.check == "end"
+    def _grade(self, made: Tally, expected: Tally) -> Grade:
+        """Results are compared by BFCL only, what was said by tau-bench only."""
+        at_end = self._task.check == "end"
+        g = grade(self._world, self._gold_state, made, expected, self._messages, self._task.outputs if at_end else ())
+        g.responses_found |= at_end
         return g
 
     def _signals(self, error: str | None) -> dict[str, Any]:
-        g = asdict(self._grade(self._made, self._all_expected()))
+        g = asdict(self._grade(self._made, self._expected))
         kept = {k: g[k] for k in ("state_match", "state_total", "functions_matched", "functions_total")}
-        wrong = sum(m.error is not None for m in self._made)
-        return {**kept, "turn": self._turn, "turns_passed": self._passed, "errors": wrong, "error_type": error}
+        return {**kept, "turn": self._turn, "turns_passed": self._passed, "errors": self._made.errors, "error_type": error}
 
     def _bad(self, text: str) -> Step:
         return Step(text, outcome="model_error", signals=self._signals("bad_call"))

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,6 +31,24 @@ class Made:
     @property
     def key(self) -> str:
         return f"{self.name} {as_text(self.arguments)}"
+
+
+class Tally:
+    """Calls that were made, counted: by name and arguments those that went well, by result all of them."""
+
+    def __init__(self, made: Iterable[Made] = ()) -> None:
+        self.calls: Counter[str] = Counter()
+        self.results: Counter[str] = Counter()
+        self.count = self.errors = 0
+        self.add(made)
+
+    def add(self, made: Iterable[Made]) -> None:
+        for m in made:
+            self.count += 1
+            self.errors += m.error is not None
+            self.results[m.result] += 1
+            if m.error is None:
+                self.calls[m.key] += 1
 
 
 @dataclass(slots=True)
@@ -65,19 +83,23 @@ def run(world: World, name: str, arguments: Any) -> Made:
     return Made(name, world.owner[name].tools()[name].checked(arguments), result)
 
 
-def states(world: World, gold: World) -> tuple[int, int]:
-    """(variables that are equal, variables)."""
-    have, want = world.state(), gold.state()
-    return sum(as_text(have[k]) == as_text(v) for k, v in want.items()), len(want)
+def states(world: World, gold: Mapping[str, str]) -> tuple[int, int]:
+    """(variables that are equal, variables); `gold` holds them as text."""
+    have = world.state()
+    return sum(as_text(have[k]) == v for k, v in gold.items()), len(gold)
 
 
-def calls_matched(made: Iterable[Made], gold: Iterable[Made]) -> int:
+def state_texts(world: World) -> dict[str, str]:
+    return {k: as_text(v) for k, v in world.state().items()}
+
+
+def calls_matched(made: Tally, gold: Tally) -> int:
     """How many gold calls were made; a call that was made once counts once."""
-    return (Counter(m.key for m in made if m.error is None) & Counter(g.key for g in gold)).total()
+    return sum(min(n, made.calls[key]) for key, n in gold.calls.items())
 
 
-def responses_found(made: Iterable[Made], gold: Iterable[Made]) -> bool:
-    return not Counter(g.result for g in gold) - Counter(m.result for m in made)
+def responses_found(made: Tally, gold: Tally) -> bool:
+    return all(made.results[result] >= n for result, n in gold.results.items())
 
 
 def outputs_missing(messages: Sequence[str], outputs: Iterable[str]) -> list[str]:
@@ -85,7 +107,8 @@ def outputs_missing(messages: Sequence[str], outputs: Iterable[str]) -> list[str
     return [o for o in outputs if not any(o.lower().replace(",", "") in m for m in said)]
 
 
-def grade(world: World, gold: World, made: Sequence[Made], expected: Sequence[Made], messages: Sequence[str] = (), outputs: Iterable[str] = ()) -> Grade:
-    """Of the whole episode so far."""
+def grade(world: World, gold: Mapping[str, str], made: Tally, expected: Tally, messages: Sequence[str] = (), outputs: Iterable[str] = ()) -> Grade:
+    """Of all that was made so far."""
     match, total = states(world, gold)
-    return Grade(match, total, calls_matched(made, expected), len(expected), responses_found(made, expected), outputs_missing(messages, outputs))
+    missing = outputs_missing(messages, outputs)
+    return Grade(match, total, calls_matched(made, expected), expected.count, responses_found(made, expected), missing)
