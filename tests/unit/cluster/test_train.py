@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+from contextlib import AsyncExitStack
 from types import SimpleNamespace
 
 import pytest
@@ -44,7 +45,8 @@ def test_an_engine_that_starts_while_the_learner_is_replaced_waits_for_no_learne
     async def go():
         cfg = Config.model_validate({"run_dir": tmp_path, "train": {"max_learner_restarts": 1}, "vllm": {"canary_tolerance": 0.1}})
         session = Session(pool=SimpleNamespace(members=[], on_join=None), learner=FakeLearner(), console=Console(file=io.StringIO()), stop=StopRequest(20.0))
-        return await train._pipeline(session, cfg, SimpleNamespace(canary=[[1]]), None, None, False)
+        async with AsyncExitStack() as pushing:
+            return await train._pipeline(session, cfg, SimpleNamespace(canary=[[1]]), None, None, False, pushing)
 
     monkeypatch.setattr(train, "_attempt", attempt)
     assert run(go()) == 7
