@@ -30,6 +30,7 @@ from ..pipeline.observer import Observer
 from ..replay.ledger import Ledger, audit
 from ..report import summary as summaries
 from ..report.build import build_report
+from ..sizes import weights_bytes
 from ..weights.publisher import WeightPublisher, push_directory
 from ..weights.verify import Tolerance
 from .control import followed
@@ -47,11 +48,6 @@ CALIBRATIONS = 3
 """Of the canary's tolerance, while every engine dies under it: an engine that is lost for a reason of its own is not lost three times."""
 RESTARTED = (LearnerDied, PayloadLost)
 """What is answered by learner ranks that start again from the last checkpoint."""
-
-
-def model_bytes(model: str) -> int:
-    """Size of a local model's weights; 0 for a hub name, whose size is not known before it is loaded."""
-    return sum(f.stat().st_size for f in Path(model).glob("*.safetensors"))
 
 
 async def run_training(
@@ -165,7 +161,7 @@ async def _pipeline(
 
     Dead learner ranks: all of them start again from the last checkpoint, the engines stay up.
     """
-    directory = push_directory(cfg.run_dir, model_bytes(cfg.actor.model_name_or_path), one_node=len(ray.nodes()) == 1)
+    directory = push_directory(cfg.run_dir, weights_bytes(cfg.actor.model_name_or_path), one_node=len(ray.nodes()) == 1)
     tolerance: float | Tolerance | None = cfg.canary_tolerance
     for left in reversed(range(cfg.train.max_learner_restarts + 1)):
         publisher = WeightPublisher(

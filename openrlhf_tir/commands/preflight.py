@@ -35,6 +35,7 @@ from ..errors import ConfigError, DataError, unknown
 from ..filters.samples import SAMPLE_FILTER
 from ..pipeline.checkpoints import lineage
 from ..rewards.context import RewardContext
+from ..sizes import size
 from ..types import Task, Trajectory
 from .host_checks import Machine, check_gpus, check_isolation, check_loggers, check_ports, check_push_room, check_writable
 
@@ -163,8 +164,8 @@ def _checkpoint_room(cfg: Config) -> list[str]:
     if need <= free:
         return []
     return [
-        f"checkpoints take about {one / 2**30:.1f} GiB each, {need / 2**30:.1f} GiB with ckpt.max_num = {cfg.ckpt.max_num} and the one being written; "
-        f"{there} has {free / 2**30:.1f} GiB free. One that does not fit is left out, and training goes on without it"
+        f"checkpoints take about {size(one)} each, {size(need)} with ckpt.max_num = {cfg.ckpt.max_num} and the one being written; "
+        f"{there} has {size(free)} free. One that does not fit is left out, and training goes on without it"
     ]
 
 
