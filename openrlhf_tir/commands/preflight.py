@@ -146,14 +146,10 @@ def check_run_dir(cfg: Config, *, made: bool = True) -> list[str]:
 
     made: the model and the data that the configuration names are there already.
     """
-    checkpoints = lineage.checkpoints_of(cfg)
+    lineage.check_unused(cfg)
     if cfg.train.resume:
-        path, said = lineage.resumable(cfg, checkpoints, made=made)
+        path, said = lineage.resumable(cfg, lineage.checkpoints_of(cfg), made=made)
         return [*said, *([f"resuming from {path.name}"] if path else [])]
-    if checkpoints.any and not cfg.train.overwrite:
-        raise ConfigError(
-            f"{cfg.run_dir} holds a run with checkpoints ({checkpoints}). Go on with --resume, choose another --run-dir, or delete it with --train.overwrite."
-        )
     return _checkpoint_room(cfg)
 
 

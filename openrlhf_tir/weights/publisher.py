@@ -28,6 +28,7 @@ import numpy as np
 from ..deadlines import Deadline, within
 from ..errors import ConfigError, DeadlineMissed, Diverged, EngineGone, InfraError, WeightsUnverified
 from ..ports import Learner
+from ..sizes import room
 from ..types import Canary, Completion, PublishReport
 from .verify import Disagreement, Tolerance, disagreement
 
@@ -181,8 +182,11 @@ class WeightPublisher:
         path = self.directory / f"v{version}.safetensors"
         if self._file is None:  # a process that was killed could not remove its last file
             shutil.rmtree(self.directory, ignore_errors=True)
-        self.directory.mkdir(parents=True, exist_ok=True)
-        digest = await self.learner.publish(path)
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            digest = await self.learner.publish(path)
+        except OSError as e:
+            raise InfraError(f"The weights of version {version} could not be written for the engines: {e}; in {self.directory} {room(self.directory)}.") from e
         if must_differ and digest == self._digest:
             raise WeightsUnverified(
                 f"Version {version} has the weights of the push before it (digest {digest[:12]}), although its learning rate and gradient are not zero: "
