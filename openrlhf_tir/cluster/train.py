@@ -30,7 +30,7 @@ from ..pipeline.observer import Observer
 from ..replay.ledger import Ledger, audit
 from ..report import summary as summaries
 from ..report.build import build_report
-from ..sizes import weights_bytes
+from ..sizes import room, weights_bytes
 from ..weights.publisher import WeightPublisher, push_directory
 from ..weights.verify import Tolerance
 from .control import followed
@@ -88,12 +88,13 @@ async def run_training(
                 trained = await try_to_measure(session, cfg, inputs.held_out, "the trained model")
                 if trained:
                     metrics.log(version, _eval_row(trained))
-    _say_audit(session.console, cfg.run_dir / LEDGER)
+    with _not_fatal("the audit of the ledger"):
+        _say_audit(session.console, cfg.run_dir / LEDGER)
     model = cfg.run_dir / cfg.ckpt.output_dir
     try:
         await session.learner.export(model)
-    except OSError as e:
-        raise InfraError(f"The model could not be exported to {model}: {e}. Make room: --resume goes on from the last checkpoint, and exports it.") from e
+    except (OSError, LearnerDied) as e:
+        raise InfraError(_not_exported(model, e, checkpoints)) from e
     columns = metrics_log.read(cfg.run_dir)
     summary = summaries.Summary(
         base=base,
@@ -114,6 +115,13 @@ async def run_training(
     session.console.print(f"model:  {model}", soft_wrap=True)
     await _export_best(session, cfg, checkpoints, model.with_name(f"{model.name}_best"))
     return summary
+
+
+def _not_exported(model: Path, fault: Exception, checkpoints: Checkpoints) -> str:
+    """The audit before it told of the prompts; this is of the weights, and of what is left of them."""
+    last, why = checkpoints.latest(), fault.args[0] if isinstance(fault, LearnerDied) else f"{fault}; {room(model.parent)}. Make room"
+    left = f"--resume goes on from {last.name}, and exports it" if last else "There is no checkpoint either: what was trained is lost"
+    return f"Training is done, but the model could not be exported to {model}: {str(why).rstrip('.')}. {left}."
 
 
 async def _export_best(session: Session, cfg: Config, checkpoints: Checkpoints, directory: Path) -> None:
