@@ -6,13 +6,21 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ..config import Config
 from ..episodes.group import EvalMode
 from ..errors import METHOD_REASONS, EngineGone, EvaluationFailed, InfraError
+from ..logs.progress import bar
+from ..pipeline.evaluation import attempt
+from ..report.summary import Scores
 from ..types import GroupKey, GroupMeta, Task
 from .pool import RolloutPool
+
+if TYPE_CHECKING:
+    from .session import Session
 
 CONCURRENT_GROUPS = 32
 EVAL_EPOCH = -1
@@ -32,6 +40,28 @@ class Figures:
     samples: int
     failed: int
     by_kind: dict[str, tuple[float, float]] = field(default_factory=dict)
+
+
+async def measure(session: Session, cfg: Config, tasks: list[Task], what: str) -> tuple[Figures, Figures]:
+    """Sampled (eval.temperature, n samples) and greedy figures of the engines' current weights. Raises EvaluationFailed."""
+    n = cfg.eval.n_samples_per_prompt
+    with bar(f"evaluate {what}", (n + 1) * len(tasks), session.console) as advance:
+        sampled = await evaluate(session.pool, tasks, n=n, temperature=cfg.eval.temperature, tick=lambda: advance(n))
+        greedy = await evaluate(session.pool, tasks, n=1, temperature=0.0, tick=advance)
+    return sampled, greedy
+
+
+async def try_to_measure(session: Session, cfg: Config, tasks: list[Task], what: str) -> Scores | None:
+    """Scores, or None when eval.max_tries evaluations failed, which is said: training and export do not depend on them."""
+    figures = await attempt(lambda: measure(session, cfg, tasks, what), what, tries=cfg.eval.max_tries, timeout_s=cfg.eval.timeout_s)
+    if isinstance(figures, EvaluationFailed):
+        session.console.print(f"[yellow]no figures of {what}: {figures}", soft_wrap=True, highlight=False)
+        return None
+    return scores(*figures)
+
+
+def scores(sampled: Figures, greedy: Figures) -> Scores:
+    return Scores(accuracy=sampled.accuracy, code_ratio=sampled.code_ratio, greedy_accuracy=greedy.accuracy)
 
 
 async def evaluate(pool: RolloutPool, tasks: list[Task], *, n: int, temperature: float, tick: Callable[[], None] = lambda: None) -> Figures:

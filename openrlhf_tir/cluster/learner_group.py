@@ -179,7 +179,9 @@ class LearnerGroup:
             if happened := death(error):
                 raise LearnerDied(f"A learner rank is lost: {happened}. All ranks restart from the last checkpoint.") from error
         if errors:
-            raise errors[0]
+            # What a disk refused is told by whoever called, in a sentence: without the worker's traceback, which Ray makes its text.
+            cause = getattr(errors[0], "cause", None)
+            raise cause if isinstance(cause, OSError) else errors[0]
         return [call.result() for call in calls]
 
 

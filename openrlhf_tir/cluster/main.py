@@ -16,13 +16,13 @@ from ..config.own_files import freeze
 from ..errors import ConfigError, TirError
 from ..pipeline.checkpoints.lineage import checkpoints_of, resumable
 from ..report.summary import Summary
-from .evaluate import Figures
+from .evaluate import Figures, measure, scores
 from .inputs import load_inputs
 from .play import pick_task
 from .play import play as _play
 from .session import open_session
 from .toy import ToyBase, make_base
-from .train import measure, run_training, scores
+from .train import run_training
 
 
 def train(cfg: Config) -> Summary:

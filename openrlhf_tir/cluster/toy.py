@@ -19,11 +19,11 @@ from ..logs.progress import bar
 from ..toy.cold_start import Batch, Schedule, check_gates, cold_start
 from ..toy.model import save_model
 from ..toy.task import write_data
+from ..toy.traces import Trace
 from ..weights.publisher import WeightPublisher, push_directory
-from .evaluate import Figures
+from .evaluate import Figures, measure
 from .inputs import Inputs
 from .session import Session
-from .train import measure
 
 
 class ToyBase:
@@ -72,8 +72,13 @@ async def make_base(session: Session, base: ToyBase, inputs: Inputs) -> tuple[Fi
         seed=base.seed,
         deadline=Deadline.of(cfg, "timeouts.push_s"),
     )
+    session.pool.on_join = publisher.join
     measured: list[tuple[Figures, Figures]] = []
     schedule = Schedule()
+
+    async def sft_step(rows: list[Trace], lr: float) -> Mapping[str, float]:
+        async with publisher.fine_tuning():
+            return await session.learner.sft_step(rows, lr)
 
     with ExitStack() as shown:  # one display at a time: the bar of the fine-tuning ends before the evaluation's begins
         advance = shown.enter_context(bar("cold start: supervised fine-tuning", schedule.steps, session.console))
@@ -90,9 +95,10 @@ async def make_base(session: Session, base: ToyBase, inputs: Inputs) -> tuple[Fi
             if not measured:
                 advance(note=f"loss {metrics['loss']:.3f}")
 
-        await cold_start(session.learner.sft_step, judge, seed=base.seed, schedule=schedule, on_step=on_step)
-    await publisher.close()
+        await cold_start(sft_step, judge, seed=base.seed, schedule=schedule, on_step=on_step)
     await session.learner.export(base.directory)
+    session.pool.on_join, session.pool.model = None, str(base.directory)  # what starts from here on loads what the others hold
+    await publisher.close()
     sampled, greedy = measured[-1]
     (base.directory / "figures.json").write_text(json.dumps({"seed": base.seed, "sampled": asdict(sampled), "greedy": asdict(greedy)}, indent=2))
     return sampled, greedy

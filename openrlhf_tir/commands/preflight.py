@@ -35,6 +35,7 @@ from ..errors import ConfigError, DataError, unknown
 from ..filters.samples import SAMPLE_FILTER
 from ..pipeline.checkpoints import lineage
 from ..rewards.context import RewardContext
+from ..sizes import size
 from ..types import Task, Trajectory
 from .host_checks import Machine, check_gpus, check_isolation, check_loggers, check_ports, check_push_room, check_writable
 
@@ -145,14 +146,10 @@ def check_run_dir(cfg: Config, *, made: bool = True) -> list[str]:
 
     made: the model and the data that the configuration names are there already.
     """
-    checkpoints = lineage.checkpoints_of(cfg)
+    lineage.check_unused(cfg)
     if cfg.train.resume:
-        path, said = lineage.resumable(cfg, checkpoints, made=made)
+        path, said = lineage.resumable(cfg, lineage.checkpoints_of(cfg), made=made)
         return [*said, *([f"resuming from {path.name}"] if path else [])]
-    if checkpoints.any and not cfg.train.overwrite:
-        raise ConfigError(
-            f"{cfg.run_dir} holds a run with checkpoints ({checkpoints}). Go on with --resume, choose another --run-dir, or delete it with --train.overwrite."
-        )
     return _checkpoint_room(cfg)
 
 
@@ -163,8 +160,8 @@ def _checkpoint_room(cfg: Config) -> list[str]:
     if need <= free:
         return []
     return [
-        f"checkpoints take about {one / 2**30:.1f} GiB each, {need / 2**30:.1f} GiB with ckpt.max_num = {cfg.ckpt.max_num} and the one being written; "
-        f"{there} has {free / 2**30:.1f} GiB free. One that does not fit is left out, and training goes on without it"
+        f"checkpoints take about {size(one)} each, {size(need)} with ckpt.max_num = {cfg.ckpt.max_num} and the one being written; "
+        f"{there} has {size(free)} free. One that does not fit is left out, and training goes on without it"
     ]
 
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict
 
@@ -16,7 +18,8 @@ import numpy as np
 import torch
 
 from ..errors import ConfigError
-from .background import write_text
+from .agreement import agree
+from .background import BackgroundWriter, write_text
 
 TAG = "zero"
 
@@ -52,14 +55,41 @@ def set_rng_state(state: RngState) -> None:
 def save_rank(engine: deepspeed.DeepSpeedEngine, directory: Path, *, rank: int, world_size: int, version: int) -> None:
     """Collective. `directory` must be the same on all ranks; making it appear atomically is the caller's business.
 
-    With a BackgroundWriter as engine.checkpoint_engine the files are complete when its `written` returns.
+    `engine.checkpoint_engine` is a BackgroundWriter: the files are complete when its `written` returns. Raises OSError on every rank when the disk
+    of one refuses; no thread writes then.
     """
-    directory.mkdir(parents=True, exist_ok=True)
-    engine.checkpoint_engine.begin()
-    engine.save_checkpoint(str(directory), tag=TAG, save_latest=False)
-    engine.checkpoint_engine.save(rng_state(), directory / f"rank{rank}.pt")
-    if rank == 0:
-        write_text(directory / "learner.json", json.dumps({"version": version, "world_size": world_size}))
+    writer: BackgroundWriter = engine.checkpoint_engine
+    writer.begin()
+    with writer.keeping():
+        directory.mkdir(parents=True, exist_ok=True)
+    agree(writer.fault)  # before anything is copied
+    try:
+        with _recovery_script_kept(engine, writer):
+            engine.save_checkpoint(str(directory), tag=TAG, save_latest=False)
+        writer.save(rng_state(), directory / f"rank{rank}.pt")
+        if rank == 0:
+            with writer.keeping():
+                write_text(directory / "learner.json", json.dumps({"version": version, "world_size": world_size}))
+        agree(writer.fault)
+    except OSError:
+        writer.begin()
+        raise
+
+
+@contextmanager
+def _recovery_script_kept(engine: deepspeed.DeepSpeedEngine, writer: BackgroundWriter) -> Iterator[None]:
+    """DeepSpeed's rank 0 copies zero_to_fp32.py into the directory while the others are on their way to its last barrier."""
+    copy = engine._copy_recovery_script
+
+    def copy_or_keep(path: str) -> None:
+        with writer.keeping():
+            copy(path)
+
+    engine._copy_recovery_script = copy_or_keep
+    try:
+        yield
+    finally:
+        del engine._copy_recovery_script  # the class's own again
 
 
 def load_rank(engine: deepspeed.DeepSpeedEngine, directory: Path, *, rank: int, world_size: int) -> int:

@@ -10,6 +10,7 @@ import json
 import os
 import struct
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -18,6 +19,7 @@ import torch
 from torch import nn
 
 from ..weights.digest import tensors_digest
+from .agreement import agree
 
 BUCKET_BYTES = 512 * 2**20
 DTYPES = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.float64: "F64", torch.int64: "I64", torch.bool: "BOOL"}
@@ -71,21 +73,35 @@ def _header(weights: list[tuple[str, torch.Tensor]]) -> bytes:
 
 
 def write_weights(module: nn.Module, path: Path, *, rank: int, sharded: bool, bucket_bytes: int = BUCKET_BYTES) -> str | None:
-    """Collective. Returns the digest (weights/digest.py) on rank 0, None elsewhere. Raises OSError on rank 0 when the disk refuses."""
+    """Collective. Returns the digest (weights/digest.py) on rank 0, None elsewhere. Raises OSError on every rank when rank 0's disk refuses."""
     weights = named_weights(module)
     gathered = _gathered(weights, sharded, bucket_bytes)
-    if rank != 0:
-        for _ in gathered:
-            pass
-        return None
+    digest, fault = None, None
+    if rank == 0:
+        try:
+            digest = _write(weights, gathered, path)
+        except OSError as e:
+            fault = e
+    for _ in gathered:  # to the end on all ranks: rank 0 may have stopped in the middle
+        pass
+    agree(fault)
+    return digest
+
+
+def _write(weights: list[tuple[str, torch.Tensor]], gathered: Iterator[tuple[str, torch.Tensor]], path: Path) -> str:
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(path.name + ".partial")
-    with open(partial, "wb") as out:
-        out.write(_header(weights))
-        digest = tensors_digest(_written(gathered, out))
-        out.flush()
-        os.fsync(out.fileno())
-    os.replace(partial, path)
+    try:
+        with open(partial, "wb") as out:
+            out.write(_header(weights))
+            digest = tensors_digest(_written(gathered, out))
+            out.flush()
+            os.fsync(out.fileno())
+        os.replace(partial, path)
+    except OSError:
+        with suppress(OSError):
+            partial.unlink()  # a full disk gets its room back
+        raise
     return digest
 
 

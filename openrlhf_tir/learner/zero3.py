@@ -21,6 +21,7 @@ from ..algorithms.advantages import get_estimator
 from ..algorithms.aggregate import GlobalCounts
 from ..config import Config
 from ..types import Group, TrainBatch
+from .agreement import agree
 from .background import BackgroundWriter
 from .balance import lpt
 from .checkpoint import load_rank, save_rank
@@ -105,16 +106,18 @@ class Zero3Rank:
 
     def publish(self, path: str | Path) -> str | None:
         """Full weights with HF names into one safetensors file; its digest on rank 0, None elsewhere. The file is complete on return."""
-        digest = write_weights(self.engine.module, Path(path), rank=self.rank, sharded=self.cfg.ds.zero_stage == 3)
-        dist.barrier()
-        return digest
+        return write_weights(self.engine.module, Path(path), rank=self.rank, sharded=self.cfg.ds.zero_stage == 3)
 
     def export(self, directory: str | Path) -> None:
         """A directory that plain transformers loads: config, model.safetensors, tokenizer."""
         self.publish(Path(directory) / "model.safetensors")
+        fault = None
         if self.rank == 0:
-            write_model_files(self.model.hf_config, self.cfg.actor.model_name_or_path, Path(directory))
-        dist.barrier()
+            try:
+                write_model_files(self.model.hf_config, self.cfg.actor.model_name_or_path, Path(directory))
+            except OSError as e:
+                fault = e
+        agree(fault)
 
     def save(self, directory: str | Path) -> None:
         """Copies this rank's state to host memory; training may go on. Files are complete when `written` has returned on every rank."""

@@ -1,12 +1,13 @@
 """Selection-bias meter: does what is trained look like what was dispatched? By response length, difficulty and environment.
 
     rolled      groups whose attempt came to an end: kept, filtered, or failed for good (a prompt that is issued again counts when it ends)
-    kept        those that the filters let through
+    kept        those that the filters let through; one that is issued again although it was kept (surplus) is taken back, and counts when it ends
     trained     those that a learner step took
 
 rolled -> kept is what the filters do on purpose. kept -> trained must do nothing: were the first finished taken instead of the oldest
 dispatched, or groups dropped for age, long and slow ones would be missing there. Per step the counts go into the metrics as
-`selection/<by>/<bin>/<stage>`; `selection_bias/<by>` is the total variation distance of kept and trained over the run so far:
+`selection/<by>/<bin>/<stage>`, below zero where more is taken back than came; `selection_bias/<by>` is the total variation distance
+of kept and trained over the run so far:
 1/2 sum |share kept - share trained|, 0 equal, 1 disjoint. Groups that wait in replay count as kept only, so it falls as a run goes on.
 """
 
@@ -53,6 +54,12 @@ class SelectionMeter:
         if end == "buffered":
             self._count("kept", meta)
 
+    def left(self, end: str, meta: GroupMeta) -> None:
+        """A group that was counted as kept leaves as `end`: "requeued" it comes again; "failed" it was rolled and kept all the same."""
+        if end == "requeued":
+            self._count("rolled", meta, -1)
+            self._count("kept", meta, -1)
+
     def trained(self, metas: Iterable[GroupMeta]) -> None:
         for meta in metas:
             self._count("trained", meta)
@@ -62,10 +69,10 @@ class SelectionMeter:
         for by, name in bins(meta).items():
             self._run[by, name, "kept"] += 1
 
-    def _count(self, stage: str, meta: GroupMeta | None) -> None:
+    def _count(self, stage: str, meta: GroupMeta | None, n: int = 1) -> None:
         for by, name in bins(meta).items():
-            self._step[by, name, stage] += 1
-            self._run[by, name, stage] += 1
+            self._step[by, name, stage] += n
+            self._run[by, name, stage] += n
 
     def row(self) -> dict[str, float]:
         """The metrics of the step that ended now."""

@@ -60,7 +60,7 @@ class Pipeline:
         """All that runs; what fails there ends the run."""
         self.rolls: dict[int, asyncio.Task[None]] = {}
         self.stop = stop or StopRequest(cfg.train.stop_grace_s)
-        self.state = state = RunState(cfg, prompts, ledger, observer.group)
+        self.state = state = RunState(cfg, prompts, ledger, observer.group, observer.left)
         self.saver = Saver(state, learner, rollout, checkpoints, observer, self.tasks)
         self.evaluator = Evaluator(cfg, measure, observer)
         self.health = Health(cfg)

@@ -52,13 +52,20 @@ class MethodState:
         return replace(task, run=facts)
 
     def settled(self, meta: GroupMeta | None) -> None:
-        """A group's attempt ended: its changes count, and its verdict may become that of the filter over many groups. Raises MethodBroken."""
+        """A group was judged: its verdict may become that of the filter over many groups. Raises MethodBroken."""
         self.errors.settled(meta)
         if meta is None or meta.failed is not None:
             return
-        self.counters.apply(meta.key.prompt, meta.changes)
         if self._balanced and meta.verdict.keep and not self._balances(meta):
             meta.verdict = Verdict(False, LENGTH_BALANCE)
+
+    def counts(self, meta: GroupMeta) -> None:
+        """A group has ended, filtered or trained: what it asks to be changed counts, once. (One that is accepted may still be issued again.)"""
+        self.counters.apply(meta.key.prompt, meta.changes)
+
+    def forgets(self, meta: GroupMeta) -> None:
+        """A group that was accepted is issued again."""
+        self._lengths.pop(str(meta.key), None)
 
     def _balances(self, meta: GroupMeta) -> bool:
         """Whether a sample of the group is in a bin of lengths at which answers are right, among the latest batch of kept groups."""

@@ -107,6 +107,11 @@ class Observer:
             if failed is None:
                 self._groups.append(meta)
 
+    def left(self, end: str, meta: GroupMeta, reason: str) -> None:
+        """An accepted group, of which `group` was told, leaves untrained: as surplus, or because its step changed nothing."""
+        self._ends[f"{end}/{reason}"] += 1
+        self.selection.left(end, meta)
+
     def _explain(self, meta: GroupMeta) -> None:
         """A fault's own words, once for each: thousands of trajectories may fail of one cause."""
         for reason, words in meta.why.items():

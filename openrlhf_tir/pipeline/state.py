@@ -30,6 +30,8 @@ from .source import Flight, Source
 
 EndListener = Callable[[GroupState, GroupMeta | None, str | None], None]
 """Told of every rolled group: where it went, what is known of it, and the fault's or requeue's reason."""
+LeaveListener = Callable[[GroupState, GroupMeta, str], None]
+"""Told of every accepted group that leaves untrained, after it was told of as buffered: where it went, what is known of it, and why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +44,10 @@ class Cut:
 
 
 class RunState:
-    def __init__(self, cfg: Config, prompts: Prompts, ledger: Ledger, on_end: EndListener = lambda *_: None) -> None:
+    def __init__(self, cfg: Config, prompts: Prompts, ledger: Ledger, on_end: EndListener = lambda *_: None, on_leave: LeaveListener = lambda *_: None) -> None:
         self.B, self.S, self.max_steps, self.max_reissues = cfg.rollout.batch_size, cfg.pipeline.S, cfg.train.max_steps, cfg.train.max_reissues
         self.world_size = cfg.actor.world_size
-        self.ledger, self.on_end = ledger, on_end
+        self.ledger, self.on_end, self.on_leave = ledger, on_end, on_leave
         self.signal = Signal()
         self.depth = depth_for(cfg)
         self.budget = Budget(batch_groups=self.B, max_staleness=self.S, depth=self.depth, signal=self.signal)
@@ -93,6 +95,7 @@ class RunState:
 
     def _judged(self, flight: Flight, meta: GroupMeta, payload: Any) -> GroupState:
         if not meta.verdict.keep:
+            self.method.counts(meta)
             return self._end(flight, GroupState.FILTERED, reason=meta.verdict.reason)
         del self.rolling[flight.dispatch]
         self.replay.add(flight.place, BatchItem(meta, payload))
@@ -102,8 +105,13 @@ class RunState:
     def requeue(self, dispatches: Iterable[int], reason: str) -> None:
         """Groups that roll or are buffered give up their slots; their prompts keep their places in line, at no cost in reissues."""
         for dispatch in dispatches:
+            accepted = self.replay.get(dispatch)
             self._requeue(self.flights[dispatch], reason, counts=False)
-            self.on_end(GroupState.REQUEUED, None, reason)
+            if accepted is None:
+                self.on_end(GroupState.REQUEUED, None, reason)
+            else:
+                self.method.forgets(accepted.meta)
+                self.on_leave(GroupState.REQUEUED, accepted.meta, reason)
 
     def take(self) -> list[BatchItem]:
         """The B oldest dispatched of replay, or as many as there are, are the batch in hand. Raises PipelineError when one is beyond S."""
@@ -123,8 +131,9 @@ class RunState:
 
     def trained(self, report: StepReport) -> None:
         """The step on the batch in hand has ended; the learner's weights are a new version now, the engines' not yet."""
-        for flight in self._batch_ended(GroupState.TRAINED):
+        for flight, item in self._batch_ended(GroupState.TRAINED):
             self.ledger.ended(GroupState.TRAINED, flight.key, step=self.version)
+            self.method.counts(item.meta)
         self.version = report.version
         self.moved = self.moved or report.must_change_weights
         self.budget.unpushed = self.version - self.pushed
@@ -132,16 +141,16 @@ class RunState:
 
     def not_trained(self, reason: str) -> None:
         """The step on the batch in hand changed nothing: its groups fail for good, the version stays. (Issued again they would do the same.)"""
-        for flight in self._batch_ended(GroupState.FAILED):
+        for flight, item in self._batch_ended(GroupState.FAILED):
             self.ledger.ended(GroupState.FAILED, flight.key, reason=reason)
-            self.on_end(GroupState.FAILED, None, reason)
+            self.on_leave(GroupState.FAILED, item.meta, reason)
 
-    def _batch_ended(self, end: GroupState) -> list[Flight]:
-        flights, self.in_hand, self.stepping = [flight for flight, _ in self.in_hand], [], False
-        for flight in flights:
+    def _batch_ended(self, end: GroupState) -> list[tuple[Flight, BatchItem]]:
+        batch, self.in_hand, self.stepping = self.in_hand, [], False
+        for flight, _ in batch:
             del self.flights[flight.dispatch]
-        self.budget.move(GroupState.TRAINING, end, len(flights))
-        return flights
+        self.budget.move(GroupState.TRAINING, end, len(batch))
+        return batch
 
     def push_done(self) -> None:
         """The engines have the learner's weights."""

@@ -30,6 +30,10 @@ class ReplayBuffer:
         """The n oldest, removed."""
         return [(dispatch, item) for (_, dispatch), item in (heapq.heappop(self._heap) for _ in range(n))]
 
+    def get(self, dispatch: int) -> BatchItem | None:
+        """One group, which stays; None when it is not here."""
+        return next((item for (_, at), item in self._heap if at == dispatch), None)
+
     def remove(self, dispatch: int) -> None:
         """Take out one group, whatever its place. Raises KeyError when it is not here."""
         rest = [entry for entry in self._heap if entry[0][1] != dispatch]

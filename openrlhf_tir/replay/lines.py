@@ -98,6 +98,8 @@ class Mark:
     """Checksum of the line before."""
     attempts: tuple[tuple[int, int, int], ...] = ()
     """(epoch, prompt, last attempt) of the prompts that had not ended."""
+    first_attempt: int = 0
+    """Of a prompt that was never issued, or only before a roll-back to the beginning."""
 
     @classmethod
     def of_json(cls, state: dict[str, Any]) -> Mark:

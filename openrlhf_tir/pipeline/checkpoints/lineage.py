@@ -73,6 +73,18 @@ def _parameters(file: Path) -> int:
         return 0
 
 
+def check_unused(cfg: Config) -> None:
+    """A new run does not delete an earlier one's checkpoints unless told to. Raises ConfigError.
+
+    Asked again by the holder of the run directory's lock: another run may have had the directory since it was asked first.
+    """
+    checkpoints = checkpoints_of(cfg)
+    if checkpoints.any and not (cfg.train.resume or cfg.train.overwrite):
+        raise ConfigError(
+            f"{cfg.run_dir} holds a run with checkpoints ({checkpoints}). Go on with --resume, choose another --run-dir, or delete it with --train.overwrite."
+        )
+
+
 def resumable(cfg: Config, checkpoints: Checkpoints, tasks: Sequence[Task] | None = None, *, made: bool = True) -> tuple[Path | None, list[str]]:
     """(checkpoint, sentences for the start of the run); None: there is none, and train.resume_or_start allows to start anew.
 
