@@ -22,6 +22,17 @@ MAX_FAILED = 0.02
 
 
 @dataclass(slots=True)
+class EnvFigures:
+    """Of one environment of several, over its valid samples."""
+
+    accuracy: float
+    code_ratio: float
+    calls: float
+    samples: int
+    failed: int
+
+
+@dataclass(slots=True)
 class Figures:
     """Fractions over all valid samples. `failed` counts samples lost to infrastructure, which are no part of the fractions."""
 
@@ -32,6 +43,8 @@ class Figures:
     samples: int
     failed: int
     by_kind: dict[str, tuple[float, float]] = field(default_factory=dict)
+    by_env: dict[str, EnvFigures] = field(default_factory=dict)
+    """With several environments: each one's own."""
 
 
 async def evaluate(pool: RolloutPool, tasks: list[Task], *, n: int, temperature: float, tick: Callable[[], None] = lambda: None) -> Figures:
@@ -86,5 +99,25 @@ def summarise(tasks: list[Task], ended: list[GroupMeta | str], n: int) -> Figure
         code_correct=float(correct[code].mean()) if code.any() else 0.0,
         samples=len(correct),
         failed=failed,
+        by_env=_by_env(tasks, ended, n),
         by_kind={k: (float(np.mean([c for c, _ in v])), float(np.mean([u for _, u in v]))) for k, v in sorted(kinds.items())},
     )
+
+
+def _by_env(tasks: list[Task], ended: list[GroupMeta | str], n: int) -> dict[str, EnvFigures]:
+    """Nothing where all tasks are of one environment. One of which nothing could be measured has no figures."""
+    ends: dict[str, list[GroupMeta | str]] = {}
+    for task, end in zip(tasks, ended, strict=True):
+        ends.setdefault(task.env, []).append(end)
+    found = {}
+    for env, of_env in sorted(ends.items()) if len(ends) > 1 else ():
+        metas = [m for m in of_env if isinstance(m, GroupMeta) and m.correct]
+        if metas:
+            found[env] = EnvFigures(
+                accuracy=float(np.concatenate([m.correct for m in metas]).astype(float).mean()),
+                code_ratio=float(np.concatenate([m.used_code for m in metas]).astype(float).mean()),
+                calls=float(np.average([m.stats["calls"] for m in metas], weights=[len(m.correct) for m in metas])),
+                samples=sum(len(m.correct) for m in metas),
+                failed=sum(n if isinstance(end, str) else sum(end.failures.values()) for end in of_env),
+            )
+    return found

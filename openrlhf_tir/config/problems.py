@@ -40,11 +40,12 @@ class Problems:
         self._left_out.append(re.compile(rf"(?<![\w.]){re.escape(key)}" + ("" if key.endswith(".") else r"(?![\w])")))
 
     @contextmanager
-    def caught(self) -> Iterator[None]:
+    def caught(self, where: str = "") -> Iterator[None]:
+        """`where` begins what is told of an error in the body: the section that it is about."""
         try:
             yield
         except (ConfigError, DataError, Unavailable) as e:
-            self.add(str(e), type(e))
+            self.add([where + line for line in str(e).splitlines()], type(e))
 
     def raise_any(self) -> None:
         """Raises all of them as one error: DataError when all are about data, Unavailable when waiting may mend all, else ConfigError; nothing when

@@ -241,7 +241,8 @@ def test_wandb_without_its_package_is_refused(ready):
 
 def test_rows_of_another_environment_are_refused(ready, tmp_path):
     (tmp_path / "d.jsonl").write_text('{"prompt": "x", "label": "1", "env": "echo"}\n' * 2)
-    assert "Tasks use the environments echo, python_tir" in refused(ready)
+    said = refused(ready, error=DataError)
+    assert "d.jsonl line 1: env = 'echo' is no environment of this run. Known: python_tir. Add [envs.echo], or correct the column." in said
 
 
 def test_a_running_server_is_asked_who_it_is(ready, env_server):
