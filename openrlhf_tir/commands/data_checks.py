@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from ..config import Config, Data
+from ..config.environments import in_section
 from ..data import templates
 from ..data.prompts import env_of, render_text
 from ..data.prompts import problems as problems_of
@@ -59,10 +60,15 @@ def _by_env(found: Counter[str]) -> str:
 def _scan(cfg: Config, data: Data) -> Counter[str]:
     """Number of problems by environment. Everything is checked but what needs the tokenizer."""
     found: Counter[str] = Counter()
-    environments = {e.name: e for e in environments_of(cfg)} or {cfg.env.name: None}
-    resolved = {name: templates.resolve(e.input_template if e else data.input_template) for name, e in environments.items()}
+    given = {e.name: e.input_template for e in environments_of(cfg)} or {cfg.env.name: data.input_template}
+    resolved = {}
+    for name, template in given.items():
+        try:
+            resolved[name] = templates.resolve(template)
+        except ConfigError as e:
+            raise ConfigError(in_section(str(e), f"envs.{name}" if cfg.envs else "env")) from None
     for problem in problems_of(data):
-        name = env_of(problem, [*environments], data.env_key)
+        name = env_of(problem, [*resolved], data.env_key)
         if not data.apply_chat_template:
             render_text(problem, resolved[name])
         found[name] += 1

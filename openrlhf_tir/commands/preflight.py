@@ -23,7 +23,7 @@ from ..algorithms.losses.own import POLICY_LOSS
 from ..backoff import until_available
 from ..cluster.tokens import check_tokens
 from ..config import Config, Reward, own_files
-from ..config.environments import Environment
+from ..config.environments import Environment, in_section
 from ..config.paths import asked, local_path, shorten
 from ..config.problems import Problems
 from ..data import templates
@@ -103,10 +103,10 @@ def check_names(cfg: Config, problems: Problems) -> None:
 
 
 def check_names_of_env(e: Environment, problems: Problems) -> None:
-    """Protocol, rewards, filters, class and template of one environment. What is told of one of several begins with its section."""
+    """Protocol, rewards, filters, class and template of one environment. What is told of one of several names its section."""
 
     def caught() -> AbstractContextManager[None]:
-        return problems.caught("" if e.section == "env" else f"{e.section}: ")
+        return problems.caught(lambda line: in_section(line, e.section))
 
     with caught():
         turns.check(e.env)

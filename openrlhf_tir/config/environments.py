@@ -8,6 +8,7 @@ cfg.environments  ->  {name: Environment}  ->  one(...) wherever a task has to b
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -59,10 +60,18 @@ def resolve(cfg: Config) -> dict[str, Environment]:
         try:
             found[name] = _resolved(cfg, name, section)
         except ValidationError as e:
-            wrong += [f"envs.{name}: {err.get('ctx', {}).get('error', err['msg'])}" for err in e.errors(include_url=False)]
+            wrong += [in_section(f"{err.get('ctx', {}).get('error', err['msg'])}", f"envs.{name}") for err in e.errors(include_url=False)]
     if wrong:
         raise ConfigError("\n".join(wrong))
     return found
+
+
+def in_section(said: str, section: str) -> str:
+    """What is said of a common section's setting, said of an environment's: filter.names -> envs.calc.filter.names, env.protocol -> envs.calc.protocol."""
+    if section == "env":
+        return said
+    moved = re.sub(r"(?<![\w./])(?:env\.|data\.(?=input_template)|(?=(?:reward|filter)\.))(?=\w+)", f"{section}.", said)
+    return moved if section in moved else f"{section}: {moved}"
 
 
 def _resolved(cfg: Config, name: str, section: NamedEnv) -> Environment:
@@ -100,11 +109,11 @@ def violations(cfg: Config) -> Iterator[str]:
     except ConfigError as e:
         yield from str(e).splitlines()
         return
-    for e in environments.values():
-        if e.env.file and e.urls:
+    for found in environments.values():
+        if found.env.file and found.urls:
             yield (
-                f"{e.section}.file = {e.env.file!r} is an environment that the run starts, and {e.section}.url = {e.env.url!r} is one that runs. "
-                "Unset one of them."
+                f"{found.section}.file = {found.env.file!r} is an environment that the run starts, "
+                f"and {found.section}.url = {found.env.url!r} is one that runs. Unset one of them."
             )
     yield from _shares(environments)
     yield from _servers(environments)

@@ -39,7 +39,7 @@ class Parser(argparse.ArgumentParser):
         """Whether it has configuration flags: then those of every environment that the command line names are added before it is read."""
         self._envs: set[str] = set()
 
-    def parse_known_args(self, args=None, namespace=None):  # type: ignore[no-untyped-def]
+    def parse_known_args(self, args=None, namespace=None):
         words = (word.lstrip("-").removeprefix("no-").partition("=")[0] for word in args or () if word.startswith("--"))
         for name in env_names(words) if self.takes_envs else ():
             if name not in self._envs:

@@ -18,7 +18,7 @@ def names_of(columns: Columns) -> list[str]:
 def rows_of(columns: Columns) -> list[tuple[str, ...]]:
     """One row of HEAD's cells per environment: sums over the run, the last step's figures."""
     trained = {env: _sum(columns, f"selection/env/{env}/trained") for env in names_of(columns)}
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for env, n in trained.items():
         of = f"env/{env}"
         dropped, failed = (sum(_sum(columns, name) for name in columns if name.startswith(f"{of}/{what}/")) for what in ("drops", "failed"))

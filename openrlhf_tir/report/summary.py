@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, ValidationError, model_serializer
 
 from ..errors import DataError
 
@@ -42,7 +42,14 @@ class Scores(_Strict):
     """Share of problems whose greedy response is correct."""
 
     envs: dict[str, EnvScores] = Field(default_factory=dict)
-    """With several environments: each one's own."""
+    """With several environments: each one's own. Not written where there is one only."""
+
+    @model_serializer(mode="wrap")
+    def _without_nothing(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        written: dict[str, Any] = serialize(self)
+        if not self.envs:
+            written.pop("envs", None)
+        return written
 
 
 class Durations(_Strict):

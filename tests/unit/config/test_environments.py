@@ -96,7 +96,7 @@ def test_flags_of_an_environment_win_and_mistakes_in_them_are_told(two):
         ({"envs.calc.share": 0, "envs.guess.share": 0}, "The shares of envs.calc, envs.guess sum to 0: nothing would be trained."),
         ({"envs.third.max_calls": 1}, "envs.third.share is unset, and envs.calc.share = 3, envs.guess.share = 1."),
         ({"envs.calc.max_calls": "x"}, "envs.calc.max_calls = 'x' is not accepted"),
-        ({"envs.guess.filter.names": ["reward"]}, "envs.guess: filter.names has 'reward', which needs filter.reward_range"),
+        ({"envs.guess.filter.names": ["reward"]}, "envs.guess.filter.names has 'reward', which needs envs.guess.filter.reward_range"),
         (
             {"envs.guess.filter.sample": "zerotir"},
             "envs.guess.filter.sample has 'zerotir', which reads what reward.name = 'zerotir' records, and the reward is env",
