@@ -17,9 +17,9 @@ from ..config import Config
 from ..config.environments import Environment
 from ..errors import ConfigError, EnvError, TirError, unknown
 
-SERVERS = {name: f"env_servers.{name}" for name in ("python_tir", "search", "math", "echo")}
+SERVERS = {name: f"env_servers.{name}" for name in ("python_tir", "search", "math", "functions", "echo")}
 WITH_WORKERS = ("python_tir", "search", "math")
-"""Servers of ours that env.workers is told; echo needs none."""
+"""Servers of ours that env.workers is told; the others answer at once, and have a default of many."""
 OURS = ("host", "port", "port-file", "die-with-parent", "processes", "listen-fds", "workers", "name")
 """Flags of a server that the run sets itself, or has a setting for."""
 OWN = "env_servers.own"

@@ -9,7 +9,7 @@ from importlib import import_module
 from pathlib import Path
 
 from ..backoff import until_available
-from ..cluster.env_process import server_flags, server_module
+from ..cluster.env_process import WITH_WORKERS, server_flags, server_module
 from ..config import Config
 from ..config.environments import Environment
 from ..config.problems import Problems
@@ -56,7 +56,8 @@ def check_env(cfg: Config, e: Environment, machine: Machine, wait_s: float = 0.0
     if e.serves == "python_tir":
         check_isolation(machine)
     check_server_flags(e, flags)
-    return [f"environment {e.name}: a server{'' if e.serves == e.name else f' of {e.serves}'} with {e.env.workers} workers will be started"]
+    of, workers = "" if e.serves == e.name else f" of {e.serves}", f" with {e.env.workers} workers" if e.serves in WITH_WORKERS else ""
+    return [f"environment {e.name}: a server{of}{workers} will be started"]
 
 
 def check_server_flags(e: Environment, flags: list[str]) -> None:
