@@ -156,6 +156,8 @@ def _known(table: Mapping[str, Any], path: Path, problems: Problems) -> dict[str
                 problems.add(f"{name} in recipe {path} is {shown(value)}, but it is a section. Write [{name}] and its keys below.")
             elif name in known:
                 kept[key] = value
+            elif prefix == f"{ENVS}." and not NAME.fullmatch(key):
+                problems.add(f"[{ENVS}.{shown(key)}] in recipe {path} is no name of an environment. Use letters, digits, - and _, at most 64.")
             else:
                 problems.add(str(unknown_key(name, known, f"in recipe {path}")))
         return kept

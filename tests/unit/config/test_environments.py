@@ -122,7 +122,7 @@ def test_a_recipes_mistake_in_a_section_names_the_recipe(tmp_path):
     with pytest.raises(ConfigError) as e:
         load(str(tmp_path / "r.toml"))
     assert f"Unknown key 'envs.calc.protcol' in recipe {tmp_path}/r.toml. Did you mean 'envs.calc.protocol'?" in str(e.value)
-    assert "Unknown key 'envs.a.b'" in str(e.value)
+    assert f"[envs.'a.b'] in recipe {tmp_path}/r.toml is no name of an environment. Use letters, digits, - and _, at most 64." in str(e.value)
 
 
 def test_a_configuration_with_environments_survives_as_a_recipe(two, tmp_path):
