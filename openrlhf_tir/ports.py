@@ -148,6 +148,9 @@ class Prompts(Protocol):
     def next(self) -> tuple[int, int] | None:
         """(epoch, prompt), or None when all episodes are through."""
 
+    def in_place_of(self, prompt: int) -> tuple[int, int] | None:
+        """Another (epoch, prompt) of the same environment, out of turn, for one that will not be trained; None where environments have no shares."""
+
     def task(self, prompt: int) -> Task: ...
     def state(self) -> dict[str, Any]: ...
     def restore(self, state: dict[str, Any]) -> None: ...

@@ -15,7 +15,7 @@ from ..episodes.group import EvalMode
 from ..errors import METHOD_REASONS, EngineGone, EvaluationFailed, InfraError
 from ..logs.progress import bar
 from ..pipeline.evaluation import attempt
-from ..report.summary import Scores
+from ..report.summary import EnvScores, Scores
 from ..types import GroupKey, GroupMeta, Task
 from .pool import RolloutPool
 
@@ -30,6 +30,17 @@ MAX_FAILED = 0.02
 
 
 @dataclass(slots=True)
+class EnvFigures:
+    """Of one environment of several, over its valid samples."""
+
+    accuracy: float
+    code_ratio: float
+    calls: float
+    samples: int
+    failed: int
+
+
+@dataclass(slots=True)
 class Figures:
     """Fractions over all valid samples. `failed` counts samples lost to infrastructure, which are no part of the fractions."""
 
@@ -40,6 +51,8 @@ class Figures:
     samples: int
     failed: int
     by_kind: dict[str, tuple[float, float]] = field(default_factory=dict)
+    by_env: dict[str, EnvFigures] = field(default_factory=dict)
+    """With several environments: each one's own."""
 
 
 async def measure(session: Session, cfg: Config, tasks: list[Task], what: str) -> tuple[Figures, Figures]:
@@ -61,7 +74,13 @@ async def try_to_measure(session: Session, cfg: Config, tasks: list[Task], what:
 
 
 def scores(sampled: Figures, greedy: Figures) -> Scores:
-    return Scores(accuracy=sampled.accuracy, code_ratio=sampled.code_ratio, greedy_accuracy=greedy.accuracy)
+    """As the run's summary holds them; by environment those that both evaluations have."""
+    envs = {
+        env: EnvScores(accuracy=figures.accuracy, code_ratio=figures.code_ratio, calls=figures.calls, greedy_accuracy=greedy.by_env[env].accuracy)
+        for env, figures in sampled.by_env.items()
+        if env in greedy.by_env
+    }
+    return Scores(accuracy=sampled.accuracy, code_ratio=sampled.code_ratio, greedy_accuracy=greedy.accuracy, envs=envs)
 
 
 async def evaluate(pool: RolloutPool, tasks: list[Task], *, n: int, temperature: float, tick: Callable[[], None] = lambda: None) -> Figures:
@@ -116,5 +135,25 @@ def summarise(tasks: list[Task], ended: list[GroupMeta | str], n: int) -> Figure
         code_correct=float(correct[code].mean()) if code.any() else 0.0,
         samples=len(correct),
         failed=failed,
+        by_env=_by_env(tasks, ended, n),
         by_kind={k: (float(np.mean([c for c, _ in v])), float(np.mean([u for _, u in v]))) for k, v in sorted(kinds.items())},
     )
+
+
+def _by_env(tasks: list[Task], ended: list[GroupMeta | str], n: int) -> dict[str, EnvFigures]:
+    """Nothing where all tasks are of one environment. One of which nothing could be measured has no figures."""
+    ends: dict[str, list[GroupMeta | str]] = {}
+    for task, end in zip(tasks, ended, strict=True):
+        ends.setdefault(task.env, []).append(end)
+    found = {}
+    for env, of_env in sorted(ends.items()) if len(ends) > 1 else ():
+        metas = [m for m in of_env if isinstance(m, GroupMeta) and m.correct]
+        if metas:
+            found[env] = EnvFigures(
+                accuracy=float(np.concatenate([m.correct for m in metas]).astype(float).mean()),
+                code_ratio=float(np.concatenate([m.used_code for m in metas]).astype(float).mean()),
+                calls=float(np.average([m.stats["calls"] for m in metas], weights=[len(m.correct) for m in metas])),
+                samples=sum(len(m.correct) for m in metas),
+                failed=sum(n if isinstance(end, str) else sum(end.failures.values()) for end in of_env),
+            )
+    return found

@@ -51,13 +51,13 @@ class RolloutActor:
         from ..engines.batcher import Batcher
         from ..engines.codec import HfCodec
         from ..engines.sessions import Sessions
-        from ..envs.client import EnvClient
+        from ..envs.several import EnvClients
         from ..episodes.agents import Agents
         from ..episodes.group import GroupRunner
         from ..episodes.judge import Judge
         from ..logs.own_log import own_log
         from ..logs.trajectories import TrajectoryLog
-        from ..rewards.pool import RewardPool
+        from ..rewards.pool import RewardPools
         from ..serving.app import build_app, serve
         from .service import RolloutService
 
@@ -65,8 +65,8 @@ class RolloutActor:
         self.engine = await _engine_class(cfg).start(model, cfg, index=self.index)
         r = cfg.rollout
         self.batcher = Batcher(self.engine, max_wait_ms=r.max_wait_ms, max_batch=r.max_batch, max_running=cfg.max_running, max_queue=r.max_queue)
-        self.envs = EnvClient.of(cfg.env, env_urls, token=tokens.env, owner=ray.get_runtime_context().get_actor_id())
-        self.rewards = RewardPool(cfg.reward)
+        self.envs = EnvClients.of(cfg.environments, env_urls, token=tokens.env, owner=ray.get_runtime_context().get_actor_id())
+        self.rewards = RewardPools(cfg.environments)
         self.kept = TrajectoryLog(cfg.run_dir, self.name, cfg.logger.trajectories)
         codec = HfCodec(AutoTokenizer.from_pretrained(model))
         self.agents = Agents(Sessions(idle_s=r.agent_idle_s), codec, self.engine.proof.passed, overflow=r.agent_overflow)

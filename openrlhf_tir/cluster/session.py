@@ -59,10 +59,11 @@ async def _running(cfg: Config, model: str, learner: bool, console: Console, sig
         directory = ray._private.worker.global_worker.node.get_session_dir_path()
         signals.marker = None if os.environ.get("RAY_ADDRESS") else directory
         pss.watch(directory)
-        if not cfg.env.url and len(ray.nodes()) > 1:
+        started = [e.section for e in cfg.environments.values() if not e.urls]
+        if started and len(ray.nodes()) > 1:
             raise ConfigError(
                 f"This Ray cluster has {len(ray.nodes())} nodes, and an environment server on loopback is reached from one only. "
-                "Start servers with train_scripts/start_env_servers.sh and set env.url."
+                f"Start servers with train_scripts/start_env_servers.sh and set {', '.join(f'{section}.url' for section in started)}."
             )
         async with env_urls(cfg) as urls:
             with console.status("starting engines and learner"):

@@ -234,7 +234,10 @@ async def _attempt(
     async def evaluate_now() -> dict[str, float]:
         n, alive = cfg.eval.n_samples_per_prompt, pipeline.watchdog.beat
         sampled = await evaluate(session.pool, inputs.held_out, n=n, temperature=cfg.eval.temperature, tick=alive)
-        return {"eval/accuracy": sampled.accuracy, "eval/code_ratio": sampled.code_ratio, "eval/failed_samples": float(sampled.failed)}
+        row = {"eval/accuracy": sampled.accuracy, "eval/code_ratio": sampled.code_ratio, "eval/failed_samples": float(sampled.failed)}
+        for env, figures in sampled.by_env.items():
+            row |= {f"eval/{env}/accuracy": figures.accuracy, f"eval/{env}/code_ratio": figures.code_ratio, f"eval/{env}/calls": figures.calls}
+        return row
 
     if cfg.rollout.agent == "external":
         urls = ", ".join(m.url for m in session.pool.members)
@@ -255,7 +258,7 @@ async def _attempt(
             publisher=publisher,
             ledger=ledger,
             checkpoints=checkpoints,
-            observer=Observer(metrics, trace, progress),
+            observer=Observer(metrics, trace, progress, [*cfg.environments]),
             measure=evaluate_now,
             stop=session.stop,
         )
@@ -269,7 +272,8 @@ async def _attempt(
 
 
 def _eval_row(s: summaries.Scores) -> dict[str, float]:
-    return {f"eval/{name}": value for name, value in s.model_dump().items()}
+    row = {f"eval/{name}": value for name, value in s.model_dump(exclude={"envs"}).items()}
+    return row | {f"eval/{env}/{name}": value for env, scores in s.envs.items() for name, value in scores.model_dump().items()}
 
 
 def _read_base(cfg: Config) -> summaries.Scores | None:

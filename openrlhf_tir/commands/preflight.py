@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import shutil
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -21,23 +21,22 @@ from .. import filters, plugins, rewards
 from ..algorithms.advantages import get_estimator
 from ..algorithms.losses.own import POLICY_LOSS
 from ..backoff import until_available
-from ..cluster.env_process import SERVERS
 from ..cluster.tokens import check_tokens
-from ..config import Config, Data, Reward, own_files
+from ..config import Config, Reward, own_files
+from ..config.environments import Environment, in_section
 from ..config.paths import asked, local_path, shorten
 from ..config.problems import Problems
 from ..data import templates
-from ..data.prompts import problems as problems_of
-from ..data.prompts import render_text
-from ..envs.probe import probe_env
 from ..episodes import turns
-from ..errors import ConfigError, DataError, unknown
+from ..errors import ConfigError
 from ..filters.samples import SAMPLE_FILTER
 from ..pipeline.checkpoints import lineage
 from ..rewards.context import RewardContext
 from ..sizes import size
 from ..types import Task, Trajectory
-from .host_checks import Machine, check_gpus, check_isolation, check_loggers, check_ports, check_push_room, check_writable
+from .data_checks import check_data
+from .env_checks import check_envs, environments_of
+from .host_checks import Machine, check_gpus, check_loggers, check_ports, check_push_room, check_writable
 
 log = logging.getLogger(__name__)
 
@@ -64,7 +63,6 @@ def check(
     problems = Problems() if problems is None else problems
     check_names(cfg, problems)
     facts = own_code(cfg)
-    envs = {cfg.env.name}
     with problems.caught():
         facts += check_gpus(cfg, machine)
     if model:
@@ -83,43 +81,48 @@ def check(
             facts += check_tokens(cfg)
     if data:
         with problems.caught():
-            found, data_facts = check_data(cfg, training=training)
-            envs |= found
-            facts += data_facts
+            facts += check_data(cfg, training=training)
     wait_s = 0.0 if problems else cfg.train.start_wait_s  # nobody waits for what would be refused anyhow
     with problems.caught():
         until_available(lambda: check_ports(cfg), wait_s)
-    with problems.caught():
-        facts += check_env(cfg, envs, machine, wait_s)
+    facts += check_envs(cfg, machine, problems, wait_s)
     problems.raise_any()
     return facts
 
 
 def check_names(cfg: Config, problems: Problems) -> None:
     """Everything of the method that is named is there, can be called as it will be, and takes its options; what is accepted by name is wired in."""
-    with problems.caught():
-        turns.check(cfg.env)
-    for name in cfg.reward.weights or [cfg.reward.name]:
-        with problems.caught():
-            check_reward(cfg.reward, name)
-    with problems.caught():
-        filters.filters_of(cfg.filter)
+    for e in environments_of(cfg):
+        check_names_of_env(e, problems)
     with problems.caught():
         get_estimator(cfg.algo.advantage.estimator)
-    places = {
-        cfg.reward.group: rewards.GROUP_REWARD,
-        cfg.filter.sample: SAMPLE_FILTER,
-        cfg.actor.policy_loss: POLICY_LOSS,
-        cfg.env.file: plugins.ENVIRONMENT,
-    }
-    for named, place in places.items():
-        with problems.caught():
-            if named is not None:
-                plugins.load(place, named)
     with problems.caught():
-        templates.resolve(cfg.data.input_template)
+        if cfg.actor.policy_loss is not None:
+            plugins.load(POLICY_LOSS, cfg.actor.policy_loss)
     if cfg.vllm.sync_backend != "file":
         problems.add(f"vllm.sync_backend = {cfg.vllm.sync_backend!r} is not wired to the learner yet. Set it to 'file', which works on GPUs too.")
+
+
+def check_names_of_env(e: Environment, problems: Problems) -> None:
+    """Protocol, rewards, filters, class and template of one environment. What is told of one of several names its section."""
+
+    def caught() -> AbstractContextManager[None]:
+        return problems.caught(lambda line: in_section(line, e.section))
+
+    with caught():
+        turns.check(e.env)
+    for name in e.reward.weights or [e.reward.name]:
+        with caught():
+            check_reward(e.reward, name)
+    with caught():
+        filters.filters_of(e.filter)
+    places = ((e.reward.group, rewards.GROUP_REWARD), (e.filter.sample, SAMPLE_FILTER), (e.env.file, plugins.ENVIRONMENT))
+    for named, place in places:
+        with caught():
+            if named is not None:
+                plugins.load(place, named)
+    with caught():
+        templates.resolve(e.input_template)
 
 
 def own_code(cfg: Config) -> list[str]:
@@ -217,77 +220,3 @@ def _check_head_dim(model: dict[str, Any], machine: Machine) -> None:
     head_dim = model.get("head_dim") or derived
     if machine.gpus == 0 and head_dim and head_dim not in CPU_HEAD_DIMS:
         raise ConfigError(f"The model's head_dim is {head_dim}; vLLM on CPU supports {', '.join(map(str, CPU_HEAD_DIMS))}. Use another model, or a GPU.")
-
-
-def check_data(cfg: Config, *, training: bool) -> tuple[set[str], list[str]]:
-    """Every row has input and label, and there are enough of them. Returns the environments that rows name."""
-    envs: set[str] = set()
-    facts = []
-    if training or not cfg.eval.dataset:
-        if not cfg.data.prompt_dataset:
-            raise ConfigError("data.prompt_dataset is not set. Give a JSONL or parquet file, a directory of them, or a name on the hub.")
-        rows, envs = _scan(cfg.data)
-        facts.append(f"{rows} problems in {cfg.data.prompt_dataset}")
-        b = cfg.rollout.batch_size
-        if training and rows < b:
-            raise ConfigError(
-                f"{cfg.data.prompt_dataset} has {rows} problems, a batch needs rollout.batch_size = {b}. Add problems or lower rollout.batch_size."
-            )
-        steps = rows * cfg.train.num_episodes // b
-        if training and steps < cfg.train.max_steps:
-            facts.append(
-                f"the data last for at most {steps} of train.max_steps = {cfg.train.max_steps} updates; filtered groups shorten that. "
-                "Raise train.num_episodes for more"
-            )
-    if training and cfg.eval.steps > 0 and not cfg.eval.dataset:
-        raise ConfigError("eval.steps is set, but eval.dataset is not. Give the held-out problems, or leave eval.steps unset.")
-    if cfg.eval.dataset:
-        rows, found = _scan(
-            cfg.data.model_copy(update={"prompt_dataset": cfg.eval.dataset, "prompt_split": cfg.eval.split, "max_samples": cfg.eval.max_samples})
-        )
-        envs |= found
-        facts.append(f"{rows} problems for evaluation in {cfg.eval.dataset}")
-    return envs, facts
-
-
-def _scan(data: Data) -> tuple[int, set[str]]:
-    """Number of problems, and the environments that they name. Everything is checked but what needs the tokenizer."""
-    rows, envs = 0, set()
-    template = templates.resolve(data.input_template)
-    for problem in problems_of(data):
-        if not data.apply_chat_template:
-            render_text(problem, template)
-        rows += 1
-        if problem.env:
-            envs.add(problem.env)
-    if not rows:
-        raise DataError(f"{data.prompt_dataset} has no rows. Point at a data set with problems.")
-    return rows, envs
-
-
-def check_env(cfg: Config, envs: set[str], machine: Machine, wait_s: float = 0.0) -> list[str]:
-    """The server answers and is the environment that the tasks use; without a URL, one of ours can be started."""
-    if len(envs) > 1:
-        raise ConfigError(
-            f"Tasks use the environments {', '.join(sorted(envs))}, but a run has one (env.name = {cfg.env.name!r}). "
-            f"Split the data, or correct column {cfg.data.env_key!r}."
-        )
-    if cfg.env.file:
-        return [f"environment {cfg.env.name}: a server of {cfg.env.file} will be started, in a process of its own"]
-    if cfg.env.url is None:
-        if cfg.env.name not in SERVERS:
-            raise unknown("env", cfg.env.name, SERVERS, "Set env.name to one of them, env.url to a running server, or env.file to a class of your own.")
-        if cfg.env.name == "python_tir":
-            check_isolation(machine)
-        return [f"environment {cfg.env.name}: a server with {cfg.env.workers} workers will be started"]
-    return [_check_server(cfg, url.strip(), wait_s) for url in cfg.env.url.split(",")]
-
-
-def _check_server(cfg: Config, url: str, wait_s: float) -> str:
-    token = os.environ.get(cfg.env.token_env)
-    health, schema = until_available(lambda: probe_env(url, token=token), wait_s)
-    if schema.env != cfg.env.name:
-        raise ConfigError(f"The server at {url} is env {schema.env!r}, the tasks use {cfg.env.name!r}. Set env.name or env.url to match.")
-    if health.isolation == "none":
-        return f"environment {cfg.env.name} at {url}: capacity {schema.capacity}; it runs model-written code WITHOUT isolation"
-    return f"environment {cfg.env.name} at {url}: isolation {health.isolation}, capacity {schema.capacity}"

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import reduce
 from typing import Any, NamedTuple
 
+from ..errors import ConfigError
 from .schema import Config
 
 
@@ -55,13 +56,18 @@ IDLE = [
     Idle("rollout.max_batch", lambda c: c.rollout.max_wait_ms == 0, "while --rollout.max_wait_ms is 0: nothing waits. Set that, or leave it out."),
     Idle("env.max_batch", lambda c: c.env.batch_wait_ms == 0, "while --env.batch_wait_ms is 0: nothing waits. Set that, or leave it out."),
     Idle(
-        "env.workers env.stateful",
+        "env.name env.url env.file env.server env.server_options env.stateful",
+        lambda c: bool(c.envs),
+        "with [envs.NAME]: each environment has its own. Give it as --envs.NAME.url and the like, or leave it out.",
+    ),
+    Idle(
+        "env.workers env.stateful env.server_options",
         lambda c: c.env.url is not None,
         "with --env.url: that server was started with its own. Set it there, or leave --env.url out to have a server started.",
     ),
     Idle(
         "reward.env_reduce",
-        lambda c: "env" not in (c.reward.weights or [c.reward.name]),
+        lambda c: not any("env" in (e.reward.weights or [e.reward.name]) for e in c.environments.values()),
         "without the reward 'env'. Set --reward.name env or add it to --reward.weights, or leave it out.",
     ),
     Idle("reward.group_options", lambda c: c.reward.group is None, "without --reward.group. Name one, or leave it out."),
@@ -114,12 +120,20 @@ def without_effect(cfg: Config, given: Mapping[str, Any], *, makes_data: bool = 
     makes_data: the command makes model and data by itself, held-out problems among them.
     """
     default = Config()
+    try:
+        _ = cfg.environments
+    except ConfigError:
+        return  # told by the rules
     if makes_data:
         cfg = cfg.model_copy(update={"eval": cfg.eval.model_copy(update={"dataset": cfg.eval.dataset or "made"})})
     for keys, when, why in IDLE:
         for key in keys.split():
             if key in given and when(cfg) and _at(cfg, key) != _at(default, key):
                 yield f"--{key} has no effect {why}"
+    for name, section in cfg.envs.items():
+        for field in ("workers", "stateful", "server_options"):
+            if (key := f"envs.{name}.{field}") in given and getattr(section, "url", None):
+                yield f"--{key} has no effect with envs.{name}.url: that server was started with its own. Set it there, or leave the URL out."
 
 
 def _at(cfg: Config, key: str) -> Any:

@@ -154,8 +154,7 @@ RULES: dict[str, Rule] = {
     "train.ema_beta": Refused(_EMA),
     **_each("train", "colocate_all colocate_actor_ref colocate_critic_reward", Refused(_COLOCATE)),
     # data and evaluation
-    **_each("data", "prompt_dataset prompt_split input_key label_key input_template apply_chat_template max_samples max_len", SAME),
-    "data.prompt_probs": Refused("Mix the files before training: one data set is read, in a resumable order."),
+    **_each("data", "prompt_dataset prompt_probs prompt_split input_key label_key input_template apply_chat_template max_samples max_len", SAME),
     "data.disable_fast_tokenizer": Refused("The fast tokenizer is required. Leave it out."),
     "data.dataloader_num_workers": Only("0", "Prompts are read once, at the start."),
     "data.image_key": Refused(_VLM),

@@ -21,19 +21,23 @@ from typing import Any
 
 from .schema import Config
 
-SETTINGS = (
+OF_AN_ENVIRONMENT = (
     "reward.name",
     "reward.weights",
     "reward.options",
     "reward.group",
-    "env.protocol",
-    "env.file",
     "filter.names",
     "filter.sample",
+)
+SETTINGS = (
+    *OF_AN_ENVIRONMENT,
+    "env.protocol",
+    "env.file",
+    *(f"envs.*.{setting}" for setting in ("protocol", "file", *OF_AN_ENVIRONMENT)),
     "algo.advantage.estimator",
     "actor.policy_loss",
 )
-"""Values, items of lists, or (of reward.weights and reward.options) keys that may name a file."""
+"""Values, items of lists, or (of reward.weights and reward.options) keys that may name a file. `*` is any name."""
 KEYED = ("reward.weights", "reward.options")
 OWN = "own"
 """Directory of a run with the copies."""
@@ -46,17 +50,18 @@ def renamed(table: Mapping[str, Any], change: Callable[[str], str]) -> dict[str,
     """A nested table with `change` applied to every name that one of SETTINGS may hold."""
     out = dict(table)
     for setting in SETTINGS:
-        *parents, leaf = setting.split(".")
-        node = out
-        for parent in parents:
-            if not isinstance(node.get(parent), Mapping):
-                break
-            node[parent] = dict(node[parent])
-            node = node[parent]
-        else:
-            if leaf in node:
-                node[leaf] = _changed(node[leaf], change, keys=setting in KEYED)
+        _rename(out, setting.split("."), change, keys=setting.endswith(KEYED))
     return out
+
+
+def _rename(node: dict[str, Any], path: list[str], change: Callable[[str], str], *, keys: bool) -> None:
+    """Changes `node`, whose tables on the way are copied."""
+    for name in [n for n in node if path[0] in ("*", n)]:
+        if len(path) == 1:
+            node[name] = _changed(node[name], change, keys=keys)
+        elif isinstance(node[name], Mapping):
+            node[name] = dict(node[name])
+            _rename(node[name], path[1:], change, keys=keys)
 
 
 def _changed(value: Any, change: Callable[[str], str], *, keys: bool) -> Any:

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from . import environments
+
 if TYPE_CHECKING:
     from .schema import Config
 
@@ -15,6 +17,9 @@ if TYPE_CHECKING:
 def violations(c: Config) -> Iterator[str]:
     yield from _batch(c)
     yield from _lengths(c)
+    yield from _data(c)
+    wrong = [*environments.violations(c)]
+    yield from wrong or _methods(c)
     yield from _method(c)
     yield from _policy(c)
     yield from _pipeline(c)
@@ -37,25 +42,45 @@ def _batch(c: Config) -> Iterator[str]:
         )
     if n < c.rollout.min_valid:
         yield f"rollout.min_valid = {c.rollout.min_valid} exceeds rollout.n_samples_per_prompt = {n}: every group would fail. Lower min_valid."
-    lo, hi = c.filter.accuracy_range
-    if not 0 <= lo < hi <= 1:
-        yield f"filter.accuracy_range = ({lo}, {hi}) is no range within 0..1. Use lo < hi, e.g. [0.0, 1.0]."
+
+
+def _methods(c: Config) -> Iterator[str]:
+    """Of each environment: its reward and filters work together."""
+    for e in c.environments.values():
+        of = "" if e.section == "env" else f"{e.section}."
+        lo, hi = e.filter.accuracy_range
+        if not 0 <= lo < hi <= 1:
+            yield f"{of}filter.accuracy_range = ({lo}, {hi}) is no range within 0..1. Use lo < hi, e.g. [0.0, 1.0]."
+        rewards = list(e.reward.weights) or [e.reward.name]
+        for setting, value in ((f"{of}filter.sample", e.filter.sample), *((f"{of}filter.names", name) for name in e.filter.order)):
+            if value in ("zerotir", "verifiers") and "zerotir" not in rewards:
+                yield f"{setting} has {value!r}, which reads what reward.name = 'zerotir' records, and the reward is {', '.join(rewards)}. Leave it out."
+        if c.rollout.early_stop and "accuracy" not in e.filter.order:
+            yield (
+                f"rollout.early_stop gives groups up that filter 'accuracy' is sure to drop, and {of}filter.names = {e.filter.order} has none. "
+                "Switch one of them."
+            )
+
+
+def _data(c: Config) -> Iterator[str]:
+    probs, names = c.data.prompt_probs, c.data.datasets
+    if probs is None or not names:
+        return
+    if len(probs) != len(names):
+        yield (
+            f"data.prompt_probs has {len(probs)} numbers ({', '.join(f'{p:g}' for p in probs)}), data.prompt_dataset {len(names)} data sets "
+            f"({', '.join(names) or 'none'}). Give one number for each data set."
+        )
+    elif bad := [p for p in probs if not p > 0]:
+        yield f"data.prompt_probs has {bad[0]:g}, and a data set that is never drawn from would be lost. Use numbers above 0, or leave the data set out."
 
 
 def _method(c: Config) -> Iterator[str]:
-    rewards = list(c.reward.weights) or [c.reward.name]
-    for setting, value in (("filter.sample", c.filter.sample), *(("filter.names", name) for name in c.filter.order)):
-        if value in ("zerotir", "verifiers") and "zerotir" not in rewards:
-            yield f"{setting} has {value!r}, which reads what reward.name = 'zerotir' records, and the reward is {', '.join(rewards)}. Leave it out."
-    if c.rollout.early_stop and "accuracy" not in c.filter.order:
-        yield f"rollout.early_stop gives groups up that filter 'accuracy' is sure to drop, and filter.names = {c.filter.order} has none. Switch one of them."
     if c.actor.policy_loss and (c.algo.advantage.is_correction_level != "off" or c.actor.policy_loss_type != "ppo"):
         yield (
             f"actor.policy_loss = {c.actor.policy_loss!r} replaces the loss, so actor.policy_loss_type = '{c.actor.policy_loss_type}' and "
             f"algo.advantage.is_correction_level = '{c.algo.advantage.is_correction_level}' would do nothing. Leave them at 'ppo' and 'off'."
         )
-    if c.env.file and c.env.url:
-        yield f"env.file = {c.env.file!r} is an environment that the run starts, and env.url = {c.env.url!r} is one that runs. Unset one of them."
 
 
 def _lengths(c: Config) -> Iterator[str]:

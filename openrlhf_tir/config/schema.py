@@ -13,6 +13,7 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from ..errors import ConfigError
 from . import rules as rules
+from .environments import Environment, resolve
 from .paths import asked, local_path
 from .sections.algo import Advantage as Advantage
 from .sections.algo import Algo as Algo
@@ -21,6 +22,7 @@ from .sections.base import Option as Option
 from .sections.base import Section as Section
 from .sections.data import Data as Data
 from .sections.env import Env as Env
+from .sections.envs import NAME, NamedEnv
 from .sections.filter import Filter as Filter
 from .sections.learner import Actor as Actor
 from .sections.learner import Ds as Ds
@@ -48,6 +50,7 @@ class Config(Section):
     vllm: Vllm = Field(default_factory=Vllm)
     timeouts: Timeouts = Field(default_factory=Timeouts)
     env: Env = Field(default_factory=Env)
+    envs: dict[str, NamedEnv] = Field(default_factory=dict)
     reward: Reward = Field(default_factory=Reward)
     filter: Filter = Field(default_factory=Filter)
     algo: Algo = Field(default_factory=Algo)
@@ -65,6 +68,19 @@ class Config(Section):
             return asked(local_path(v, "run_dir"), Path.absolute, "run_dir")
         except ConfigError as e:
             raise ValueError(str(e)) from None
+
+    @field_validator("envs", mode="after")
+    @classmethod
+    def _named(cls, envs: dict[str, NamedEnv]) -> dict[str, NamedEnv]:
+        for name in envs:
+            if not NAME.fullmatch(name):
+                raise ValueError(f"envs.{name!r} is no name of an environment. Use letters, digits, - and _, at most 64.")
+        return envs
+
+    @property
+    def environments(self) -> dict[str, Environment]:
+        """Every environment of the run by name; see environments.py. Raises ConfigError where settings contradict one another."""
+        return resolve(self)
 
     @property
     def max_running(self) -> int:

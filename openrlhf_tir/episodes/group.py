@@ -21,6 +21,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from ..config import Config
+from ..config.environments import one
 from ..engines.batcher import Batcher
 from ..errors import InfraError
 from ..ports import Codec, Engine, EnvSession
@@ -96,6 +97,7 @@ class GroupRunner:
         """`agents`: external programs that write the responses in place of our turn loop and environment."""
         self.cfg, self.engine, self.codec, self.envs, self.rewards, self.judge, self.name = cfg, engine, codec, envs, rewards, judge, name
         self.agents = agents
+        self.environments = cfg.environments
 
     async def run(
         self, key: GroupKey, task: Task, mode: EvalMode | None = None, each: Callable[[Trajectory], None] = lambda t: None
@@ -105,7 +107,9 @@ class GroupRunner:
         n, extra = (mode.n, 0) if mode else (r.n_samples_per_prompt, r.oversample)
         prompt_ids = np.asarray(self.codec.encode_prompt(task.prompt), np.int32)
         engine = self.engine.lane(task.env, key) if isinstance(self.engine, Batcher) else self.engine
-        g = _Running(key, task, n, prompt_ids, self._limits(len(prompt_ids), mode), engine, each, mode, [None] * (n + extra), [], {}, time.monotonic())
+        g = _Running(
+            key, task, n, prompt_ids, self._limits(task.env, len(prompt_ids), mode), engine, each, mode, [None] * (n + extra), [], {}, time.monotonic()
+        )
         given_up = await self._collect(g)
         seconds = time.monotonic() - g.start
         late = "early_stop" if given_up else "deadline" if seconds >= r.group_deadline_s else "straggler"
@@ -167,7 +171,8 @@ class GroupRunner:
         return limit - (time.monotonic() - g.start)
 
     def _is_hopeless(self, g: _Running) -> bool:
-        return self.cfg.rollout.early_stop and g.mode is None and hopeless(g.ended, g.n, self.cfg.rollout.min_valid, self.cfg.filter.accuracy_range)
+        r = self.cfg.rollout
+        return r.early_stop and g.mode is None and hopeless(g.ended, g.n, r.min_valid, one(self.environments, g.task.env).filter.accuracy_range)
 
     async def _one(self, g: _Running, i: int) -> Trajectory:
         traj = Trajectory(i, g.prompt_ids)
@@ -193,7 +198,7 @@ class GroupRunner:
                     engine=g.engine,
                     env=env,
                     codec=self.codec,
-                    protocol=make(self.cfg.env),
+                    protocol=make(one(self.environments, g.task.env).env),
                     limits=g.limits,
                     request_id=f"{g.key}#{i}",
                     seed_of=lambda turn: seed_for(seed, turn) if per_request else None,
@@ -205,10 +210,10 @@ class GroupRunner:
             refuse_drift(traj, self.codec)
         return traj
 
-    def _limits(self, prompt_tokens: int, mode: EvalMode | None) -> Limits:
+    def _limits(self, env: str, prompt_tokens: int, mode: EvalMode | None) -> Limits:
         c = self.cfg.rollout
         room = min(c.max_new_tokens, self.cfg.data.max_len - prompt_tokens)
-        limits = Limits(room, self.cfg.env.output_max_tokens, c.temperature, c.top_p, self.cfg.data.max_len)
+        limits = Limits(room, one(self.environments, env).env.output_max_tokens, c.temperature, c.top_p, self.cfg.data.max_len)
         return replace(limits, temperature=mode.temperature, top_p=1.0) if mode else limits
 
 

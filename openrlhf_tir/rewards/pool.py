@@ -12,12 +12,13 @@ With `reward.weights` several rewards are added up: `parts` then holds each one'
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from .. import plugins
 from ..config import Reward
+from ..config.environments import Environment, one
 from ..errors import RewardError, VerifierError
 from ..types import Change, RewardParts, Task, Trajectory
 from . import REWARD, RewardFn, accept, load
@@ -59,13 +60,13 @@ def components(cfg: Reward) -> list[_Component]:
 
 
 class RewardPool:
-    """Scores with `reward_cfg.name` or `weights`, at most `reward_cfg.workers` checks at once."""
+    """Scores with `reward_cfg.name` or `weights`, at most `reward_cfg.workers` checks at once, or in the `workers` of another pool."""
 
-    def __init__(self, reward_cfg: Reward) -> None:
+    def __init__(self, reward_cfg: Reward, workers: Workers | None = None) -> None:
         self.cfg = reward_cfg
         self.components = components(reward_cfg)
         names = {"cpu_name": "reward.verify_timeout_s", "wall_name": "reward.verify_deadline_s", "count_name": "reward.workers"}
-        self.workers = Workers(reward_cfg.workers, reward_cfg.verify_timeout_s, reward_cfg.verify_deadline_s, **names)
+        self.workers = workers or Workers(reward_cfg.workers, reward_cfg.verify_timeout_s, reward_cfg.verify_deadline_s, **names)
 
     async def score(self, trajectory: Trajectory, task: Task) -> RewardParts:
         """Raises VerifierError when the checker, not the answer, is at fault, RewardError when the reward itself is.
@@ -122,4 +123,24 @@ class RewardPool:
 
     def close(self) -> None:
         """Kill the workers. Checks that still run end in CancelledError."""
+        self.workers.close()
+
+
+class RewardPools:
+    """A pool for each environment of the run, which share their worker processes: [reward] says how many and with which deadlines."""
+
+    def __init__(self, environments: Mapping[str, Environment]) -> None:
+        self.pools: dict[str, RewardPool] = {}
+        for name, e in environments.items():
+            self.pools[name] = RewardPool(e.reward, self.workers if self.pools else None)
+
+    @property
+    def workers(self) -> Workers:
+        return next(iter(self.pools.values())).workers
+
+    async def score(self, trajectory: Trajectory, task: Task) -> RewardParts:
+        """By the reward of the task's environment; see RewardPool.score."""
+        return await one(self.pools, task.env).score(trajectory, task)
+
+    def close(self) -> None:
         self.workers.close()

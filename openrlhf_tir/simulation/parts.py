@@ -31,6 +31,9 @@ class EndlessPrompts:
         self.at += 1
         return 0, self.at - 1
 
+    def in_place_of(self, prompt: int) -> None:
+        return None
+
     def task(self, prompt: int) -> Task:
         return TASK
 

@@ -19,7 +19,11 @@ FILES = {
     "digits.py": ("protocols.md", "class Digits"),
     "guess.py": ("environments.md", "class GuessEnv"),
 }
-RECIPES = [(page, n) for page in ("rewards.md", "protocols.md", "algorithms.md") for n in range(len((DOCS / page).read_text().split("```toml\n")) - 1)]
+RECIPES = [
+    (page, n)
+    for page in ("rewards.md", "protocols.md", "algorithms.md", "environments.md")
+    for n in range(len((DOCS / page).read_text().split("```toml\n")) - 1)
+]
 
 
 @pytest.mark.parametrize(("page", "n"), RECIPES)
@@ -28,18 +32,15 @@ def test_a_recipe_of_the_pages_loads_with_the_functions_that_it_names(page, n, t
         (tmp_path / name).write_text(block(where, "python", holds))
     (tmp_path / "r.toml").write_text((DOCS / page).read_text().split("```toml\n")[n + 1].partition("```")[0])
     cfg = load(str(tmp_path / "r.toml"))
-    turns.check(cfg.env)
-    filters.filters_of(cfg.filter)
     get_estimator(cfg.algo.advantage.estimator)
-    for name in cfg.reward.weights or [cfg.reward.name]:
-        rewards.load(name)
-    for place, name in (
-        (rewards.GROUP_REWARD, cfg.reward.group),
-        (SAMPLE_FILTER, cfg.filter.sample),
-        (own.POLICY_LOSS, cfg.actor.policy_loss),
-        (plugins.ENVIRONMENT, cfg.env.file),
-    ):
-        assert name is None or plugins.load(place, name)
+    assert cfg.actor.policy_loss is None or plugins.load(own.POLICY_LOSS, cfg.actor.policy_loss)
+    for e in cfg.environments.values():
+        turns.check(e.env)
+        filters.filters_of(e.filter)
+        for name in e.reward.weights or [e.reward.name]:
+            rewards.load(name)
+        for place, name in ((rewards.GROUP_REWARD, e.reward.group), (SAMPLE_FILTER, e.filter.sample), (plugins.ENVIRONMENT, e.env.file)):
+            assert name is None or plugins.load(place, name)
 
 
 def test_the_tables_name_every_registered_filter_and_setting():

@@ -34,6 +34,9 @@ class FakePrompts:
         self.at += 1
         return divmod(self.at - 1, self.n)
 
+    def in_place_of(self, prompt):
+        return None
+
     def task(self, prompt):
         return Task(f"p{prompt}", "0", "echo")
 

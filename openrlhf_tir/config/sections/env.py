@@ -12,6 +12,15 @@ class Env(Section):
 
     name: str = Field("python_tir", description="which environment the tasks use, when a row does not say")
     url: str | None = Field(None, description="base URL of a running server; unset: the launcher starts one on loopback")
+    server: str | None = Field(
+        None,
+        description="which environment its server is, if another than its own name says: python_tir, search, math, functions, echo (the run starts these), or "
+        "what /schema of the server at the URL says",
+    )
+    server_options: dict[str, Option] = Field(
+        default_factory=dict,
+        description='command-line flags of a server started by us, without the dashes, e.g. { corpus = "wiki.jsonl", topk = 5 } for search',
+    )
     token_env: str = Field("TIR_ENV_TOKEN", description="environment variable that holds the bearer token of the environment servers")
     file: str | None = Field(
         None, description="environment class of one's own, 'path/file.py:Class' or 'package.module:Class': the run starts its server (docs/environments.md)"

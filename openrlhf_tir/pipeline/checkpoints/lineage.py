@@ -16,7 +16,7 @@ from typing import Any
 import xxhash
 
 from ...config import Config
-from ...config.changes import REFUSE, changes, dumped
+from ...config.changes import changes, dumped, refusal
 from ...config.paths import asked, local_path
 from ...errors import ConfigError
 from ...types import Task
@@ -161,7 +161,7 @@ def compare(state: dict[str, Any], cfg: Config, tasks: Sequence[Task] | None = N
     if facts:
         refused, others = changes(facts["config"], cfg)
         named = {name for name, before, now in accounting if before != now}
-        wrong += [f"{c.field} = {c.before}, this run has {c.now} ({REFUSE[c.field]})" for c in refused if c.field not in named]
+        wrong += [f"{c.field} = {c.before}, this run has {c.now} ({refusal(c.field)})" for c in refused if c.field not in named]
         said += [f"changed since the checkpoint: {change}" for change in others]
         _compare_model(facts, model_facts(cfg.actor.model_name_or_path), wrong, said)
         if tasks is not None:

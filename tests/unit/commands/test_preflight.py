@@ -241,7 +241,8 @@ def test_wandb_without_its_package_is_refused(ready):
 
 def test_rows_of_another_environment_are_refused(ready, tmp_path):
     (tmp_path / "d.jsonl").write_text('{"prompt": "x", "label": "1", "env": "echo"}\n' * 2)
-    assert "Tasks use the environments echo, python_tir" in refused(ready)
+    said = refused(ready, error=DataError)
+    assert "d.jsonl line 1: env = 'echo' is no environment of this run. Known: python_tir. Add [envs.echo], or correct the column." in said
 
 
 def test_a_running_server_is_asked_who_it_is(ready, env_server):
@@ -437,3 +438,67 @@ def test_a_run_with_its_own_code_says_which_files_it_works_with(ready, tmp_path,
     monkeypatch.chdir(tmp_path)
     facts = check(load(None, {**ready, "reward.name": "mine:score"}), machine=CPU)
     assert f"own code: {tmp_path}/mine.py" in facts[0]
+
+
+def several(ready, tmp_path, rows, **sections):
+    """Overrides of a run with [envs.NAME] `sections`; `rows` are the env columns of the data."""
+    lines = (json.dumps({"prompt": "1+1?", "label": "2"} | ({"env": env} if env else {})) for env in rows)
+    (tmp_path / "d.jsonl").write_text("".join(line + "\n" for line in lines))
+    return {**ready, **{f"envs.{name}.{field}": value for name, fields in sections.items() for field, value in fields.items()}}
+
+
+def test_every_environment_is_checked_and_told(ready, tmp_path, env_server):
+    sections = {
+        "sums": {"server": "python_tir", "url": env_server.url},
+        "more": {"server": "python_tir", "url": env_server.url, "protocol": "torl"},
+        "echo": {"share": None},
+    }
+    facts = check(load(None, several(ready, tmp_path, ["sums", "echo", "echo", "more"], **sections)), machine=CPU)
+    assert any(fact.endswith("(echo: 2, more: 1, sums: 1)") for fact in facts)
+    assert f"environment sums at {env_server.url}: isolation bwrap, capacity 3" in facts
+    assert "environment echo: a server will be started" in facts
+    assert f"{env_server.url} serves sums (protocol zerotir) and more (protocol torl): it runs what each of them sends" in facts
+
+
+@pytest.mark.parametrize(
+    ("rows", "sections", "expected"),
+    [
+        (["sums", None], {}, "d.jsonl line 2 names no environment in column 'env', and the run has sums, echo. Fill it in"),
+        (["sums", "wiki"], {}, "d.jsonl line 2: env = 'wiki' is no environment of this run. Known: sums, echo."),
+        (["sums", "sums"], {"sums": {"share": 1}, "echo": {"share": 1}}, "envs.echo.share = 1, but no row of "),
+        (
+            ["sums", "echo"],
+            {"echo": {"server": "ecco"}},
+            "Unknown env 'ecco'. Known: echo, functions, math, python_tir, search. Set envs.echo.server to one of them",
+        ),
+        (
+            ["sums", "echo"],
+            {"echo": {"server": "search"}},
+            "envs.echo.server_options = {}: the search server says: the following arguments are required: --corpus",
+        ),
+        (["sums", "echo"], {"echo": {"server_options": {"colour": "red"}}}, "the echo server says: unrecognized arguments: --colour red"),
+        (
+            ["sums", "echo"],
+            {"echo": {"server": "search", "server_options": {"corpus": "/no/where.jsonl"}}},
+            "envs.echo.server_options.corpus = '/no/where.jsonl' is no file",
+        ),
+        (["sums", "echo"], {"echo": {"protocol": "zeroti"}}, "Set envs.echo.protocol to one of them"),
+        (["sums", "echo"], {"echo": {"reward.name": "maths"}}, "Set envs.echo.reward.name to one of them"),
+        (["sums", "echo"], {"echo": {"file": "/no/guess.py:Guess"}}, "envs.echo.file = '/no/guess.py:Guess': there is no file"),
+        (["sums", "echo"], {"echo": {"input_template": "no place"}}, "has no {} where the problem goes"),
+    ],
+)
+def test_what_cannot_work_in_one_environment_of_several_is_one_line_that_names_it(ready, tmp_path, rows, sections, expected):
+    over = several(
+        ready, tmp_path, rows, **{"sums": {"server": "python_tir", **sections.get("sums", {})}, "echo": {"batch_wait_ms": 1.0, **sections.get("echo", {})}}
+    )
+    with pytest.raises((ConfigError, DataError)) as e:
+        check(load(None, over), machine=CPU)
+    (line,) = str(e.value).splitlines()
+    assert expected in line
+
+
+def test_a_server_of_another_environment_than_its_section_says_is_refused(ready, tmp_path, env_server):
+    over = several(ready, tmp_path, ["sums", "sums"], sums={"url": env_server.url})
+    with pytest.raises(ConfigError, match=r"is env 'python_tir', the tasks use 'sums'. Set envs.sums.server or envs.sums.url to match"):
+        check(load(None, over), machine=CPU)

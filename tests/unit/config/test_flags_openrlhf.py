@@ -104,6 +104,7 @@ EXAMPLES = {
     "actor.lr_warmup_ratio": ("0.5", 0.5),
     "actor.min_lr_ratio": ("0.5", 0.5),
     "train.batch_size": ("2048", 2048),
+    "data.prompt_probs": ("0.7,0.3", [0.7, 0.3]),
     "data.max_len": ("9999", 9999),
     "eval.temperature": ("0.6", 0.6),
 }

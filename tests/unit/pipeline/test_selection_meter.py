@@ -86,3 +86,16 @@ def test_a_run_without_the_meter_has_no_figure():
     from openrlhf_tir.report.style import LIGHT
 
     assert selection({"step": [1]}, LIGHT) is None and off_policy({"step": [1]}, LIGHT) is None
+
+
+def test_a_bias_within_one_environment_shows_though_the_mix_hides_it():
+    """Long ones of a are kept and not trained, short ones of b likewise: over both, lengths agree."""
+    meter = SelectionMeter(("a", "b"))
+    for env, trained in ("a", 10), ("b", 100):
+        for tokens in (10, 100):
+            meter.ended("buffered", meta(tokens, [True, False], env))
+        meter.trained([meta(trained, [True, False], env)])
+    row = meter.row()
+    assert row["selection_bias/length"] == 0.0
+    assert row["env/a/selection_bias/length"] == row["env/b/selection_bias/length"] == 0.5 and row["env/a/selection_bias/difficulty"] == 0.0
+    assert not any(name.startswith("env/") for name in SelectionMeter().row())
