@@ -75,7 +75,7 @@ def test_a_prompt_counts_once_however_its_group_ends_and_however_often_it_is_iss
 def test_a_group_that_is_accepted_and_issued_again_as_surplus_counts_once(tmp_path):
     p = pipeline(tmp_path, B=1, S=1, prompts=FakePrompts(2))
     state = p.state
-    state.method._balanced = True
+    state.method._balanced = dict.fromkeys(state.method._balanced, True)
 
     def accepted():
         assert state.may_issue()
