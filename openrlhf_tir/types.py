@@ -69,6 +69,14 @@ class RunFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class Chat:
+    """The messages that a prompt was rendered from, and the schemas of the tools that it names."""
+
+    messages: tuple[Mapping[str, Any], ...]
+    tools: tuple[Mapping[str, Any], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Task:
     """One problem: rendered prompt text, its label, and the name of its environment."""
 
@@ -77,6 +85,8 @@ class Task:
     env: str = "python_tir"
     meta: Mapping[str, Any] = field(default_factory=dict)
     run: RunFacts = RunFacts()
+    chat: Chat | None = None
+    """Where the model's chat template rendered the prompt."""
 
 
 @dataclass(frozen=True, slots=True)

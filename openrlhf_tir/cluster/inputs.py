@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 
 from transformers import AutoTokenizer
@@ -9,8 +10,12 @@ from transformers import AutoTokenizer
 from ..config import Config
 from ..data import PromptSet, PromptStream, load_prompts
 from ..data.hub import fault_of
+from ..engines.codec import HfCodec
+from ..episodes.chats import Chats
 from ..errors import DataError
 from ..types import Task
+
+log = logging.getLogger(__name__)
 
 CANARY_PROMPTS = 4
 
@@ -42,8 +47,11 @@ def load_inputs(cfg: Config, *, training: bool = True) -> Inputs:
         tokenizer = AutoTokenizer.from_pretrained(cfg.actor.model_name_or_path)
     except OSError as e:
         raise fault_of(e)(f"There is no tokenizer in {cfg.actor.model_name_or_path}: {e}. Correct actor.model_name_or_path.") from e
+    if (chats := Chats.of(cfg, HfCodec(tokenizer), tokenizer)) is not None:
+        for fact in chats.checked.facts():
+            log.warning(fact)
     longest = cfg.data.max_len - cfg.rollout.max_new_tokens
-    prompts = load_prompts(cfg.data, tokenizer, env=cfg.env.name, max_prompt_tokens=longest) if training else PromptSet([])
+    prompts = load_prompts(cfg.data, tokenizer, env=cfg.env.name, max_prompt_tokens=longest, tools=cfg.env.tools) if training else PromptSet([])
     if training and len(prompts) < cfg.rollout.batch_size:
         raise DataError(
             f"{len(prompts)} prompts of {cfg.data.prompt_dataset} can be used ({prompts.dropped or 'none dropped'}; a prompt may have {longest} tokens), "
@@ -52,6 +60,6 @@ def load_inputs(cfg: Config, *, training: bool = True) -> Inputs:
     held_out: list[Task] = []
     if cfg.eval.dataset:
         data = cfg.data.model_copy(update={"prompt_dataset": cfg.eval.dataset, "prompt_split": cfg.eval.split, "max_samples": cfg.eval.max_samples})
-        held_out = load_prompts(data, tokenizer, env=cfg.env.name, max_prompt_tokens=longest).tasks
+        held_out = load_prompts(data, tokenizer, env=cfg.env.name, max_prompt_tokens=longest, tools=cfg.env.tools).tasks
     canary = [tokenizer(t.prompt, add_special_tokens=False)["input_ids"] for t in (prompts.tasks or held_out)[:CANARY_PROMPTS]]
     return Inputs(prompts, held_out, canary)

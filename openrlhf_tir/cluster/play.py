@@ -22,7 +22,7 @@ def pick_task(cfg: Config, question: str | None, row: int, tokenizer=None) -> Ta
     data = cfg.data
     if cfg.eval.dataset:
         data = data.model_copy(update={"prompt_dataset": cfg.eval.dataset, "prompt_split": cfg.eval.split})
-    prompts = load_prompts(data, tokenizer, env=cfg.env.name)
+    prompts = load_prompts(data, tokenizer, env=cfg.env.name, tools=cfg.env.tools)
     if not 0 <= row < len(prompts):
         raise ConfigError(f"--row {row}: {data.prompt_dataset} has the rows 0 to {len(prompts) - 1}.")
     return prompts[row]

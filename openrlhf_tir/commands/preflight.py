@@ -36,6 +36,7 @@ from ..filters.samples import SAMPLE_FILTER
 from ..pipeline.checkpoints import lineage
 from ..rewards.context import RewardContext
 from ..types import Task, Trajectory
+from .chat_checks import check_chat, check_template_of
 from .host_checks import Machine, check_gpus, check_isolation, check_loggers, check_ports, check_push_room, check_writable
 
 log = logging.getLogger(__name__)
@@ -98,6 +99,8 @@ def check_names(cfg: Config, problems: Problems) -> None:
     """Everything of the method that is named is there, can be called as it will be, and takes its options; what is accepted by name is wired in."""
     with problems.caught():
         turns.check(cfg.env)
+    with problems.caught():
+        check_chat(cfg)
     for name in cfg.reward.weights or [cfg.reward.name]:
         with problems.caught():
             check_reward(cfg.reward, name)
@@ -185,7 +188,7 @@ def check_model(cfg: Config, machine: Machine) -> list[str]:
     if not any((path / f).is_file() for f in ("tokenizer.json", "tokenizer_config.json", "tokenizer.model")):
         raise ConfigError(f"{path} has no tokenizer (tokenizer.json). Copy the tokenizer's files beside config.json.")
     _check_head_dim(_json_object(path / "config.json"), machine)
-    return _check_chat_template(cfg, path)
+    return [*_check_chat_template(cfg, path), *check_template_of(cfg, path)]
 
 
 def _json_object(path: Path) -> dict[str, Any]:

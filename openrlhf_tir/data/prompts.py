@@ -8,14 +8,14 @@ Understands OpenRLHF's rows (data.input_key, data.label_key) and ZeroTIR's, whos
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from ..config import Data
 from ..config.paths import shorten, shown
 from ..errors import ConfigError, DataError
-from ..types import Task
+from ..types import Chat, Task
 from . import checks, templates
 from .rows import read_rows
 
@@ -137,17 +137,23 @@ def _env_of(env_func: Any, where: str, cfg: Data) -> str | None:
     return ENV_FUNCS.get(env_func) if env_func else None
 
 
-def load_prompts(cfg: Data, tokenizer: Any = None, *, env: str = "python_tir", max_prompt_tokens: int | None = None) -> PromptSet:
+def load_prompts(
+    cfg: Data, tokenizer: Any = None, *, env: str = "python_tir", max_prompt_tokens: int | None = None, tools: Sequence[Mapping[str, Any]] = ()
+) -> PromptSet:
     """Read, render and check every prompt.
 
     tokenizer: a transformers tokenizer; needed for data.apply_chat_template and for the length limit.
     env: environment of rows that name none. max_prompt_tokens: longer prompts are dropped and counted (default data.max_len - 1).
+    tools: schemas that the chat template is told of.
     Raises ConfigError (unknown data set, split, column, template) and DataError (a row without input or label).
     """
     template = templates.resolve(cfg.input_template)
     if cfg.apply_chat_template and getattr(tokenizer, "chat_template", None) is None:
         raise ConfigError("data.apply_chat_template is set, but the model's tokenizer has no chat template. Use --data.input_template, e.g. zerotir.")
-    tasks = [Task(_render(p, cfg, template, tokenizer), p.label, p.env or env, p.meta) for p in problems(cfg)]
+    tasks = []
+    for p in problems(cfg):
+        prompt, chat = _render(p, cfg, template, tokenizer, tuple(tools))
+        tasks.append(Task(prompt, p.label, p.env or env, p.meta, chat=chat))
     if tokenizer is None:
         return PromptSet(tasks)
     limit = cfg.max_len - 1 if max_prompt_tokens is None else max_prompt_tokens
@@ -167,12 +173,14 @@ def render_text(p: Problem, template: str | None) -> str:
     return templates.render(template, p.input if isinstance(p.input, str) else _last_user_text(p, template))
 
 
-def _render(p: Problem, cfg: Data, template: str | None, tokenizer: Any) -> str:
+def _render(p: Problem, cfg: Data, template: str | None, tokenizer: Any, tools: tuple[Mapping[str, Any], ...]) -> tuple[str, Chat | None]:
+    """The prompt, and its messages where a chat template rendered them."""
     if not cfg.apply_chat_template:
-        return render_text(p, template)
+        return render_text(p, template), None
     chat = [{"role": "user", "content": templates.render(template, p.input)}] if isinstance(p.input, str) else p.input
+    more = {**({"tools": list(tools)} if tools else {}), **cfg.chat_template_options}
     try:
-        return tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
+        return tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True, **more), Chat(tuple(chat), tools)
     except Exception as e:  # the template is a program of the model's: it raises what it likes, mostly about the order of roles
         raise DataError(
             f"{p.where}: the model's chat template refuses the chat in {cfg.input_key!r}: {type(e).__name__}: {shorten(str(e))}. "

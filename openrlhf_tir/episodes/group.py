@@ -26,6 +26,7 @@ from ..errors import InfraError
 from ..ports import Codec, Engine, EnvSession
 from ..types import KEEP, Group, GroupKey, GroupMeta, RewardParts, Task, Trajectory, Verdict
 from .agents import Agents
+from .chats import Chats
 from .choice import ENGINE_FAULTS, hopeless, length_facts, select, voided
 from .drift import refuse_drift
 from .episode import Limits, run_episode
@@ -92,16 +93,18 @@ class GroupRunner:
         judge: Callable[[Group], Verdict | Awaitable[Verdict]],
         name: str = "",
         agents: Agents | None = None,
+        chats: Chats | None = None,
     ) -> None:
-        """`agents`: external programs that write the responses in place of our turn loop and environment."""
+        """`agents`: external programs that write the responses in place of our turn loop and environment. `chats`: of a messages protocol."""
         self.cfg, self.engine, self.codec, self.envs, self.rewards, self.judge, self.name = cfg, engine, codec, envs, rewards, judge, name
-        self.agents = agents
+        self.agents, self.chats = agents, chats
 
     async def run(
         self, key: GroupKey, task: Task, mode: EvalMode | None = None, each: Callable[[Trajectory], None] = lambda t: None
     ) -> tuple[GroupMeta, Group]:
         """`each` sees every trajectory that is done in time. Faults of environments, engine or verifier are in the metadata, not raised."""
         r = self.cfg.rollout
+        task = self.chats.task(task) if self.chats else task
         n, extra = (mode.n, 0) if mode else (r.n_samples_per_prompt, r.oversample)
         prompt_ids = np.asarray(self.codec.encode_prompt(task.prompt), np.int32)
         engine = self.engine.lane(task.env, key) if isinstance(self.engine, Batcher) else self.engine
@@ -187,22 +190,24 @@ class GroupRunner:
         per_request = self.cfg.rollout.per_request_seeds
         async with self.envs.session(g.task.env, {"label": g.task.label, **g.task.meta}, seed=seed) as env:
             try:
+                protocol = make(self.cfg.env)
                 traj = await run_episode(
                     g.prompt_ids,
                     index=i,
                     engine=g.engine,
                     env=env,
                     codec=self.codec,
-                    protocol=make(self.cfg.env),
+                    protocol=protocol,
                     limits=g.limits,
                     request_id=f"{g.key}#{i}",
                     seed_of=lambda turn: seed_for(seed, turn) if per_request else None,
+                    show=self.chats.show(protocol, g.task) if self.chats else None,
                 )
             finally:  # of one that is given up as well
                 if env.server is not None:
                     g.servers[i] = env.server
         if traj.failed is None and seed_for("drift", g.key, i) < self.cfg.rollout.drift_check * 2**63:
-            refuse_drift(traj, self.codec)
+            refuse_drift(traj, self.codec, rendered=self.chats is not None)
         return traj
 
     def _limits(self, prompt_tokens: int, mode: EvalMode | None) -> Limits:

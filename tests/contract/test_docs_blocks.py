@@ -17,6 +17,7 @@ FILES = {
     "brevity.py": ("rewards.md", "def earned"),
     "mine.py": ("algorithms.md", "def plain_gradient"),
     "digits.py": ("protocols.md", "class Digits"),
+    "asks.py": ("protocols.md", "class Asks"),
     "guess.py": ("environments.md", "class GuessEnv"),
 }
 RECIPES = [(page, n) for page in ("rewards.md", "protocols.md", "algorithms.md") for n in range(len((DOCS / page).read_text().split("```toml\n")) - 1)]
