@@ -75,9 +75,9 @@ class RewardRequest(BaseModel):
 
 class SessionEnd(BaseModel):
     requests: int
-    chains: int = Field(description="1 when every prompt went on from the tokens before it; only the longest chain is trained")
-    model_tokens: int = Field(description="sampled tokens of that chain")
-    untrained_tokens: int = Field(description="sampled tokens of the others")
+    chains: int = Field(description="1 when every prompt went on from the tokens before it; all are trained, each sampled token once")
+    model_tokens: int = Field(description="sampled tokens")
+    branch_tokens: int = Field(description="those outside of the chain with the most")
     notes: list[str] = Field(description="what of its requests was not done as asked")
     trajectory: dict[str, Any] | None = Field(None, description="of a session without a task")
 

@@ -310,7 +310,7 @@ async def test_an_external_agent_takes_a_task_asks_and_is_rewarded(client, servi
     trace = (await client.get(f"/sessions/{task['session_id']}")).json()
     assert [(s["source"], s["token_ids"]) for s in trace["segments"]] == [("model", [2]), ("env", [9]), ("model", [3])]
     end = (await client.post(f"/sessions/{task['session_id']}/reward", json={"reward": 0.5, "parts": {"steps": 2}})).json()
-    assert end == {"requests": 2, "chains": 1, "model_tokens": 2, "untrained_tokens": 0, "notes": [], "trajectory": None}
+    assert end == {"requests": 2, "chains": 1, "model_tokens": 2, "branch_tokens": 0, "notes": [], "trajectory": None}
     t = await running
     assert (t.index, t.reward, t.token_ids.tolist(), t.versions.tolist()) == (4, 0.5, [2, 9, 3], [3, -1, 3])
 
