@@ -88,9 +88,7 @@ def session_routes(app: FastAPI, agents: Agents, vllm_app: ASGIApp, slots: Slots
 
     @app.exception_handler(SessionGone)
     async def gone(request: Request, e: SessionGone) -> JSONResponse:
-        """OpenAI's shape of an error, so that its clients show the message; `detail` for those of the other routes."""
-        said = str(e)
-        return JSONResponse({"error": {"message": said, "type": "NotFoundError", "param": None, "code": "session_gone"}, "detail": said}, status_code=404)
+        return JSONResponse({"error": "session_gone", "detail": str(e)}, status_code=404)
 
     def info(session: Session, request: Request) -> dict[str, str]:
         return {"session_id": session.id, "base_url": f"{request.base_url}sessions/{session.id}/v1"}
