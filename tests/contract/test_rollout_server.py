@@ -513,7 +513,7 @@ async def test_openais_own_client_shows_the_message_of_a_refusal(client):
     session = (await client.post("/sessions", json={})).json()
     await client.delete(f"/sessions/{session['session_id']}")
     async with openai.AsyncOpenAI(base_url=session["base_url"], api_key=TOKEN, max_retries=0) as asks:
-        with pytest.raises(openai.NotFoundError, match="No session .* is open") as gone:
+        with pytest.raises(openai.NotFoundError, match=r"No session .* is open") as gone:
             await asks.models.list()
         assert (gone.value.code, gone.value.type) == ("session_gone", "NotFoundError")
 

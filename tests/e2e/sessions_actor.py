@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from openrlhf_tir.config import Config
 from openrlhf_tir.engines.batcher import Batcher
 from openrlhf_tir.engines.codec import HfCodec
 from openrlhf_tir.engines.sessions import Sessions
@@ -28,9 +29,9 @@ class LengthReward:
 
 
 class Actor:
-    def __init__(self, engine) -> None:
+    def __init__(self, engine, cfg: Config | None = None) -> None:
         self.name, self.engine, self.envs = "rollout-0", engine, NoEnvs()
-        self.cfg = tiny_config()
+        self.cfg = cfg or tiny_config()
         self.cfg.rollout = self.cfg.rollout.model_copy(update={"n_samples_per_prompt": 4, "agent": "external"})
         codec = HfCodec(make_tokenizer())
         self.batcher = Batcher(engine)

@@ -6,6 +6,7 @@ The SDKs are installed into an environment of their own by pip. TIR_SDK_VENV nam
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import subprocess
 import sys
@@ -15,10 +16,13 @@ import pytest
 import pytest_asyncio
 
 from openrlhf_tir.cluster.service import RolloutService
+from openrlhf_tir.config import Config
+from openrlhf_tir.engines.vllm_engine import VllmEngine
 from openrlhf_tir.serving.app import build_app, serve
 from openrlhf_tir.types import GroupKey, Task
 
 from .sessions_actor import TOKEN, Actor
+from .tiny_model import save_tiny
 
 pytestmark = [pytest.mark.long, pytest.mark.asyncio(loop_scope="session")]
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -28,6 +32,7 @@ SDKS = {
     "smolagents_agent": ["smolagents[openai]"],
     "langgraph_agent": ["langgraph", "langchain-openai"],
 }
+CONTEXT = 6144
 DEADLINE_S = 300
 """Of a group of four samples; an agent that never comes is a failure, not a wait."""
 
@@ -44,14 +49,25 @@ def python(tmp_path_factory) -> str:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def actor(engine):
-    actor = Actor(engine)
-    cfg = actor.cfg.model_copy(update={"vllm": actor.cfg.vllm.model_copy(update={"tool_call_parser": "hermes"})})
+async def actor(tmp_path_factory):
+    """The tiny model with room for a framework's system prompt, a character a token; its positions are rotations, so there is no table to fill."""
+    model = save_tiny(tmp_path_factory.mktemp("model"))
+    config = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps(config | {"max_position_embeddings": CONTEXT}))
+    cfg = Config(
+        vllm={"sync_backend": "file", "kv_cache_mib": 128, "max_num_seqs": 16, "tool_call_parser": "hermes"},
+        ds={"param_dtype": "fp32"},
+        data={"max_len": CONTEXT},
+        rollout={"max_new_tokens": 256},
+    )
+    engine = await VllmEngine.start(str(model), cfg)
+    actor = Actor(engine, cfg)
     server, port = await serve(build_app(RolloutService(actor), token=TOKEN, vllm_app=await engine.openai_app(cfg)))
     actor.url = f"http://127.0.0.1:{port}"
     yield actor
     server.cancel()
     await asyncio.gather(server, return_exceptions=True)
+    await engine.stop()
 
 
 @pytest.mark.parametrize("example", SDKS)

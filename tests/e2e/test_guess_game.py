@@ -58,7 +58,7 @@ def test_the_game_as_a_chat_trains_what_the_model_said_and_nothing_of_what_its_t
     assert metrics.read(tmp_path / "run")["step"] == [1, 2]
     kept = [json.loads(line) for path in (tmp_path / "run/trajectories").glob("*.jsonl") for line in path.read_text().splitlines()]
     runs = [[(r["source"], r["text"]) for r in t["runs"]] for t in kept]
-    opening = "\n\nI think of a number between 1 and 3.\nAssistant:"
+    opening = "\nI think of a number between 1 and 3.\nAssistant:"
     assert len(kept) >= 64 and {r[0] for r in runs} == {("env", opening)}, "the game's first words stand in the user's message"
     replies = {text for r in runs for source, text in r[1:] if source == "env"}
     assert replies <= {f"\n```output\n{said} Try again.\n\n```\n\n\n" for said in ("higher", "lower", "Correct.", "That is no number.")}
