@@ -221,3 +221,20 @@ def test_a_template_that_shows_earlier_turns_otherwise_is_found_at_start(model, 
     if rewritten:
         with pytest.raises(ConfigError, match=r"env\.template_rewrites = 'refuse'"):
             chats_of(model, **options, rewrites="refuse")
+
+
+async def test_the_recipe_for_the_toy_model_reads_as_the_traces_that_it_was_fine_tuned_on():
+    from openrlhf_tir.config.settings import load
+    from openrlhf_tir.toy.task import Problem
+    from openrlhf_tir.toy.tokenizer import build_tokenizer
+    from openrlhf_tir.toy.traces import tool_trace
+
+    problem = Problem("mul", "What is 7*8?", "print(7*8)", 56, (7, 8))
+    cfg, codec = load("messages_cpu"), HfCodec(build_tokenizer())
+    chats, env = Chats.of(cfg, codec, build_tokenizer()), Tool("56\n")
+    engine = Said(codec, "```python\nprint(7*8)\n```", "<answer>\\boxed{56}</answer>", stop="\n```")
+    t = await played(chats, engine, env, problem.question)
+    assert env.actions == ["print(7*8)"] and make(cfg.env).stops == ("\n```", "</answer>")
+    assert [*t.prompt_ids, *t.token_ids] == tool_trace(problem).token_ids.tolist()
+    trained = [False] * len(t.prompt_ids) + t.is_model.tolist()
+    assert trained == (tool_trace(problem).weights > 0).tolist()
