@@ -14,10 +14,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import Any
 
 from fastapi import FastAPI, HTTPException, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
@@ -44,6 +45,8 @@ class ServingConfig:
     action: str
     isolation: str = "none"
     stateful: bool = False
+    tools: Sequence[dict[str, Any]] = ()
+    """Schemas of its tools, as OpenAI's."""
     prefers_batches: bool = False
     workers: int = 2
     """Executions at once; about the number of cores."""
@@ -238,7 +241,14 @@ def create_env_app(
 
     @app.get("/schema")
     async def schema() -> EnvSchema:
-        return EnvSchema(env=config.env, action=config.action, capacity=config.workers, prefers_batches=config.prefers_batches, stateful=config.stateful)
+        return EnvSchema(
+            env=config.env,
+            action=config.action,
+            capacity=config.workers,
+            prefers_batches=config.prefers_batches,
+            stateful=config.stateful,
+            tools=list(config.tools),
+        )
 
     @app.get("/metrics")
     async def metrics() -> Response:

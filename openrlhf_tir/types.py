@@ -69,6 +69,14 @@ class RunFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class Chat:
+    """The messages that a prompt was rendered from, and the schemas of the tools that it names."""
+
+    messages: tuple[Mapping[str, Any], ...]
+    tools: tuple[Mapping[str, Any], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Task:
     """One problem: rendered prompt text, its label, and the name of its environment."""
 
@@ -77,6 +85,8 @@ class Task:
     env: str = "python_tir"
     meta: Mapping[str, Any] = field(default_factory=dict)
     run: RunFacts = RunFacts()
+    chat: Chat | None = None
+    """Where the model's chat template rendered the prompt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +198,13 @@ class Trajectory:
     masked: str = ""
     changes: list[Change] = field(default_factory=list)
     """What its reward asks the run's counters to be changed by."""
+    branches: list[Trajectory] = field(default_factory=list)
+    """Other chains of tokens of the same session (engines/session_trace.py): prompt and segments only. Its reward is theirs; they are trained with it."""
+
+    @property
+    def sequences(self) -> list[Trajectory]:
+        """All of its chains of tokens; its own, at whose end the reward is paid, is the last."""
+        return [*self.branches, self]
 
     def _cat(self, name: str, dtype: DTypeLike) -> np.ndarray:
         return np.concatenate([getattr(s, name) for s in self.segments]) if self.segments else np.zeros(0, dtype)
@@ -226,11 +243,17 @@ class Trajectory:
 
     @property
     def model_tokens(self) -> int:
-        return sum(len(s.token_ids) for s in self.segments if s.source == "model")
+        """Sampled tokens, those of its branches included."""
+        return sum(len(s.token_ids) for t in self.sequences for s in t.segments if s.source == "model")
+
+    @property
+    def branch_tokens(self) -> int:
+        """Tokens of its branches, their prompts included: what they add to a learner step."""
+        return sum(len(t.prompt_ids) + len(t.token_ids) for t in self.branches)
 
     @property
     def oldest_version(self) -> int | None:
-        versions = [int(s.versions.min()) for s in self.segments if s.source == "model" and len(s.versions)]
+        versions = [int(s.versions.min()) for t in self.sequences for s in t.segments if s.source == "model" and len(s.versions)]
         return min(versions) if versions else None
 
 
@@ -296,6 +319,8 @@ class GroupMeta:
     """Per valid trajectory: why its loss is masked, "" where it is trained. Empty: all are trained."""
     changes: list[Change] = field(default_factory=list)
     """To the run's counters."""
+    branch_tokens: list[int] = field(default_factory=list)
+    """Per valid trajectory: tokens of its session's other chains, prompts included. Empty: there are none."""
 
     @property
     def trained_tokens(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,8 +11,12 @@ from transformers import AutoTokenizer
 from ..config import Config, Data
 from ..data import PromptSet, PromptStream, lanes_of, load_prompts
 from ..data.hub import fault_of
+from ..engines.codec import HfCodec
+from ..episodes.chats import chats_of
 from ..errors import DataError
 from ..types import Task
+
+log = logging.getLogger(__name__)
 
 CANARY_PROMPTS = 4
 
@@ -41,7 +46,8 @@ class TaskPrompts:
 def prompts_of(cfg: Config, data: Data, tokenizer: Any, max_prompt_tokens: int | None = None) -> PromptSet:
     """The prompts of `data` for the environments of the run. Raises as load_prompts does."""
     templates = {name: e.input_template for name, e in cfg.environments.items()} if cfg.envs else None
-    return load_prompts(data, tokenizer, env=cfg.env.name, templates_of=templates, max_prompt_tokens=max_prompt_tokens)
+    tools = {name: e.env.tools for name, e in cfg.environments.items()}
+    return load_prompts(data, tokenizer, env=cfg.env.name, templates_of=templates, tools_of=tools, max_prompt_tokens=max_prompt_tokens)
 
 
 def held_out_data(cfg: Config) -> Data:
@@ -55,6 +61,9 @@ def load_inputs(cfg: Config, *, training: bool = True) -> Inputs:
         tokenizer = AutoTokenizer.from_pretrained(cfg.actor.model_name_or_path)
     except OSError as e:
         raise fault_of(e)(f"There is no tokenizer in {cfg.actor.model_name_or_path}: {e}. Correct actor.model_name_or_path.") from e
+    for chats in chats_of(cfg, HfCodec(tokenizer), tokenizer).values():
+        for fact in chats.checked.facts() if chats else ():
+            log.warning(fact)
     longest = cfg.data.max_len - cfg.rollout.max_new_tokens
     prompts = prompts_of(cfg, cfg.data, tokenizer, longest) if training else PromptSet([])
     if training and len(prompts) < cfg.rollout.batch_size:

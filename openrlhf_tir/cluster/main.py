@@ -16,6 +16,7 @@ from ..config.own_files import freeze
 from ..errors import ConfigError, TirError
 from ..pipeline.checkpoints.lineage import checkpoints_of, resumable
 from ..report.summary import Summary
+from .chat_tools import with_tools
 from .evaluate import Figures, measure, scores
 from .inputs import load_inputs
 from .play import pick_task
@@ -27,7 +28,7 @@ from .train import run_training
 
 def train(cfg: Config) -> Summary:
     """The `train` command."""
-    cfg = freeze(cfg)
+    cfg = with_tools(freeze(cfg))
 
     async def go() -> Summary:
         inputs = load_inputs(cfg)
@@ -43,7 +44,7 @@ def evaluate(cfg: Config, out: Path | None = None) -> tuple[Figures, Figures]:
     """The `eval` command: prints figures, writes them as JSON to `out`."""
     if not cfg.eval.dataset:
         raise ConfigError("eval.dataset is not set. Give the held-out problems, e.g. --eval.dataset data/test.jsonl.")
-    cfg = freeze(cfg)
+    cfg = with_tools(freeze(cfg))
 
     async def go() -> tuple[Figures, Figures]:
         tasks = load_inputs(cfg, training=False).held_out
@@ -60,7 +61,7 @@ def evaluate(cfg: Config, out: Path | None = None) -> tuple[Figures, Figures]:
 
 def play(cfg: Config, question: str | None = None, row: int = 0) -> None:
     """The `play` command."""
-    cfg = freeze(cfg)
+    cfg = with_tools(freeze(cfg))
 
     async def go() -> None:
         task = pick_task(cfg, question, row)

@@ -53,6 +53,7 @@ class RolloutActor:
         from ..engines.sessions import Sessions
         from ..envs.several import EnvClients
         from ..episodes.agents import Agents
+        from ..episodes.chats import chats_of
         from ..episodes.group import GroupRunner
         from ..episodes.judge import Judge
         from ..logs.own_log import own_log
@@ -68,10 +69,12 @@ class RolloutActor:
         self.envs = EnvClients.of(cfg.environments, env_urls, token=tokens.env, owner=ray.get_runtime_context().get_actor_id())
         self.rewards = RewardPools(cfg.environments)
         self.kept = TrajectoryLog(cfg.run_dir, self.name, cfg.logger.trajectories)
-        codec = HfCodec(AutoTokenizer.from_pretrained(model))
+        tokenizer = AutoTokenizer.from_pretrained(model)
+        codec = HfCodec(tokenizer)
+        chats = None if r.agent == "external" else chats_of(cfg, codec, tokenizer)
         self.agents = Agents(Sessions(idle_s=r.agent_idle_s), codec, self.engine.proof.passed, overflow=r.agent_overflow)
         external = self.agents if r.agent == "external" else None
-        self.runner = GroupRunner(cfg, self.batcher, codec, self.envs, self.rewards, Judge(cfg, self.rewards.workers), self.name, external)
+        self.runner = GroupRunner(cfg, self.batcher, codec, self.envs, self.rewards, Judge(cfg, self.rewards.workers), self.name, external, chats)
         host = "127.0.0.1" if tokens.rollout is None else ray.util.get_node_ip_address()
         app = build_app(RolloutService(self), token=tokens.rollout, vllm_app=await self.engine.openai_app(cfg))
         self._server, port = await serve(app, host, r.port and r.port + self.index)

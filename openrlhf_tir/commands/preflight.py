@@ -34,6 +34,7 @@ from ..pipeline.checkpoints import lineage
 from ..rewards.context import RewardContext
 from ..sizes import size
 from ..types import Task, Trajectory
+from .chat_checks import check_chat, check_template_of
 from .data_checks import check_data
 from .env_checks import check_envs, environments_of
 from .host_checks import Machine, check_gpus, check_loggers, check_ports, check_push_room, check_writable
@@ -93,7 +94,7 @@ def check(
 def check_names(cfg: Config, problems: Problems) -> None:
     """Everything of the method that is named is there, can be called as it will be, and takes its options; what is accepted by name is wired in."""
     for e in environments_of(cfg):
-        check_names_of_env(e, problems)
+        check_names_of_env(cfg, e, problems)
     with problems.caught():
         get_estimator(cfg.algo.advantage.estimator)
     with problems.caught():
@@ -103,7 +104,7 @@ def check_names(cfg: Config, problems: Problems) -> None:
         problems.add(f"vllm.sync_backend = {cfg.vllm.sync_backend!r} is not wired to the learner yet. Set it to 'file', which works on GPUs too.")
 
 
-def check_names_of_env(e: Environment, problems: Problems) -> None:
+def check_names_of_env(cfg: Config, e: Environment, problems: Problems) -> None:
     """Protocol, rewards, filters, class and template of one environment. What is told of one of several names its section."""
 
     def caught() -> AbstractContextManager[None]:
@@ -111,6 +112,8 @@ def check_names_of_env(e: Environment, problems: Problems) -> None:
 
     with caught():
         turns.check(e.env)
+    with caught():
+        check_chat(cfg, e)
     for name in e.reward.weights or [e.reward.name]:
         with caught():
             check_reward(e.reward, name)
@@ -185,7 +188,7 @@ def check_model(cfg: Config, machine: Machine) -> list[str]:
     if not any((path / f).is_file() for f in ("tokenizer.json", "tokenizer_config.json", "tokenizer.model")):
         raise ConfigError(f"{path} has no tokenizer (tokenizer.json). Copy the tokenizer's files beside config.json.")
     _check_head_dim(_json_object(path / "config.json"), machine)
-    return _check_chat_template(cfg, path)
+    return [*_check_chat_template(cfg, path), *check_template_of(cfg, path)]
 
 
 def _json_object(path: Path) -> dict[str, Any]:

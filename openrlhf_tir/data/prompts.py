@@ -13,9 +13,10 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from ..config import Data
+from ..config.environments import one
 from ..config.paths import shorten, shown
 from ..errors import ConfigError, DataError
-from ..types import Task
+from ..types import Chat, Task
 from . import checks, templates
 from .rows import read_rows
 
@@ -174,12 +175,14 @@ def load_prompts(
     env: str = "python_tir",
     templates_of: Mapping[str, str | None] | None = None,
     max_prompt_tokens: int | None = None,
+    tools_of: Mapping[str, Sequence[Mapping[str, Any]]] | None = None,
 ) -> PromptSet:
     """Read, render and check every prompt.
 
     tokenizer: a transformers tokenizer; needed for data.apply_chat_template and for the length limit.
     env: environment of rows that name none. templates_of: the environments of the run with the template of each, where there are several: then
     every row names one of them. max_prompt_tokens: longer prompts are dropped and counted (default data.max_len - 1).
+    tools_of: per environment the schemas that the chat template is told of.
     Raises ConfigError (unknown data set, split, column, template) and DataError (a row without input, label or environment).
     """
     resolved = {name: templates.resolve(given) for name, given in (templates_of or {}).items()}
@@ -189,7 +192,9 @@ def load_prompts(
     tasks, dataset_of = [], []
     for p in problems(cfg):
         name = env_of(p, [*resolved], cfg.env_key) if resolved else p.env or env
-        tasks.append(Task(_render(p, cfg, resolved.get(name, template), tokenizer), p.label, name, p.meta))
+        tools = one(tools_of, name) if tools_of else ()
+        prompt, chat = _render(p, cfg, resolved.get(name, template), tokenizer, tuple(tools))
+        tasks.append(Task(prompt, p.label, name, p.meta, chat=chat))
         dataset_of.append(p.dataset)
     if tokenizer is None:
         return PromptSet(tasks, dataset_of=dataset_of)
@@ -211,12 +216,14 @@ def render_text(p: Problem, template: str | None) -> str:
     return templates.render(template, p.input if isinstance(p.input, str) else _last_user_text(p, template))
 
 
-def _render(p: Problem, cfg: Data, template: str | None, tokenizer: Any) -> str:
+def _render(p: Problem, cfg: Data, template: str | None, tokenizer: Any, tools: tuple[Mapping[str, Any], ...]) -> tuple[str, Chat | None]:
+    """The prompt, and its messages where a chat template rendered them."""
     if not cfg.apply_chat_template:
-        return render_text(p, template)
+        return render_text(p, template), None
     chat = [{"role": "user", "content": templates.render(template, p.input)}] if isinstance(p.input, str) else p.input
+    more = {**({"tools": list(tools)} if tools else {}), **cfg.chat_template_options}
     try:
-        return tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
+        return tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True, **more), Chat(tuple(chat), tools)
     except Exception as e:  # the template is a program of the model's: it raises what it likes, mostly about the order of roles
         raise DataError(
             f"{p.where}: the model's chat template refuses the chat in {cfg.input_key!r}: {type(e).__name__}: {shorten(str(e))}. "

@@ -14,7 +14,7 @@ import asyncio
 import hashlib
 import inspect
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -27,6 +27,7 @@ from ..errors import InfraError
 from ..ports import Codec, Engine, EnvSession
 from ..types import KEEP, Group, GroupKey, GroupMeta, RewardParts, Task, Trajectory, Verdict
 from .agents import Agents
+from .chats import Chats
 from .choice import ENGINE_FAULTS, hopeless, length_facts, select, voided
 from .drift import refuse_drift
 from .episode import Limits, run_episode
@@ -93,10 +94,11 @@ class GroupRunner:
         judge: Callable[[Group], Verdict | Awaitable[Verdict]],
         name: str = "",
         agents: Agents | None = None,
+        chats: Mapping[str, Chats | None] | None = None,
     ) -> None:
-        """`agents`: external programs that write the responses in place of our turn loop and environment."""
+        """`agents`: external programs that write the responses in place of our turn loop and environment. `chats`: per environment with a messages protocol."""
         self.cfg, self.engine, self.codec, self.envs, self.rewards, self.judge, self.name = cfg, engine, codec, envs, rewards, judge, name
-        self.agents = agents
+        self.agents, self.chats = agents, chats or {}
         self.environments = cfg.environments
 
     async def run(
@@ -104,6 +106,8 @@ class GroupRunner:
     ) -> tuple[GroupMeta, Group]:
         """`each` sees every trajectory that is done in time. Faults of environments, engine or verifier are in the metadata, not raised."""
         r = self.cfg.rollout
+        chats = self._chats_of(task)
+        task = chats.task(task) if chats else task
         n, extra = (mode.n, 0) if mode else (r.n_samples_per_prompt, r.oversample)
         prompt_ids = np.asarray(self.codec.encode_prompt(task.prompt), np.int32)
         engine = self.engine.lane(task.env, key) if isinstance(self.engine, Batcher) else self.engine
@@ -192,23 +196,28 @@ class GroupRunner:
         per_request = self.cfg.rollout.per_request_seeds
         async with self.envs.session(g.task.env, {"label": g.task.label, **g.task.meta}, seed=seed) as env:
             try:
+                protocol, chats = make(one(self.environments, g.task.env).env), self._chats_of(g.task)
                 traj = await run_episode(
                     g.prompt_ids,
                     index=i,
                     engine=g.engine,
                     env=env,
                     codec=self.codec,
-                    protocol=make(one(self.environments, g.task.env).env),
+                    protocol=protocol,
                     limits=g.limits,
                     request_id=f"{g.key}#{i}",
                     seed_of=lambda turn: seed_for(seed, turn) if per_request else None,
+                    show=chats.show(protocol, g.task) if chats else None,
                 )
             finally:  # of one that is given up as well
                 if env.server is not None:
                     g.servers[i] = env.server
         if traj.failed is None and seed_for("drift", g.key, i) < self.cfg.rollout.drift_check * 2**63:
-            refuse_drift(traj, self.codec)
+            refuse_drift(traj, self.codec, rendered=chats is not None)
         return traj
+
+    def _chats_of(self, task: Task) -> Chats | None:
+        return one(self.chats, task.env) if self.chats else None
 
     def _limits(self, env: str, prompt_tokens: int, mode: EvalMode | None) -> Limits:
         c = self.cfg.rollout

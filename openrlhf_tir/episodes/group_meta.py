@@ -41,6 +41,7 @@ def describe(group: Group, *, prompt_tokens: int, verdict: Verdict, failed: str 
         env=group.task.env,
         seconds=seconds,
         masked=[t.masked for t in valid] if any(t.masked for t in valid) else [],
+        branch_tokens=[t.branch_tokens for t in valid] if any(t.branches for t in valid) else [],
         changes=group.changes + [change for t in valid for change in t.changes],
     )
 

@@ -30,11 +30,15 @@ lag: learner version - version of the weights that sampled it, 0 where not sampl
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One trajectory of this rank before whitening. trained [T] bool, advantages [T] float64."""
+    """One chain of tokens of this rank before whitening: a trajectory, or a branch of one. trained [T] bool, advantages [T] float64.
+
+    masked: of its trajectory; it counts in the statistics and is not trained.
+    """
 
     trajectory: Trajectory
     trained: np.ndarray
     advantages: np.ndarray
+    masked: bool = False
 
 
 def trained_mask(trajectory: Trajectory, env_mask: bool) -> np.ndarray:
@@ -46,6 +50,7 @@ def trained_mask(trajectory: Trajectory, env_mask: bool) -> np.ndarray:
 def local_samples(batch: TrainBatch, groups: Sequence[Group], rank: int, cfg: Config, estimator: Estimator) -> list[Sample]:
     """The samples of `rank`, in batch order. Group statistics see every valid trajectory, whichever rank trains it.
 
+    A trajectory with branches counts once: an estimator sees the tokens of all of its chains as one mask, end to end, its own last.
     Raises DataError when a payload does not fit its metadata: training on it would pair rewards with other tokens.
     """
     if len(groups) != len(batch.items):
@@ -58,11 +63,20 @@ def local_samples(batch: TrainBatch, groups: Sequence[Group], rank: int, cfg: Co
                 f"group {item.meta.key}, valid trajectories {item.meta.index}: the payload is of group {group.key}, {[t.index for t in valid]}. "
                 "Pass groups[b] for batch.items[b]."
             )
-        masks = [trained_mask(t, cfg.train.env_mask) for t in valid]
+        masks = [np.concatenate([trained_mask(s, cfg.train.env_mask) for s in t.sequences]) for t in valid]
         rewards = np.asarray(item.meta.rewards, np.float64)
         advantages = estimator.fn(AdvantageInputs(rewards, masks, cfg.algo.advantage.gamma, cfg.algo.advantage.options))
-        samples += [Sample(t, m, a) for i, (t, m, a) in enumerate(zip(valid, masks, advantages, strict=True)) if batch.rank_of[(b, i)] == rank]
+        for i, (t, m, a) in enumerate(zip(valid, masks, advantages, strict=True)):
+            if batch.rank_of[(b, i)] == rank:
+                samples += _chains(t, m, a)
     return samples
+
+
+def _chains(trajectory: Trajectory, trained: np.ndarray, advantages: np.ndarray) -> list[Sample]:
+    """One sample for each chain of tokens; `trained` and `advantages` are of all of them, end to end."""
+    cuts = np.cumsum([len(s.token_ids) for s in trajectory.sequences])[:-1]
+    parts = zip(trajectory.sequences, np.split(trained, cuts), np.split(advantages, cuts), strict=True)
+    return [Sample(s, m, a, bool(trajectory.masked)) for s, m, a in parts]
 
 
 def local_moments(samples: Sequence[Sample]) -> np.ndarray:
@@ -73,7 +87,7 @@ def local_moments(samples: Sequence[Sample]) -> np.ndarray:
 def to_rows(samples: Sequence[Sample], total: np.ndarray, version: int, cfg: Config, estimator: Estimator) -> list[Row]:
     """Rows of the samples that have a trained token and are not masked. `total`: the moments of all ranks, masked samples included."""
     mean, scale = mean_and_scale(total, no_std_norm=cfg.algo.advantage.no_std_norm) if estimator.whiten else (0.0, 1.0)
-    return [_row(s, whiten(s.advantages, s.trained, mean, scale), version) for s in samples if s.trained.any() and not s.trajectory.masked]
+    return [_row(s, whiten(s.advantages, s.trained, mean, scale), version) for s in samples if s.trained.any() and not s.masked]
 
 
 def _row(sample: Sample, advantages: np.ndarray, version: int) -> Row:

@@ -36,6 +36,7 @@ from ..http_guard.leaving import answer_leavers, unless_client_leaves
 from ..http_guard.slots import Bounded, Slots
 from ..types import Completion, EngineBounds, Sampling
 from .groups import GroupService, Temperature, group_routes
+from .openai_errors import OpenAIErrors
 from .openapi import document
 from .session_routes import session_routes
 
@@ -101,6 +102,7 @@ def build_app(service: RolloutService, *, token: str | None, vllm_app: Any = Non
     app = FastAPI(title="openrlhf_tir rollout", docs_url=None, redoc_url=None)
     app.state.has_token, app.state.connections = token is not None, limits.connections
     app.add_middleware(Guard, token=token, limits=limits.bodies)
+    app.add_middleware(OpenAIErrors)
     answer_malformed(app)
     answer_leavers(app)
 

@@ -17,6 +17,7 @@ FILES = {
     "brevity.py": ("rewards.md", "def earned"),
     "mine.py": ("algorithms.md", "def plain_gradient"),
     "digits.py": ("protocols.md", "class Digits"),
+    "asks.py": ("protocols.md", "class Asks"),
     "guess.py": ("environments.md", "class GuessEnv"),
 }
 RECIPES = [

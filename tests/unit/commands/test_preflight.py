@@ -502,3 +502,19 @@ def test_a_server_of_another_environment_than_its_section_says_is_refused(ready,
     over = several(ready, tmp_path, ["sums", "sums"], sums={"url": env_server.url})
     with pytest.raises(ConfigError, match=r"is env 'python_tir', the tasks use 'sums'. Set envs.sums.server or envs.sums.url to match"):
         check(load(None, over), machine=CPU)
+
+
+def test_a_messages_protocol_and_its_template_are_checked_before_the_tokenizer_is_loaded(ready, tmp_path):
+    from tests.unit.episodes.chat_models import tokenizer
+
+    run = {**ready, "env.protocol": "messages", "data.apply_chat_template": "true"}
+    tokenizer("qwen3").save_pretrained(tmp_path / "model")
+    assert "prompts would be raw text. Set --data.apply_chat_template" in refused({**run, "data.apply_chat_template": "false"})
+    assert not [f for f in check(load(None, run), machine=CPU) if "earlier turns" in f]
+    as_user = {**run, "env.options": {"role": "user"}}
+    assert [f for f in check(load(None, as_user), machine=CPU) if "earlier turns otherwise than they were sampled (thinking)" in f]
+    assert "env.template_rewrites = 'refuse'" in refused({**as_user, "env.template_rewrites": "refuse"})
+    assert "calls = 'hermse' is no format of calls" in refused({**run, "env.options": {"calls": "hermse"}})
+    tokenizer("mistral_v1").save_pretrained(tmp_path / "model")
+    assert "env.options.role = 'user'" in refused(run)
+    assert "env.tools and env.template_rewrites are a messages protocol's" in refused(ready, env__tools=[{"type": "function"}])
