@@ -27,6 +27,9 @@ log = logging.getLogger(__name__)
 @asynccontextmanager
 async def env_urls(cfg: Config) -> AsyncIterator[dict[str, list[str]]]:
     """Environment name -> base URLs. Yields `env.url`'s (comma-separated) if set, else those of a server of our own on loopback."""
+    if cfg.train.agent_func_path:  # the file is the environment
+        yield {}
+        return
     if cfg.env.url:
         yield {cfg.env.name: [u.strip().rstrip("/") for u in cfg.env.url.split(",")]}
         return

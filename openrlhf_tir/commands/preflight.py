@@ -37,6 +37,7 @@ from ..pipeline.checkpoints import lineage
 from ..rewards.context import RewardContext
 from ..types import Task, Trajectory
 from .host_checks import Machine, check_gpus, check_isolation, check_loggers, check_ports, check_push_room, check_writable
+from .load_elsewhere import load_elsewhere
 
 log = logging.getLogger(__name__)
 
@@ -63,6 +64,10 @@ def check(
     problems = Problems() if problems is None else problems
     check_names(cfg, problems)
     facts = own_code(cfg)
+    for place, name in openrlhf_files(cfg).items():
+        with problems.caught():
+            if not _missing(name):
+                load_elsewhere(place, name)
     envs = {cfg.env.name}
     with problems.caught():
         facts += check_gpus(cfg, machine)
@@ -115,6 +120,11 @@ def check_names(cfg: Config, problems: Problems) -> None:
         with problems.caught():
             if named is not None:
                 plugins.load(place, named)
+    for name in openrlhf_files(cfg).values():
+        if _missing(name):
+            problems.add(
+                f"{name.rpartition(':')[0]} does not exist. A path is relative to the recipe that names it, on the command line to the current directory."
+            )
     with problems.caught():
         templates.resolve(cfg.data.input_template)
     if cfg.vllm.sync_backend != "file":
@@ -125,6 +135,18 @@ def own_code(cfg: Config) -> list[str]:
     """Which files of one's own the run will work with."""
     files = own_files.files_of(cfg)
     return [f"own code: {', '.join(map(str, files))}; a run works with copies of it in {cfg.run_dir / own_files.OWN}"] if files else []
+
+
+def openrlhf_files(cfg: Config) -> dict[str, str]:
+    """Place -> name of the files in OpenRLHF's form, which import torch and more: they are loaded in a process of their own."""
+    agent, remote = cfg.train.agent_func_path, cfg.reward.remote_url
+    found = {"openrlhf_tir.episodes.agent_file.place:AGENT": agent} if agent else {}
+    return found | ({"openrlhf_tir.rewards.remote.file:REWARD_FUNC": remote} if remote and remote.endswith(":reward_func") else {})
+
+
+def _missing(name: str) -> bool:
+    where, _, _ = name.rpartition(":")
+    return where.endswith(".py") and not os.path.isfile(where)
 
 
 def check_reward(cfg: Reward, name: str) -> None:
@@ -275,6 +297,8 @@ def check_env(cfg: Config, envs: set[str], machine: Machine, wait_s: float = 0.0
             f"Tasks use the environments {', '.join(sorted(envs))}, but a run has one (env.name = {cfg.env.name!r}). "
             f"Split the data, or correct column {cfg.data.env_key!r}."
         )
+    if cfg.train.agent_func_path:
+        return [f"agent file {cfg.train.agent_func_path}: {cfg.rollout.agent_workers} process(es) for each rollout actor, in place of an environment"]
     if cfg.env.file:
         return [f"environment {cfg.env.name}: a server of {cfg.env.file} will be started, in a process of its own"]
     if cfg.env.url is None:

@@ -32,9 +32,13 @@ SETTINGS = (
     "filter.sample",
     "algo.advantage.estimator",
     "actor.policy_loss",
+    "train.agent_func_path",
+    "reward.remote_url",
 )
 """Values, items of lists, or (of reward.weights and reward.options) keys that may name a file."""
 KEYED = ("reward.weights", "reward.options")
+BARE = {"train.agent_func_path": "AgentExecutor", "reward.remote_url": "reward_func"}
+"""Settings of OpenRLHF that name a file alone, and what is looked up in it: `agent.py` is `agent.py:AgentExecutor` from here on."""
 OWN = "own"
 """Directory of a run with the copies."""
 
@@ -55,8 +59,14 @@ def renamed(table: Mapping[str, Any], change: Callable[[str], str]) -> dict[str,
             node = node[parent]
         else:
             if leaf in node:
-                node[leaf] = _changed(node[leaf], change, keys=setting in KEYED)
+                value = with_attribute(setting, node[leaf]) if isinstance(node[leaf], str) else node[leaf]
+                node[leaf] = _changed(value, change, keys=setting in KEYED)
     return out
+
+
+def with_attribute(setting: str, value: str) -> str:
+    """`file.py` of a setting in BARE with what is looked up in it; whatever else stays."""
+    return f"{value}:{BARE[setting]}" if setting in BARE and value.endswith(".py") else value
 
 
 def _changed(value: Any, change: Callable[[str], str], *, keys: bool) -> Any:

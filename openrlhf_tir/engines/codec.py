@@ -44,6 +44,10 @@ class HfCodec:
     def decode(self, token_ids: Sequence[int]) -> str:
         return self.tokenizer.decode([int(i) for i in token_ids], skip_special_tokens=True, clean_up_tokenization_spaces=False)
 
+    def decode_all(self, token_ids: Sequence[int]) -> str:
+        """Special tokens included, as OpenRLHF gives texts to its rewards."""
+        return self.tokenizer.decode([int(i) for i in token_ids], skip_special_tokens=False, clean_up_tokenization_spaces=False)
+
     def _encode(self, text: str, *, native: bool) -> list[int]:
         if native:
             return self.tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True)

@@ -18,12 +18,14 @@ from typing import Any
 
 from .. import plugins
 from ..config import Reward
+from ..config.sections.reward import REMOTE
 from ..errors import RewardError, VerifierError
 from ..types import Change, RewardParts, Task, Trajectory
 from . import REWARD, RewardFn, accept, load
 from .checking import symbolic
 from .context import RewardContext
 from .own import OwnReward
+from .remote.batches import RemoteReward
 from .workers import CpuSpent, Workers
 
 MAX_ASKED = 16
@@ -54,15 +56,17 @@ class _Component:
 
 def components(cfg: Reward) -> list[_Component]:
     """`reward.weights`, in its order, else `reward.name` alone. Raises ConfigError for a name that cannot be loaded."""
-    functions = {name: load(name) for name in cfg.weights or {cfg.name: 1.0}}
-    return [_Component(name, (cfg.weights or {name: 1.0})[name], f, "ask" in inspect.signature(f).parameters) for name, f in functions.items()]
+    functions = {name: load(name) for name in cfg.used}
+    return [_Component(name, cfg.used[name], f, "ask" in inspect.signature(f).parameters) for name, f in functions.items()]
 
 
 class RewardPool:
     """Scores with `reward_cfg.name` or `weights`, at most `reward_cfg.workers` checks at once."""
 
-    def __init__(self, reward_cfg: Reward) -> None:
+    def __init__(self, reward_cfg: Reward, *, decode: Callable[[list[int]], str] | None = None) -> None:
+        """`decode`: token ids -> text with special tokens, for the remote reward."""
         self.cfg = reward_cfg
+        self.remote = RemoteReward(reward_cfg, decode) if REMOTE in reward_cfg.used else None
         self.components = components(reward_cfg)
         names = {"cpu_name": "reward.verify_timeout_s", "wall_name": "reward.verify_deadline_s", "count_name": "reward.workers"}
         self.workers = Workers(reward_cfg.workers, reward_cfg.verify_timeout_s, reward_cfg.verify_deadline_s, **names)
@@ -83,6 +87,8 @@ class RewardPool:
         return RewardParts(total, results[0].correct, parts)
 
     async def _score(self, c: _Component, trajectory: Trajectory, task: Task) -> tuple[RewardParts, list[Change]]:
+        if c.name == REMOTE and self.remote:
+            return await self.remote.score(trajectory, task), []
         if not c.asks:  # all of its work is done on the spot: quick if it is one of ours, unknown if not
             if plugins.is_own(REWARD, c.name):
                 return await self.workers.run(OwnReward(c.name), trajectory, task, self._context(c, task))
@@ -123,3 +129,9 @@ class RewardPool:
     def close(self) -> None:
         """Kill the workers. Checks that still run end in CancelledError."""
         self.workers.close()
+
+    async def stop(self) -> None:
+        """`close`, and the connections and processes of the remote reward."""
+        if self.remote:
+            await self.remote.close()
+        self.close()
