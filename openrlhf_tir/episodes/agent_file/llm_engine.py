@@ -145,7 +145,7 @@ class LlmEngine:
             self._waiting.pop(number, None)
         if "error" in said:
             raise RuntimeError(said["error"])
-        return RequestOutput(str(number), prompt, [self._output(said)])
+        return RequestOutput(str(number), prompt, [self._output(said, getattr(sampling_params, "skip_special_tokens", True))])
 
     def get_num_unfinished_requests(self) -> int:
         return len(self._waiting)
@@ -155,9 +155,9 @@ class LlmEngine:
         if answer is not None and not answer.cancelled():
             answer.set_result(message)
 
-    def _output(self, said: Message) -> CompletionOutput:
+    def _output(self, said: Message, skip_special_tokens: bool) -> CompletionOutput:
         ids, stop = said["token_ids"], said["stop_reason"]
-        text = self._tokenizer.decode(ids, skip_special_tokens=False)
+        text = self._tokenizer.decode(ids, skip_special_tokens=skip_special_tokens)
         if isinstance(stop, str) and (at := text.rfind(stop)) >= 0:
             text = text[: at + len(stop)]
         logprobs = [{i: Logprob(x, 1, None)} for i, x in zip(ids, said["logprobs"], strict=True)]
