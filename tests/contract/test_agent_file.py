@@ -164,7 +164,7 @@ async def test_an_agent_instance_runs_in_openrlhfs_own_loop(agent_of, tmp_path):
     assert t.reward == 0.5 and t.parts == {"steps": 2.0, "lucky": 3.0, "correct": 1.0}, "rewards add up, the last scores and extra_logs count"
     assert [(c.action, c.observation, c.reward, c.done) for c in t.calls] == [("one", "<again>", 0.25, False), ("two", "<right>", 0.25, True)]
     raised, slow, plain, images, hot = faults
-    assert isinstance(raised, AgentError) and "agent.py:22: KeyError: 'no such row'" in str(raised)
+    assert isinstance(raised, AgentError) and "agent.py:21: KeyError: 'no such row'" in str(raised)
     assert isinstance(slow, EnvTimeout) and "env.step_timeout_s = 5 s" in str(slow)
     assert isinstance(plain, AgentError) and '"rewards" = 1.0 (float), not one number in a tensor' in str(plain)
     assert isinstance(images, AgentError) and "tasks are text here" in str(images)
