@@ -15,7 +15,7 @@
     |  |- PayloadLost         the object store lost a sampled group, with the node that held it
     |  |- QueueFull           a rollout actor has no room; says when to try again
     |  |- RequestRefused      the engine is well and has no answer to this request (too long, beyond the vocabulary)
-    |  |- AgentLost           the process of an agent file died, or was silent for too long
+    |  |- AgentLost           an agent file's `execute` was not heard of for too long
     |  |- TokenDrift          a trajectory's tokens do not say what its text says
     |  |- EvaluationFailed    too many samples of an evaluation were lost; says how many
     |  |- Unavailable         what is needed does not answer or has no room now; waiting may mend it

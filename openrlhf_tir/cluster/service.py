@@ -29,7 +29,8 @@ class RolloutService:
 
     def admit(self, request: GroupRequest) -> None:
         """Raises ConfigError, QueueFull."""
-        self.actor.envs.urls.check(request.env or self.actor.runner.cfg.env.name)
+        if self.actor.agent_file is None:
+            self.actor.envs.urls.check(request.env or self.actor.runner.cfg.env.name)
         self.actor.batcher.admit(request.n or self.actor.runner.cfg.rollout.n_samples_per_prompt)
 
     async def run_group(self, request: GroupRequest) -> AsyncGenerator[Trajectory, None]:

@@ -186,8 +186,16 @@ class GroupRunner:
         if self.agents is None:
             return await self._turns(g, i)
         if isinstance(self.agents, AgentFile):
-            seeds, t = self._seeds(self._seed(g, i)), g.limits.temperature
-            return await self.agents.run(g.task, i, g.prompt_ids.tolist(), engine=g.engine, temperature=t, request_id=f"{g.key}#{i}", seed_of=seeds)
+            return await self.agents.run(
+                g.task,
+                i,
+                g.prompt_ids.tolist(),
+                engine=g.engine,
+                temperature=g.limits.temperature,
+                request_id=f"{g.key}#{i}",
+                seed_of=self._seeds(self._seed(g, i)),
+                held_by=lambda process: g.servers.update({i: process}),
+            )
         return await self.agents.run(g.task, i, g.limits.temperature)
 
     def _seed(self, g: _Running, i: int) -> int:

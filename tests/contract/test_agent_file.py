@@ -12,8 +12,9 @@ import pytest
 from openrlhf_tir.config.settings import load
 from openrlhf_tir.deadlines import Deadline
 from openrlhf_tir.episodes.agent_file.agent_file import AgentFile
-from openrlhf_tir.errors import AgentError, AgentLost, ConfigError, EngineError, EnvTimeout
-from openrlhf_tir.types import Task
+from openrlhf_tir.episodes.group import GroupRunner
+from openrlhf_tir.errors import AgentError, AgentLost, ConfigError, EngineError, EnvLost, EnvTimeout
+from openrlhf_tir.types import KEEP, GroupKey, Task
 from tests.unit.episodes.agent_file.agent_fakes import CUSTOM, INSTANCE, Scripted, write
 from tests.unit.episodes.test_episode import CharCodec
 
@@ -84,7 +85,7 @@ async def test_a_custom_executor_writes_a_trajectory_of_sampled_tokens(agent_of,
 
 async def test_what_the_file_raises_and_what_the_engine_does_are_told_apart(agent_of, quick, tmp_path):
     agent, engine = await agent_of(CUSTOM)
-    with pytest.raises(AgentError, match=rf"{tmp_path}/agent.py:19: KeyError: 'nothing there'"):
+    with pytest.raises(AgentError, match=rf"{tmp_path}/agent.py:24: KeyError: 'nothing there'"):
         await one(agent, engine, "raise")
     engine.broken = True
     with pytest.raises(EngineError, match="the engine broke"):
@@ -111,12 +112,25 @@ async def test_a_process_that_dies_loses_its_samples_and_is_replaced(agent_of, q
     waits = asyncio.create_task(one(agent, engine, "wait"))
     while len(engine.asked) < 2:
         await asyncio.sleep(0)
-    with pytest.raises(AgentLost, match="process ended"):
-        await one(agent, engine, "die")
-    with pytest.raises(AgentLost):
+    held = []
+    with pytest.raises(EnvLost, match="process ended"):
+        await one(agent, engine, "die", held_by=held.append)
+    with pytest.raises(EnvLost):
         await waits
     assert (await one(agent, engine)).reward == 0.5
-    assert agent.workers[0].process.starts == 2
+    assert agent.workers[0].process.starts == 2 and held == ["rollout-0-agent-0/1"]
+
+
+async def test_a_group_whose_process_dies_fails_as_a_whole(agent_of, quick):
+    """Those that had ended were the short ones: the process is what they share, as a server of sessions is."""
+    agent, engine = await agent_of(CUSTOM, **{"rollout.n_samples_per_prompt": 4})
+    runner = GroupRunner(agent.cfg, engine, agent.codec, None, None, lambda group: KEEP, agents=agent)
+    first = asyncio.Event()
+    running = asyncio.create_task(runner.run(GroupKey(0, 0), Task("Q. ", "third waits"), each=lambda t: first.set()))
+    await first.wait()
+    agent.workers[0].process._kill()
+    meta, group = await running
+    assert meta.failed == "env_lost" and {t.failed for t in group.trajectories} == {"env_lost"}
 
 
 async def test_a_file_that_blocks_is_lost_and_its_process_replaced(agent_of, quick):
@@ -126,7 +140,7 @@ async def test_a_file_that_blocks_is_lost_and_its_process_replaced(agent_of, qui
     with pytest.raises(AgentLost, match=r"not heard of for rollout.agent_idle_s = 0.4 s"):
         await one(agent, engine, "block")
     while agent.workers[0].process.starts == 1:  # the ping finds that it is blocked, and the next sample starts another
-        with suppress(AgentLost):
+        with suppress(AgentLost, EnvLost):
             assert (await one(agent, engine)).reward == 0.5
 
 

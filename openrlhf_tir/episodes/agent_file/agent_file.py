@@ -102,10 +102,16 @@ class AgentFile:
         temperature: float,
         request_id: str,
         seed_of: Callable[[int], int | None] = lambda turn: None,
+        held_by: Callable[[str], None] = lambda process: None,
     ) -> Trajectory:
-        """One sample. Its reward is None when the file left it to the run's own. Raises AgentError, EnvTimeout, AgentLost, or the engine's fault."""
+        """One sample; `held_by` is told which process it shares with others. Its reward is None when the file left it to the run's own.
+
+        Raises AgentError, EnvTimeout, AgentLost, EnvLost, or the engine's fault.
+        """
         worker = min(self.workers, key=lambda w: len(w.process.runs))
         sampling: dict[str, Any] = {"temperature": temperature, "top_p": 1.0, "max_tokens": self.cfg.rollout.max_new_tokens}
+        await worker.process.ready()
+        held_by(worker.process.identity)
         number = worker.process.next_number()
         worker.asked[number] = _Asked(engine, request_id, seed_of)
         try:

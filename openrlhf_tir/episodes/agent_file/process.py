@@ -16,7 +16,7 @@ from pathlib import Path
 
 from ...backoff import backoff_s, jittered
 from ...deadlines import Deadline, within
-from ...errors import AgentError, AgentLost, ConfigError, EnvTimeout, InfraError
+from ...errors import AgentError, AgentLost, ConfigError, EnvLost, EnvTimeout, InfraError
 from .wire import Message, frame, read
 
 PONG = Deadline(30.0, "PONG")
@@ -70,8 +70,9 @@ class Process:
         return self._numbers
 
     async def call(self, number: int, message: Message) -> Message:
-        """Run `execute` as `number`. Raises AgentError for the file's own fault, EnvTimeout for a call that missed its deadline, AgentLost."""
-        await self.up()
+        """Run `execute` as `number`. Raises AgentError for the file's own fault, EnvTimeout for a call that missed its deadline, AgentLost
+        when it was silent for too long, EnvLost when the process died: that hits all its runs."""
+        await self.ready()
         clock = asyncio.get_running_loop()
         began = clock.time()
         run = self.runs[number] = Run(number, clock.create_future())
@@ -91,8 +92,20 @@ class Process:
             raise EnvTimeout(said["error"])
         raise AgentError(f"train.agent_func_path: {said['error']}. It is a bug in that line, or a task that it does not expect.")
 
+    @property
+    def identity(self) -> str:
+        """Of the process that runs now: what goes down with it hits all its runs."""
+        return f"{self.log.stem}/{self.starts}"
+
+    async def ready(self) -> None:
+        """`up`, in the middle of a run: a file that was loaded before and cannot be now is a fault of the machine's, EnvLost."""
+        try:
+            await self.up()
+        except ConfigError as e:
+            raise EnvLost(f"The agent file's process does not start again: {e}") from None
+
     async def up(self) -> None:
-        """The process is there and has loaded the file. Raises ConfigError when the file cannot be loaded, AgentLost when it does not start."""
+        """The process is there and has loaded the file. Raises ConfigError when the file cannot be loaded, EnvLost when it does not start."""
         async with self._starting:
             if self._writer is not None:
                 return
@@ -122,7 +135,7 @@ class Process:
             raise
         if hello is None:
             writer.close()
-            raise AgentLost(f"The agent file's process ended while it started. {self._log_end()}")
+            raise EnvLost(f"The agent file's process ended while it started. {self._log_end()}")
         if "error" in hello:
             writer.close()
             raise ConfigError(hello["error"])
@@ -216,7 +229,7 @@ class Process:
         self._kill()
         for task in list(self._answers.values()):
             task.cancel()
-        lost = AgentLost(f"The agent file's process ended; the next sample starts another. {self._log_end()}")
+        lost = EnvLost(f"The agent file's process ended; the next sample starts another. {self._log_end()}")
         for run in self.runs.values():
             if not run.said.done():
                 run.said.set_exception(lost)

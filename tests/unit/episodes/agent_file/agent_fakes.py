@@ -17,7 +17,12 @@ import asyncio, os, time
 class AgentExecutor:
     """Asks twice, as a custom executor does; the label says what else it does."""
 
+    runs = 0
+
     async def execute(self, prompt, label, sampling_params, max_length, hf_tokenizer, llm_engine):
+        self.runs += 1
+        if label == "third waits" and self.runs > 2:
+            await asyncio.sleep(3600)
         tokens = hf_tokenizer(text=prompt, add_special_tokens=False, return_tensors="pt")["input_ids"][0].tolist()
         ranges = []
         for turn in range(2):
