@@ -29,7 +29,7 @@ class RolloutService:
 
     def admit(self, request: GroupRequest) -> None:
         """Raises ConfigError, QueueFull."""
-        if self.actor.agent_file is None:
+        if self.actor.runner.cfg.train.agent_func_path is None:
             self.actor.envs.urls.check(request.env or self.actor.runner.cfg.env.name)
         self.actor.batcher.admit(request.n or self.actor.runner.cfg.rollout.n_samples_per_prompt)
 
