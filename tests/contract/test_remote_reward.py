@@ -13,6 +13,7 @@ from openrlhf_tir.errors import RewardError, VerifierError
 from openrlhf_tir.rewards.pool import RewardPool
 from openrlhf_tir.rewards.workers import Late
 from openrlhf_tir.types import Segment, Task, Trajectory
+from tests.contract.docs_blocks import block
 
 TASK = Task("2+2=", "4")
 
@@ -168,6 +169,15 @@ async def test_a_file_scores_in_a_worker_process(pool_of, tmp_path):
     assert (await pool.score(says("list"), Task("", "list"))).reward == 1.0
     with pytest.raises(RewardError, match=rf"reward.remote_url = .*{tmp_path}/reward.py:9: KeyError: 'missing'"):
         await pool.score(says("4"), Task("2+2=", "raise"))
+
+
+@pytest.mark.slow
+async def test_the_documentations_function_scores_with_tensors(pool_of, tmp_path):
+    (tmp_path / "right.py").write_text(block("openrlhf_files.md", "python", "def reward_func"))
+    pool = pool_of(f"{tmp_path / 'right.py'}:reward_func")
+    right, wrong = await asyncio.gather(pool.score(says("4"), TASK), pool.score(says("5"), TASK))
+    assert right == (pytest.approx(0.9), True, {"right": 1.0, "correct": 1.0})
+    assert wrong == (pytest.approx(-0.1), False, {"right": 0.0, "correct": 0.0})
 
 
 async def test_a_file_that_hangs_fails_its_samples_and_is_replaced(pool_of, tmp_path):

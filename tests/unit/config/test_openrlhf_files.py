@@ -12,6 +12,7 @@ from openrlhf_tir.config.own_files import files_of, freeze
 from openrlhf_tir.config.packing import pack
 from openrlhf_tir.config.settings import load, to_toml
 from openrlhf_tir.errors import ConfigError
+from tests.contract.docs_blocks import block
 
 
 def parsed(*argv):
@@ -59,6 +60,12 @@ def test_a_submitted_job_takes_the_files_along(home, tmp_path):
     assert (sent.parent / where).read_text() == (home / "agent.py").read_text()
     assert args[2].startswith("--reward.remote_url=.job-1/reward-") and args[2].endswith(":reward_func")
     assert pack(["--reward.remote_url", "http://h:1"], Path(sent), home) == ["--reward.remote_url", "http://h:1"]
+
+
+def test_the_recipe_of_the_documentation_loads(home):
+    (home / "guess_agent.toml").write_text(block("openrlhf_files.md", "toml", "agent_func_path"))
+    cfg = load("guess_agent.toml")
+    assert cfg.train.agent_func_path == f"{home}/guess_agent.py:AgentExecutor" and cfg.data.max_len == 160
 
 
 @pytest.mark.parametrize(
