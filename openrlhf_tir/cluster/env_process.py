@@ -35,6 +35,9 @@ log = logging.getLogger(__name__)
 @asynccontextmanager
 async def env_urls(cfg: Config) -> AsyncIterator[dict[str, list[str]]]:
     """Environment -> base URLs: those of its section, else that of a server of our own on loopback, which is up."""
+    if cfg.train.agent_func_path:  # the file is the environment
+        yield {}
+        return
     environments = cfg.environments
     servers = {name: _Server(cfg, e) for name, e in environments.items() if not e.urls}
     for name in servers:

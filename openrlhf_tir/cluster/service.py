@@ -30,7 +30,8 @@ class RolloutService:
 
     def admit(self, request: GroupRequest) -> None:
         """Raises ConfigError, QueueFull."""
-        self.actor.envs.check(self._env(request))
+        if self.actor.runner.cfg.train.agent_func_path is None:
+            self.actor.envs.check(self._env(request))
         self.actor.batcher.admit(request.n or self.actor.runner.cfg.rollout.n_samples_per_prompt)
 
     def _env(self, request: GroupRequest) -> str:

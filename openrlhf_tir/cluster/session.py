@@ -59,7 +59,7 @@ async def _running(cfg: Config, model: str, learner: bool, console: Console, sig
         directory = ray._private.worker.global_worker.node.get_session_dir_path()
         signals.marker = None if os.environ.get("RAY_ADDRESS") else directory
         pss.watch(directory)
-        started = [e.section for e in cfg.environments.values() if not e.urls]
+        started = [] if cfg.train.agent_func_path else [e.section for e in cfg.environments.values() if not e.urls]
         if started and len(ray.nodes()) > 1:
             raise ConfigError(
                 f"This Ray cluster has {len(ray.nodes())} nodes, and an environment server on loopback is reached from one only. "

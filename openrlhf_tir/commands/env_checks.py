@@ -31,6 +31,8 @@ def environments_of(cfg: Config) -> list[Environment]:
 
 def check_envs(cfg: Config, machine: Machine, problems: Problems, wait_s: float = 0.0) -> list[str]:
     """Every server answers and is the environment that the tasks use; without a URL, one of ours can be started."""
+    if cfg.train.agent_func_path:
+        return [f"agent file {cfg.train.agent_func_path}: {cfg.rollout.agent_workers} process(es) for each rollout actor, in place of an environment"]
     facts: list[str] = []
     environments = environments_of(cfg)
     for e in environments:

@@ -38,6 +38,7 @@ from .chat_checks import check_chat, check_template_of
 from .data_checks import check_data
 from .env_checks import check_envs, environments_of
 from .host_checks import Machine, check_gpus, check_loggers, check_ports, check_push_room, check_writable
+from .load_elsewhere import load_elsewhere
 
 log = logging.getLogger(__name__)
 
@@ -64,6 +65,10 @@ def check(
     problems = Problems() if problems is None else problems
     check_names(cfg, problems)
     facts = own_code(cfg)
+    for place, name in openrlhf_files(cfg).items():
+        with problems.caught():
+            if not _missing(name):
+                load_elsewhere(place, name)
     with problems.caught():
         facts += check_gpus(cfg, machine)
     if model:
@@ -97,6 +102,11 @@ def check_names(cfg: Config, problems: Problems) -> None:
         check_names_of_env(cfg, e, problems)
     with problems.caught():
         get_estimator(cfg.algo.advantage.estimator)
+    for name in openrlhf_files(cfg).values():
+        if _missing(name):
+            problems.add(
+                f"{name.rpartition(':')[0]} does not exist. A path is relative to the recipe that names it, on the command line to the current directory."
+            )
     with problems.caught():
         if cfg.actor.policy_loss is not None:
             plugins.load(POLICY_LOSS, cfg.actor.policy_loss)
@@ -132,6 +142,18 @@ def own_code(cfg: Config) -> list[str]:
     """Which files of one's own the run will work with."""
     files = own_files.files_of(cfg)
     return [f"own code: {', '.join(map(str, files))}; a run works with copies of it in {cfg.run_dir / own_files.OWN}"] if files else []
+
+
+def openrlhf_files(cfg: Config) -> dict[str, str]:
+    """Place -> name of the files in OpenRLHF's form, which import torch and more: they are loaded in a process of their own."""
+    agent, remote = cfg.train.agent_func_path, cfg.reward.remote_url
+    found = {"openrlhf_tir.episodes.agent_file.place:AGENT": agent} if agent else {}
+    return found | ({"openrlhf_tir.rewards.remote.file:REWARD_FUNC": remote} if remote and remote.endswith(":reward_func") else {})
+
+
+def _missing(name: str) -> bool:
+    where, _, _ = name.rpartition(":")
+    return where.endswith(".py") and not Path(where).is_file()
 
 
 def check_reward(cfg: Reward, name: str) -> None:

@@ -86,7 +86,19 @@ IDLE = [
     ),
     Idle("filter.reward_range", lambda c: "reward" not in c.filter.order, "unless --filter.names has 'reward'. Add it there, or leave it out."),
     Idle("filter.max_verifier_failures", lambda c: "verifiers" not in c.filter.order, "unless --filter.names has 'verifiers'. Leave it out."),
-    Idle("rollout.agent_idle_s", lambda c: c.rollout.agent != "external", "without --rollout.agent external. Leave it out."),
+    Idle("rollout.agent_idle_s", lambda c: not _by_agent(c), "without --rollout.agent external or --train.agent_func_path. Leave it out."),
+    Idle("rollout.agent_workers", lambda c: c.train.agent_func_path is None, "without --train.agent_func_path. Leave it out."),
+    Idle("rollout.agent_overflow", lambda c: c.rollout.agent != "external", "without --rollout.agent external. Leave it out."),
+    Idle(
+        "env.url env.file env.workers env.stateful",
+        lambda c: c.train.agent_func_path is not None,
+        "with --train.agent_func_path: the file is the environment. Leave it out.",
+    ),
+    Idle(
+        "reward.remote_timeout_s reward.remote_retries reward.remote_batch",
+        lambda c: c.reward.remote_url is None,
+        "without --reward.remote_url. Leave it out.",
+    ),
     Idle(
         "rollout.straggler_s",
         lambda c: c.rollout.straggler_s is not None and c.rollout.straggler_s >= c.rollout.group_deadline_s,
@@ -104,10 +116,14 @@ IDLE = [
     ),
     Idle(
         "env.max_calls env.protocol env.output_max_tokens env.budget_message",
-        lambda c: c.rollout.agent == "external",
-        "with --rollout.agent external: the agent decides what it calls. Leave it out.",
+        lambda c: _by_agent(c),
+        "with --rollout.agent external or --train.agent_func_path: the agent decides what it calls. Leave it out.",
     ),
 ]
+
+
+def _by_agent(cfg: Config) -> bool:
+    return cfg.rollout.agent == "external" or cfg.train.agent_func_path is not None
 
 
 def _auto(cfg: Config) -> bool:

@@ -79,7 +79,7 @@ def _each(section: str, names: str, rule: Rule) -> dict[str, Rule]:
 _SCHEDULERS = {"cosine_with_min_lr": "cosine", "constant_with_warmup": "constant"}
 _KL = "No reference model is loaded: KL is off (algo.kl.init_coef = 0). Leave it out."
 _CRITIC = "There is no critic. Use a critic-free --algo.advantage.estimator such as reinforce_baseline."
-_REWARD_MODEL = "Rewards are functions here, not models: choose one with --reward.name."
+_REWARD_MODEL = "Rewards are functions here, not models: choose one with --reward.name, or give a server's URL with --reward.remote_url."
 _REWARD_SHAPE = "Reward shaping belongs to the reward function: choose one with --reward.name."
 _COLOCATE = "Rollout and training overlap, so they never share GPUs. Size them with --actor.num_gpus_per_node and --vllm.num_engines."
 _MUON = "Only AdamW is wired in. Use --actor.learning_rate, --actor.adam_betas and --actor.l2."
@@ -148,7 +148,7 @@ RULES: dict[str, Rule] = {
     "train.async_queue_size": Only("1", "Staleness is set directly: --pipeline.mode pipeline --pipeline.max_staleness S."),
     "train.max_epochs": Only("1", "Every batch is trained once. Raise --train.num_episodes instead."),
     "train.dynamic_batch_enable": Implied("--train.max_tokens_per_gpu always bounds a forward pass"),
-    "train.agent_func_path": Refused("Environments are servers: give one with --env.url, and how it is called with --env.protocol."),
+    "train.agent_func_path": SAME,
     "train.full_determinism_enable": Refused("Use --rollout.per_request_seeds with --pipeline.mode sync: the same responses whatever the batching."),
     "train.enable_ema": Refused(_EMA),
     "train.ema_beta": Refused(_EMA),
@@ -171,7 +171,8 @@ RULES: dict[str, Rule] = {
     "use_ms": Refused("ModelScope is not wired in. Download the model and give its path."),
     # models that do not exist here
     **_each("ref", "num_nodes num_gpus_per_node offload", Refused(_KL)),
-    **_each("reward", "num_nodes num_gpus_per_node model_name_or_path remote_url offload", Refused(_REWARD_MODEL)),
+    **_each("reward", "num_nodes num_gpus_per_node model_name_or_path offload", Refused(_REWARD_MODEL)),
+    "reward.remote_url": SAME,
     **_each("reward", "normalize_enable clip_range overlong_buffer_len overlong_penalty_factor stop_properly_penalty_coef", Refused(_REWARD_SHAPE)),
     **_each(
         "critic",

@@ -81,6 +81,13 @@ def _method(c: Config) -> Iterator[str]:
             f"actor.policy_loss = {c.actor.policy_loss!r} replaces the loss, so actor.policy_loss_type = '{c.actor.policy_loss_type}' and "
             f"algo.advantage.is_correction_level = '{c.algo.advantage.is_correction_level}' would do nothing. Leave them at 'ppo' and 'off'."
         )
+    if c.train.agent_func_path and c.rollout.agent == "external":
+        yield (
+            f"train.agent_func_path = {c.train.agent_func_path!r} writes the responses itself, and with rollout.agent = 'external' programs from outside do. "
+            "Leave one of them out."
+        )
+    if c.rollout.early_stop and (c.train.agent_func_path or "remote" in c.reward.used):
+        yield "rollout.early_stop counts on rewards that are right or wrong, and an agent file or a remote reward may give any score. Switch it off."
 
 
 def _lengths(c: Config) -> Iterator[str]:
@@ -127,6 +134,13 @@ def _ends(c: Config) -> Iterator[str]:
 
 
 def _reward(c: Config) -> Iterator[str]:
+    if "remote" in c.reward.used and not c.reward.remote_url:
+        yield "reward 'remote' asks reward.remote_url, which is not set. Give a Python file with a reward_func, or the URL of a reward server."
+    if c.reward.remote_url and "remote" not in c.reward.used:
+        yield (
+            f"reward.remote_url = {c.reward.remote_url!r} is asked by reward 'remote', and the reward is {', '.join(c.reward.used)}. "
+            "Leave reward.name out, set it to 'remote', or add remote to reward.weights."
+        )
     if c.reward.verify_deadline_s < c.reward.verify_timeout_s:
         yield (
             f"reward.verify_deadline_s = {c.reward.verify_deadline_s} ends a check before it can use up reward.verify_timeout_s = "

@@ -45,7 +45,7 @@ class HfCodec:
         return self.tokenizer.decode([int(i) for i in token_ids], skip_special_tokens=True, clean_up_tokenization_spaces=False)
 
     def spell(self, token_ids: Sequence[int]) -> str:
-        """Decoded with special tokens as they are written."""
+        """Decoded with special tokens as they are written, as OpenRLHF gives texts to its rewards."""
         return self.tokenizer.decode([int(i) for i in token_ids], skip_special_tokens=False, clean_up_tokenization_spaces=False)
 
     def _encode(self, text: str, *, native: bool) -> list[int]:

@@ -26,6 +26,7 @@ from ..engines.batcher import Batcher
 from ..errors import InfraError
 from ..ports import Codec, Engine, EnvSession
 from ..types import KEEP, Group, GroupKey, GroupMeta, RewardParts, Task, Trajectory, Verdict
+from .agent_file.agent_file import AgentFile
 from .agents import Agents
 from .chats import Chats
 from .choice import ENGINE_FAULTS, hopeless, length_facts, select, voided
@@ -93,10 +94,11 @@ class GroupRunner:
         rewards: Rewards,
         judge: Callable[[Group], Verdict | Awaitable[Verdict]],
         name: str = "",
-        agents: Agents | None = None,
+        agents: Agents | AgentFile | None = None,
         chats: Mapping[str, Chats | None] | None = None,
     ) -> None:
-        """`agents`: external programs that write the responses in place of our turn loop and environment. `chats`: per environment with a messages protocol."""
+        """`agents`: external programs, or a file in OpenRLHF's form, that write the responses in place of our turn loop and environment.
+        `chats`: per environment with a messages protocol."""
         self.cfg, self.engine, self.codec, self.envs, self.rewards, self.judge, self.name = cfg, engine, codec, envs, rewards, judge, name
         self.agents, self.chats = agents, chats or {}
         self.environments = cfg.environments
@@ -181,7 +183,7 @@ class GroupRunner:
     async def _one(self, g: _Running, i: int) -> Trajectory:
         traj = Trajectory(i, g.prompt_ids)
         try:
-            traj = await (self.agents.run(g.task, i, g.limits.temperature) if self.agents else self._turns(g, i))
+            traj = await self._written(g, i)
             if traj.failed is None and traj.reward is None:
                 traj.reward, correct, parts = await self.rewards.score(traj, g.task)
                 traj.parts |= {"correct": float(correct), **parts}
@@ -190,10 +192,34 @@ class GroupRunner:
         g.each(traj)
         return traj
 
+    async def _written(self, g: _Running, i: int) -> Trajectory:
+        if self.agents is None:
+            return await self._turns(g, i)
+        if isinstance(self.agents, AgentFile):
+            return await self.agents.run(
+                g.task,
+                i,
+                g.prompt_ids.tolist(),
+                engine=g.engine,
+                temperature=g.limits.temperature,
+                request_id=f"{g.key}#{i}",
+                seed_of=self._seeds(self._seed(g, i)),
+                held_by=lambda process: g.servers.update({i: process}),
+            )
+        return await self.agents.run(g.task, i, g.limits.temperature)
+
+    def _seed(self, g: _Running, i: int) -> int:
+        """Without the attempt: issued again after a crash, it samples the same."""
+        return seed_for(self.cfg.train.seed, g.key.epoch, g.key.prompt, i)
+
+    def _seeds(self, seed: int) -> Callable[[int], int | None]:
+        """Turn -> the seed of its request, if requests have one."""
+        per_request = self.cfg.rollout.per_request_seeds
+        return lambda turn: seed_for(seed, turn) if per_request else None
+
     async def _turns(self, g: _Running, i: int) -> Trajectory:
         """Our own loop: the engine and the environment in turns."""
-        seed = seed_for(self.cfg.train.seed, g.key.epoch, g.key.prompt, i)  # without the attempt: issued again after a crash, it samples the same
-        per_request = self.cfg.rollout.per_request_seeds
+        seed = self._seed(g, i)
         async with self.envs.session(g.task.env, {"label": g.task.label, **g.task.meta}, seed=seed) as env:
             try:
                 protocol, chats = make(one(self.environments, g.task.env).env), self._chats_of(g.task)
@@ -206,7 +232,7 @@ class GroupRunner:
                     protocol=protocol,
                     limits=g.limits,
                     request_id=f"{g.key}#{i}",
-                    seed_of=lambda turn: seed_for(seed, turn) if per_request else None,
+                    seed_of=self._seeds(seed),
                     show=chats.show(protocol, g.task) if chats else None,
                 )
             finally:  # of one that is given up as well

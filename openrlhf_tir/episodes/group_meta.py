@@ -10,6 +10,8 @@ from ..types import Group, GroupMeta, Trajectory, Verdict
 
 CALL_SECONDS = "call_seconds"
 """In a group's stats: how long the environment took for a call."""
+HALF = 0.5
+"""Above it a trajectory counts as correct. Most rewards say 0 or 1; an agent file or a reward server may give a score."""
 
 
 def failed_as(group: Group, min_valid: int) -> str | None:
@@ -27,7 +29,7 @@ def describe(group: Group, *, prompt_tokens: int, verdict: Verdict, failed: str 
         verdict=verdict,
         index=[t.index for t in valid],
         rewards=[t.scored for t in valid],
-        correct=[bool(t.parts["correct"]) for t in valid],
+        correct=[t.parts["correct"] > HALF for t in valid],
         used_code=[bool(t.parts.get("used_code", t.calls)) for t in valid],
         response_tokens=[len(t.token_ids) for t in valid],
         model_tokens=[t.model_tokens for t in valid],

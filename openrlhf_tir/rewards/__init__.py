@@ -27,6 +27,7 @@ REGISTRY: dict[str, str] = {
     "format": "openrlhf_tir.rewards.response_format:response_format",
     "math": "openrlhf_tir.rewards.math_outcome:math_outcome",
     "otc": "openrlhf_tir.rewards.otc:otc",
+    "remote": "openrlhf_tir.rewards.remote:remote",
     "retool": "openrlhf_tir.rewards.retool:retool",
     "searchr1": "openrlhf_tir.rewards.searchr1:searchr1",
     "tooln1": "openrlhf_tir.rewards.tooln1:tooln1",

@@ -19,12 +19,14 @@ from typing import Any
 from .. import plugins
 from ..config import Reward
 from ..config.environments import Environment, one
+from ..config.sections.reward import REMOTE
 from ..errors import RewardError, VerifierError
 from ..types import Change, RewardParts, Task, Trajectory
 from . import REWARD, RewardFn, accept, load
 from .checking import symbolic
 from .context import RewardContext
 from .own import OwnReward
+from .remote.batches import RemoteReward
 from .workers import CpuSpent, Workers
 
 MAX_ASKED = 16
@@ -55,15 +57,17 @@ class _Component:
 
 def components(cfg: Reward) -> list[_Component]:
     """`reward.weights`, in its order, else `reward.name` alone. Raises ConfigError for a name that cannot be loaded."""
-    functions = {name: load(name) for name in cfg.weights or {cfg.name: 1.0}}
-    return [_Component(name, (cfg.weights or {name: 1.0})[name], f, "ask" in inspect.signature(f).parameters) for name, f in functions.items()]
+    functions = {name: load(name) for name in cfg.used}
+    return [_Component(name, cfg.used[name], f, "ask" in inspect.signature(f).parameters) for name, f in functions.items()]
 
 
 class RewardPool:
     """Scores with `reward_cfg.name` or `weights`, at most `reward_cfg.workers` checks at once, or in the `workers` of another pool."""
 
-    def __init__(self, reward_cfg: Reward, workers: Workers | None = None) -> None:
+    def __init__(self, reward_cfg: Reward, workers: Workers | None = None, *, decode: Callable[[list[int]], str] | None = None) -> None:
+        """`decode`: token ids -> text with special tokens, for the remote reward."""
         self.cfg = reward_cfg
+        self.remote = RemoteReward(reward_cfg, decode) if REMOTE in reward_cfg.used else None
         self.components = components(reward_cfg)
         names = {"cpu_name": "reward.verify_timeout_s", "wall_name": "reward.verify_deadline_s", "count_name": "reward.workers"}
         self.workers = workers or Workers(reward_cfg.workers, reward_cfg.verify_timeout_s, reward_cfg.verify_deadline_s, **names)
@@ -84,6 +88,8 @@ class RewardPool:
         return RewardParts(total, results[0].correct, parts)
 
     async def _score(self, c: _Component, trajectory: Trajectory, task: Task) -> tuple[RewardParts, list[Change]]:
+        if c.name == REMOTE and self.remote:
+            return await self.remote.score(trajectory, task), []
         if not c.asks:  # all of its work is done on the spot: quick if it is one of ours, unknown if not
             if plugins.is_own(REWARD, c.name):
                 return await self.workers.run(OwnReward(c.name), trajectory, task, self._context(c, task))
@@ -125,14 +131,20 @@ class RewardPool:
         """Kill the workers. Checks that still run end in CancelledError."""
         self.workers.close()
 
+    async def stop(self) -> None:
+        """`close`, and the connections and processes of the remote reward."""
+        if self.remote:
+            await self.remote.close()
+        self.close()
+
 
 class RewardPools:
     """A pool for each environment of the run, which share their worker processes: [reward] says how many and with which deadlines."""
 
-    def __init__(self, environments: Mapping[str, Environment]) -> None:
+    def __init__(self, environments: Mapping[str, Environment], *, decode: Callable[[list[int]], str] | None = None) -> None:
         self.pools: dict[str, RewardPool] = {}
         for name, e in environments.items():
-            self.pools[name] = RewardPool(e.reward, self.workers if self.pools else None)
+            self.pools[name] = RewardPool(e.reward, self.workers if self.pools else None, decode=decode)
 
     @property
     def workers(self) -> Workers:
@@ -144,3 +156,7 @@ class RewardPools:
 
     def close(self) -> None:
         self.workers.close()
+
+    async def stop(self) -> None:
+        for pool in self.pools.values():
+            await pool.stop()

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
 from .base import Option, Section
+
+REMOTE = "remote"
+"""The reward that asks reward.remote_url."""
 
 
 class Reward(Section):
@@ -20,6 +23,18 @@ class Reward(Section):
     weights: dict[str, float] = Field(
         default_factory=dict,
         description="a weighted sum of rewards instead of reward.name, e.g. env=1.0 format=0.1; the first decides what counts as correct",
+    )
+    remote_url: str | None = Field(
+        None,
+        description="OpenRLHF's remote reward, which reward 'remote' asks and which makes it the reward: a Python file with reward_func(queries, prompts, "
+        "labels), or URLs of reward servers, separated by commas (docs/openrlhf_files.md)",
+    )
+    remote_timeout_s: float = Field(180.0, gt=0, description="deadline of one call of a remote reward; missed for good: its samples are failed")
+    remote_retries: int = Field(
+        4, ge=0, description="how often a reward server that does not answer, or answers that it is full or broken, is asked again, after growing pauses"
+    )
+    remote_batch: int = Field(
+        16, ge=1, description="responses in one call of a remote reward, at most: those of one prompt that wait while the call before is answered"
     )
     group: str | None = Field(None, description="group reward: replaces the rewards of a prompt's trajectories after all of them are known; registered: otc")
     env_reduce: Literal["sum", "last", "max"] = Field("sum", description="how the rewards of an environment's replies become one (reward 'env')")
@@ -50,6 +65,19 @@ class Reward(Section):
             return self.options
         table = self.options.get(name, {})
         return table if isinstance(table, dict) else {}
+
+    @property
+    def used(self) -> dict[str, float]:
+        """The rewards that are added up, with their weights."""
+        return self.weights or {self.name: 1.0}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _a_remote_reward_is_the_reward(cls, table: Any) -> Any:
+        """As in OpenRLHF, where giving its URL is all that is needed."""
+        if isinstance(table, dict) and table.get("remote_url") and not table.get("name") and not table.get("weights"):
+            return table | {"name": REMOTE}
+        return table
 
     @model_validator(mode="after")
     def _weights_have_tables(self) -> Reward:

@@ -64,7 +64,10 @@ class Rollout(Section):
         description="who writes a response: 'turns' (env.protocol in the environment), or 'external': programs that take tasks from the actors' "
         "endpoints and talk to the model with an OpenAI client (docs/rollout.md)",
     )
-    agent_idle_s: float = Field(600.0, gt=0, description="an external agent not heard of for so long is lost: its trajectory is failed(agent_lost)")
+    agent_idle_s: float = Field(
+        600.0, gt=0, description="an external agent, or a train.agent_func_path, not heard of for so long is lost: its trajectory is failed(agent_lost)"
+    )
+    agent_workers: int = Field(1, ge=1, description="processes per actor that execute train.agent_func_path; each runs many samples at once")
     agent_overflow: Literal["fail", "cut"] = Field(
         "fail",
         description="an external agent that fails since its conversation is longer than the model's context: 'fail' leaves the trajectory out, "

@@ -39,6 +39,11 @@ class Train(Section):
     max_learner_restarts: int = Field(
         3, ge=0, description="how often dead learner ranks are replaced, all of them from the last checkpoint, while the engines stay up"
     )
+    agent_func_path: str | None = Field(
+        None,
+        description="OpenRLHF's agent file, a Python file with an AgentExecutor: it writes the responses, in processes of its own, in place of environment and "
+        "turn protocol (docs/openrlhf_files.md)",
+    )
     env_mask: bool = Field(True, description="False trains on tool output as well (the seed work's 'world model' phase)")
     max_reissues: int = Field(5, ge=0, description="how often a group is issued again after its actor or environment failed")
     max_unused_batches: int = Field(

@@ -45,7 +45,11 @@ def mistakes(capsys, *argv: str) -> list[str]:
         ("--filter.max_truncated 0.5 --filter.names accuracy", "while --filter.names leaves the filter 'truncated' out"),
         ("--filter.reward_range -1 2", "--filter.reward_range has no effect unless --filter.names has 'reward'"),
         ("--filter.max_verifier_failures 0.1", "--filter.max_verifier_failures has no effect unless --filter.names has 'verifiers'"),
-        ("--rollout.agent_idle_s 5", "--rollout.agent_idle_s has no effect without --rollout.agent external"),
+        ("--rollout.agent_idle_s 5", "--rollout.agent_idle_s has no effect without --rollout.agent external or --train.agent_func_path"),
+        ("--rollout.agent_workers 2", "--rollout.agent_workers has no effect without --train.agent_func_path"),
+        ("--rollout.agent_overflow cut", "--rollout.agent_overflow has no effect without --rollout.agent external"),
+        (f"--train.agent_func_path {__file__} --env.url http://h:1", "--env.url has no effect with --train.agent_func_path"),
+        ("--reward.remote_timeout_s 5", "--reward.remote_timeout_s has no effect without --reward.remote_url"),
         ("--rollout.straggler_s 4000", "--rollout.straggler_s has no effect at or above --rollout.group_deadline_s"),
         ("--logger.wandb.group g", "--logger.wandb.group has no effect while --logger.wandb.key is unset"),
         ("--eval.split dev", "--eval.split has no effect without --eval.dataset"),
@@ -120,7 +124,7 @@ PORTED = """--ref.num_nodes 1 --reward.remote_url /a/b.py --critic.num_nodes 1 -
 --pretrain org/model"""
 """A script as they come: every line of it has something that cannot be taken over."""
 
-REFUSED = """ref.num_nodes reward.remote_url critic.num_nodes train.colocate_all vllm.enable_sleep ds.enable_sleep vllm.sync_backend 'gae' algo.kl.init_coef
+REFUSED = """ref.num_nodes /a/b.py critic.num_nodes train.colocate_all vllm.enable_sleep ds.enable_sleep vllm.sync_backend 'gae' algo.kl.init_coef
 algo.kl.use_loss train.max_epochs rollout.temperature reward.normalize_enable actor.learning_rate ds.lora.rank eval.n_samples actor.dual_clip
 --actor.model_name_or_path"""
 
