@@ -17,6 +17,7 @@ from ..config.paths import shorten, shown
 from ..errors import ConfigError, DataError
 from ..types import Task
 from . import checks, templates
+from .chat_template import template_of, without_question
 from .rows import read_rows
 
 ENV_FUNCS = {"math_tir_async": "python_tir", "math_tir": "python_tir"}
@@ -171,8 +172,11 @@ def _render(p: Problem, cfg: Data, template: str | None, tokenizer: Any) -> str:
     if not cfg.apply_chat_template:
         return render_text(p, template)
     chat = [{"role": "user", "content": templates.render(template, p.input)}] if isinstance(p.input, str) else p.input
+    given = template_of(tokenizer) or ""
+    # A model that an earlier run exported asks that run's question; this run has a data.input_template of its own.
+    own = {} if without_question(given) == given else {"chat_template": without_question(given)}
     try:
-        return tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
+        return tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True, **own)
     except Exception as e:  # the template is a program of the model's: it raises what it likes, mostly about the order of roles
         raise DataError(
             f"{p.where}: the model's chat template refuses the chat in {cfg.input_key!r}: {type(e).__name__}: {shorten(str(e))}. "
