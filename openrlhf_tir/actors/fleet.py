@@ -39,7 +39,7 @@ class Actor(Protocol):
         """Raises EngineGone when the process is no more."""
 
     async def stop(self) -> None:
-        """In good order; must end by itself."""
+        """End in good order. The call must end by itself."""
 
     def kill(self) -> None: ...
 
@@ -61,7 +61,7 @@ class Fleet(Generic[A]):
         self._minding: dict[A, asyncio.Task] = {}
         self._retiring: dict[A, asyncio.Task] = {}
         self._failures: dict[int, int] = {}
-        """Of those that are starting, in a row, by index."""
+        """How often in a row the start of each place has failed, by index."""
 
     async def start(self) -> None:
         """The first `size` actors. Raises what the first that failed raised; then, as when cancelled, none is left."""
@@ -94,7 +94,7 @@ class Fleet(Generic[A]):
         self._reconcile()
 
     async def stop(self) -> None:
-        """End everyone."""
+        """End every member and what is starting."""
         tasks = [*self._starting.values(), *self._minding.values(), *self._retiring.values()]
         for task in tasks:
             task.cancel()

@@ -25,7 +25,7 @@ class Breaker:
     pause_s: float = 0.0
     """While open: how long the server is left alone before it is asked again."""
     fact: str = ""
-    """Why it opened."""
+    """Why the breaker opened, in words."""
     _ticket: int = 0
     _inside: int = 0
     _room: int = 1

@@ -33,7 +33,7 @@ class EnvServer:
     credits: Credits
     breaker: Breaker
     sessions: int = 0
-    """That it holds."""
+    """How many sessions this server holds."""
     opened: int = 0
     """Open sessions that came in by this URL, also those that a process behind it holds."""
     listed: bool = True

@@ -51,7 +51,7 @@ class Queue(Figures, Protocol):
 
 
 class Exposition(Collector):
-    """One per actor."""
+    """The metrics of one actor, made when they are asked for."""
 
     def __init__(self, engine: Figures, queue: Queue, envs: Figures, agents: Figures) -> None:
         self.engine, self.queue, self.envs, self.agents = engine, queue, envs, agents
@@ -59,7 +59,7 @@ class Exposition(Collector):
         self._registry.register(self)
 
     def text(self) -> str:
-        """In Prometheus's text format."""
+        """Returns them in Prometheus's text format."""
         return generate_latest(self._registry).decode()
 
     def collect(self) -> Iterable[Metric]:

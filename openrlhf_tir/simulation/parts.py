@@ -22,7 +22,7 @@ TASK = Task("simulated", "0", "simulated")
 
 
 class EndlessPrompts:
-    """One epoch without end."""
+    """Prompts of one epoch that never ends."""
 
     def __init__(self) -> None:
         self.at = 0
@@ -59,7 +59,7 @@ class SimulatedLearner:
         return StepReport(self.version, {}, self.seconds, batch.num_tokens)
 
     async def save(self, directory: Path) -> None:
-        """Nothing to write."""
+        """Does nothing: there are no weights to write."""
 
     async def written(self) -> dict[str, tuple[int, str]]:
         return {}
@@ -75,7 +75,7 @@ class SimulatedLearner:
         return [np.zeros(len(ids) - 1, np.float32) for ids in sequences]
 
     async def export(self, directory: Path) -> None:
-        """Nothing to write."""
+        """Does nothing: there are no weights to write."""
 
 
 class SimulatedPublisher:

@@ -74,7 +74,7 @@ class Schedule:
         return self.stages[-1].tool_ratio
 
     def lr_at(self, step: int) -> float:
-        """Of step 0..steps-1."""
+        """The learning rate of a step, which is 0 to steps-1."""
         if step < self.warmup_steps:
             return self.lr * (step + 1) / self.warmup_steps
         done = (step - self.warmup_steps) / max(1, self.steps - self.warmup_steps)
