@@ -1,15 +1,16 @@
 """Exported: a model directory that the learner wrote -> one that can be asked as the run asked it.
 
-chat_template.jinja       the run's prompt, with the question in place (data/chat_template.py)
+chat_template.jinja       the run's prompt, with the question in place (data/export_template.py)
 generation_config.json    also the stop strings with which an answer ends
 """
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from ..config import Config
-from ..data.chat_template import Block, chat_template, raw_template, template_of
+from ..data.export_template import Block, chat_template, raw_template, template_of
 from ..episodes import turns
 from ..errors import TurnError
 
@@ -34,10 +35,11 @@ def complete(cfg: Config, directory: Path) -> None:
 
 def block_of(cfg: Config) -> Block | None:
     """The block of the run's turn protocol; None where it is not text, output, text. It is asked with a short output, and must show it whole."""
-    if cfg.env.protocol == "function":  # its block names the function that was called
+    protocol: Any = turns.make(cfg.env)
+    if cfg.env.protocol == "function" or not hasattr(protocol, "insertion"):  # its block names the function that was called; it answers with messages
         return None
     try:
-        before, found, after = turns.make(cfg.env).insertion(_OUTPUT).partition(_OUTPUT)
+        before, found, after = protocol.insertion(_OUTPUT).partition(_OUTPUT)
         padded = turns.make(cfg.env).insertion(f" {_OUTPUT}\n")
     except TurnError:  # a protocol of one's own that reads the output
         return None

@@ -20,7 +20,6 @@ from ..toy.cold_start import Batch, Schedule, check_gates, cold_start
 from ..toy.model import save_model
 from ..toy.task import write_data
 from ..weights.publisher import WeightPublisher, push_directory
-from . import exported
 from .evaluate import Figures
 from .inputs import Inputs
 from .session import Session
@@ -94,7 +93,6 @@ async def make_base(session: Session, base: ToyBase, inputs: Inputs) -> tuple[Fi
         await cold_start(session.learner.sft_step, judge, seed=base.seed, schedule=schedule, on_step=on_step)
     await publisher.close()
     await session.learner.export(base.directory)
-    exported.complete(cfg, base.directory)
     sampled, greedy = measured[-1]
     (base.directory / "figures.json").write_text(json.dumps({"seed": base.seed, "sampled": asdict(sampled), "greedy": asdict(greedy)}, indent=2))
     return sampled, greedy

@@ -17,7 +17,7 @@ from ..config.paths import shorten, shown
 from ..errors import ConfigError, DataError
 from ..types import Task
 from . import checks, templates
-from .chat_template import template_of, without_question
+from .export_template import template_of, without_question
 from .rows import read_rows
 
 ENV_FUNCS = {"math_tir_async": "python_tir", "math_tir": "python_tir"}

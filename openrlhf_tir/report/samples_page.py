@@ -54,10 +54,10 @@ def parts_of(run_dir: Path) -> list[Part]:
             if key in groups or len(groups) < PER_PART // PER_GROUP:
                 groups.setdefault(key, []).append(Sample(reason, row))
     return [
-        Part(f"{'Trained by' if trained else 'Dropped before'} step {step}", [_shown(s) for group in groups.values() for s in _some(group)])
+        Part(f"{'Trained by' if trained else 'Dropped before'} step {step}", [_shown(s) for group in found.values() for s in _some(group)])
         for step in spread_over({step for step, _ in kept})
         for trained in (True, False)
-        if (groups := kept.get((step, trained)))
+        if (found := kept.get((step, trained)))
     ]
 
 

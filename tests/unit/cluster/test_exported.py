@@ -8,7 +8,7 @@ import pytest
 
 from openrlhf_tir.cluster.exported import TEMPLATE, answer_stops, block_of, complete
 from openrlhf_tir.config import Config
-from openrlhf_tir.data.chat_template import Block
+from openrlhf_tir.data.export_template import Block
 from openrlhf_tir.episodes import turns
 from openrlhf_tir.toy.model import save_model
 from openrlhf_tir.toy.tokenizer import EOS_ID

@@ -1,4 +1,4 @@
-"""Chat template: how a run asked its questions -> a Jinja template that asks them so, for the model that the run exports.
+"""Export template: how a run asked its questions -> a Jinja template that asks them so, for the model that the run exports.
 
     data.apply_chat_template off    messages are joined as raw text: a question inside data.input_template, an assistant's text as it is, a tool's
                                     output in the block of the turn protocol

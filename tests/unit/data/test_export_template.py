@@ -7,7 +7,7 @@ from jinja2.exceptions import TemplateError
 
 from openrlhf_tir.config import Data
 from openrlhf_tir.data import templates
-from openrlhf_tir.data.chat_template import Block, chat_template, raw_template, without_question
+from openrlhf_tir.data.export_template import Block, chat_template, raw_template, without_question
 from openrlhf_tir.data.prompts import load_prompts
 
 OWN = "{%- for m in messages %}<{{m.role}}>{{m.content}}</>\n{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}"
