@@ -132,13 +132,13 @@ def _insertion(protocol: TurnProtocol, codec: Codec, observation: str, max_token
 
 
 def _block(protocol: TurnProtocol, codec: Codec, observation: str, max_tokens: int) -> tuple[str, list[int]]:
-    most = MAX_CHARS_PER_TOKEN * max_tokens
+    max_chars = MAX_CHARS_PER_TOKEN * max_tokens
     block = protocol.insertion(observation)
-    if len(block) <= most and len(ids := codec.encode(block)) <= max_tokens:
+    if len(block) <= max_chars and len(ids := codec.encode(block)) <= max_tokens:
         return block, ids
     message = protocol.too_long()
     if message is None:
         room = max(0, max_tokens - len(codec.encode(protocol.insertion(""))))
-        message = codec.decode(codec.encode(observation[:most])[:room]).rstrip(REPLACEMENT)  # the cut may be inside a character
+        message = codec.decode(codec.encode(observation[:max_chars])[:room]).rstrip(REPLACEMENT)  # the cut may be inside a character
     block = protocol.insertion(message)
     return block, codec.encode(block)

@@ -104,7 +104,7 @@ class _Nowhere:
     def update(self, *args: object) -> None: ...
 
 
-class Figures(Observer):
+class StepRecorder(Observer):
     """An Observer in virtual seconds. `rows[name]` is one number per step, so memory grows by some hundred bytes a step."""
 
     def __init__(self) -> None:
