@@ -138,7 +138,7 @@ def test_plain_transformers_says_what_the_rollouts_say(elsewhere, loaded, rolled
 
 @pytest.mark.slow
 def test_the_loop_over_an_openai_server_says_the_same(elsewhere, loaded, rolled):
-    """The server is our engine behind the four fields that the loop uses; `test_..._real_server` has vLLM's."""
+    """The server is a stand-in: our engine behind the fields of the OpenAI API that the loop uses."""
     model, tokenizer = loaded
     engine = TorchEngine(model, HfCodec(tokenizer))
 
