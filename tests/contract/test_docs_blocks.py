@@ -196,7 +196,7 @@ def test_the_tutorial_gets_as_far_as_its_check(tmp_path, monkeypatch, capsys):
 
 @pytest.mark.long
 def test_the_tutorials_model_learns_to_write_digits(tmp_path):
-    """All of it on the real stack: some two minutes."""
+    """All of it on the real stack."""
     from openrlhf_tir.logs import metrics
     from tests.e2e.test_guess_game import command
 
