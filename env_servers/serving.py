@@ -95,7 +95,7 @@ class EnvService:
             raise NoSession(f"session {request.session_id!r} was closed while step {request.step_id} ran") from None
 
     async def step_or_outcome(self, request: StepRequest) -> StepReply:
-        """For a batch, where an item's refusal must not refuse the others."""
+        """A step of a batch: the refusal of one item is its outcome, so that it does not refuse the others."""
         try:
             return await self.step(request)
         except CapacityFull as e:

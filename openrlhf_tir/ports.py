@@ -68,7 +68,7 @@ class RolloutEngine(Engine, Protocol):
         """Load a safetensors file; what `canary` sampled with it. Raises WeightsUnverified."""
 
     async def proved(self, version: int) -> None:
-        """What `version` sampled may be used."""
+        """Says that what `version` sampled may be used."""
 
     async def discard(self, why: str) -> None:
         """The weights are unknown: nothing that they sampled is ever used."""

@@ -46,7 +46,7 @@ class GroupState(StrEnum):
     TRAINED = "trained"
     FILTERED = "filtered"
     FAILED = "failed"
-    """For good: it was issued again as often as train.max_reissues allows."""
+    """It failed for good: it was issued again as often as train.max_reissues allows."""
     REQUEUED = "requeued"
     """Not this attempt, but the prompt goes on: it is queued again (after a fault, as surplus, or interrupted)."""
 
@@ -192,7 +192,7 @@ class Trajectory:
     stop_reason: str | int | None = None
     failed: str | None = None
     why: str = ""
-    """Of a failed one: the fault in words, for a person."""
+    """The fault in words, for a person; empty unless it failed."""
     reward: float | None = None
     parts: dict[str, float] = field(default_factory=dict)
     masked: str = ""
@@ -318,7 +318,7 @@ class GroupMeta:
     masked: list[str] = field(default_factory=list)
     """Per valid trajectory: why its loss is masked, "" where it is trained. Empty: all are trained."""
     changes: list[Change] = field(default_factory=list)
-    """To the run's counters."""
+    """What the run's counters are to be changed by."""
     branch_tokens: list[int] = field(default_factory=list)
     """Per valid trajectory: tokens of its session's other chains, prompts included. Empty: there are none."""
 

@@ -88,7 +88,7 @@ async def evaluate(pool: RolloutPool, tasks: list[Task], *, n: int, temperature:
     gate = asyncio.Semaphore(CONCURRENT_GROUPS)
 
     async def one(i: int, task: Task) -> GroupMeta | str:
-        """What came back, or why nothing did."""
+        """The group's metadata, or the reason why nothing came back."""
         async with gate:
             for _ in range(ACTOR_RETRIES):
                 try:

@@ -45,7 +45,7 @@ class LearnerRank:
     """A rank's process. torch and DeepSpeed are imported here, in the worker."""
 
     inner: Zero3Rank
-    """From `start` on."""
+    """The rank itself; it exists from `start` on."""
 
     def __init__(self, rank: int, world_size: int) -> None:
         self.rank, self.world_size = rank, world_size

@@ -20,7 +20,7 @@ from ..toy import guess
 from ..toy.cold_start import Batch, Schedule, check_gates, cold_start
 from ..toy.model import save_model
 from ..toy.task import write_data
-from ..toy.traces import Trace
+from ..toy.traces import ColdStartTrace
 from ..weights.publisher import WeightPublisher, push_directory
 from .evaluate import Figures, measure
 from .inputs import Inputs
@@ -83,7 +83,7 @@ async def make_base(session: Session, base: ToyBase, inputs: Inputs) -> tuple[Fi
     measured: list[tuple[Figures, Figures]] = []
     schedule = Schedule()
 
-    async def sft_step(rows: list[Trace], lr: float) -> Mapping[str, float]:
+    async def sft_step(rows: list[ColdStartTrace], lr: float) -> Mapping[str, float]:
         async with publisher.fine_tuning():
             return await session.learner.sft_step(rows, lr)
 

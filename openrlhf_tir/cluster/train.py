@@ -33,6 +33,7 @@ from ..report.build import build_report
 from ..sizes import room, weights_bytes
 from ..weights.publisher import WeightPublisher, push_directory
 from ..weights.verify import Tolerance
+from . import exported
 from .control import followed
 from .evaluate import evaluate, try_to_measure
 from .inputs import Inputs, TaskPrompts
@@ -93,6 +94,7 @@ async def run_training(
     model = cfg.run_dir / cfg.ckpt.output_dir
     try:
         await session.learner.export(model)
+        exported.complete(cfg, model)
     except (OSError, LearnerDied) as e:
         raise InfraError(_not_exported(model, e, checkpoints)) from e
     columns = metrics_log.read(cfg.run_dir)
@@ -130,6 +132,7 @@ async def _export_best(session: Session, cfg: Config, checkpoints: Checkpoints, 
     if name:
         try:
             await checkpoints.export_best(session.learner, directory)
+            exported.complete(cfg, directory)
             session.console.print(f"best:   {directory} ({cfg.ckpt.best_metric_key} = {score:.4g}, {name})", soft_wrap=True)
         except (CheckpointDamaged, OSError) as e:
             session.console.print(f"[red]best:   not exported. {e}", soft_wrap=True, highlight=False)

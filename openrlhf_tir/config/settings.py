@@ -331,7 +331,7 @@ def _toml(table: Mapping[str, Any], base: Mapping[str, Any], leaves_of: Leaves) 
         leaves = {k: "unset" if v is None else v for k, v in leaves_of(table, base).items()}
         if prefix and (leaves or prefix.rpartition(".")[0] == ENVS):  # an environment that sets nothing is one all the same
             lines.extend(["", f"[{prefix}]"])
-        lines.extend(f"{_toml_key(k)} = {_toml_value(v)}" for k, v in leaves.items())
+        lines.extend(f"{_toml_key(k)} = {literal(v)}" for k, v in leaves.items())
         for k, v in table.items():
             if isinstance(v, Mapping):
                 emit(v, base.get(k, {}), f"{prefix}.{_toml_key(k)}" if prefix else _toml_key(k))
@@ -344,15 +344,16 @@ def _toml_key(key: str) -> str:
     return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else _toml_string(key)
 
 
-def _toml_value(v: Any) -> str:
+def literal(v: Any) -> str:
+    """A value as TOML writes it."""
     if isinstance(v, bool):
         return "true" if v else "false"
     if isinstance(v, int | float):
         return repr(v)
     if isinstance(v, list | tuple):
-        return "[" + ", ".join(_toml_value(x) for x in v) + "]"
+        return "[" + ", ".join(literal(x) for x in v) + "]"
     if isinstance(v, Mapping):
-        return "{" + ", ".join(f"{_toml_key(k)} = {_toml_value(x)}" for k, x in v.items()) + "}"
+        return "{" + ", ".join(f"{_toml_key(k)} = {literal(x)}" for k, x in v.items()) + "}"
     return _toml_string(str(v))
 
 

@@ -18,6 +18,7 @@ from ..config.paths import shorten, shown
 from ..errors import ConfigError, DataError
 from ..types import Chat, Task
 from . import checks, templates
+from .export_template import template_of, without_question
 from .rows import read_rows
 
 ENV_FUNCS = {"math_tir_async": "python_tir", "math_tir": "python_tir"}
@@ -221,7 +222,10 @@ def _render(p: Problem, cfg: Data, template: str | None, tokenizer: Any, tools: 
     if not cfg.apply_chat_template:
         return render_text(p, template), None
     chat = [{"role": "user", "content": templates.render(template, p.input)}] if isinstance(p.input, str) else p.input
-    more = {**({"tools": list(tools)} if tools else {}), **cfg.chat_template_options}
+    given = template_of(tokenizer) or ""
+    # A model that an earlier run exported asks that run's question; this run has a data.input_template of its own.
+    own = {} if without_question(given) == given else {"chat_template": without_question(given)}
+    more = {**({"tools": list(tools)} if tools else {}), **cfg.chat_template_options, **own}
     try:
         return tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True, **more), Chat(tuple(chat), tools)
     except Exception as e:  # the template is a program of the model's: it raises what it likes, mostly about the order of roles

@@ -69,7 +69,7 @@ class Trace:
 
     @property
     def newest_version(self) -> int:
-        """Of all sampled tokens; -1 when there is none."""
+        """The newest version among all sampled tokens; -1 when no token was sampled."""
         return max((int(c.versions.max()) for chain in self.chains for _, c in chain.parts if len(c.versions)), default=-1)
 
     def trajectory(self, index: int, codec: Codec) -> Trajectory:

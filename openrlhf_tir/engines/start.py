@@ -40,7 +40,7 @@ class LatestStats:
             self.tokens_done += iteration_stats.num_generation_tokens + iteration_stats.num_prompt_tokens
 
     def log_engine_initialized(self) -> None:
-        """Nothing to say."""
+        """vLLM asks for this method; there is nothing to log."""
 
 
 def prepare_environment(*, gpu: bool) -> None:

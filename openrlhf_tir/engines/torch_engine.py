@@ -140,13 +140,13 @@ class TorchEngine:
         }
 
     async def openai_app(self, cfg: Config) -> None:
-        """There is none."""
+        """Returns None: this engine has no OpenAI app."""
 
     def drain_busy_intervals(self) -> list[tuple[float, float]]:
         return self._busy.drain()
 
     async def stop(self) -> None:
-        """Nothing to end."""
+        """Does nothing: the model lives in this process."""
 
     def _sample(self, prompt_ids: list[int], sampling: Sampling, request_id: str, given_up: threading.Event) -> Completion:
         decoder = IncrementalDecoder(self.codec, prompt_ids)

@@ -36,7 +36,7 @@ from .group_meta import describe, failed_as
 from .turns import make
 
 WHY_CHARS = 1000
-"""Of a fault's words that travel with its trajectory."""
+"""Characters of a fault's message that travel with its trajectory."""
 
 
 class Envs(Protocol):
@@ -70,7 +70,7 @@ class _Running:
     mode: EvalMode | None
     ended: list[Trajectory | None]
     finished: list[Trajectory]
-    """In order of time."""
+    """The trajectories that have ended, in the order in which they did."""
     servers: dict[int, str]
     """Index -> the environment server that holds, or held, its session."""
     start: float

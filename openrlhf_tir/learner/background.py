@@ -100,7 +100,7 @@ def _write(state: Any, path: str | Path) -> tuple[int, str]:
 
 
 def write_text(path: Path, text: str) -> None:
-    """On disk when this returns."""
+    """Writes a small file, which is on disk when this returns."""
     with open(path, "w") as out:
         out.write(text)
         out.flush()

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import torch
 
 CHUNK_BYTES = 64 << 20
-"""Of float32 logits that exist at once; a few of that size at the peak."""
+"""Bytes of float32 logits that are made at once; at the peak a few arrays of that size exist."""
 
 
 class Scores(NamedTuple):

@@ -39,20 +39,20 @@ NOT_PARTS = frozenset({"calls", "truncated", "correct", "used_code", CALL_SECOND
 
 
 class Rows(Protocol):
-    """logs/metrics.py."""
+    """Where rows of metrics go; logs/metrics.py is one."""
 
     def log(self, step: int, values: Mapping[str, float], /) -> None: ...
     def truncate_after(self, step: int, /) -> object: ...
 
 
 class Spans(Protocol):
-    """logs/trace.py."""
+    """Where spans go; logs/trace.py is one."""
 
     def add(self, track: str, name: str, start: float, end: float, /) -> None: ...
 
 
 class Display(Protocol):
-    """logs/progress.py."""
+    """What shows a step to a person; logs/progress.py is one."""
 
     def update(self, step: int, row: Mapping[str, float], /) -> None: ...
 

@@ -69,7 +69,7 @@ class Saver:
         self.committing = self.tasks.create_task(self._commit(cut, score), name=f"commit {cut.version}")
 
     async def settled(self) -> None:
-        """Nothing is being written."""
+        """Wait until no checkpoint is being written."""
         if self.committing:
             await asyncio.wait({self.committing})
 

@@ -27,7 +27,7 @@ class ReplayBuffer:
         heapq.heappush(self._heap, (place, item))
 
     def take(self, n: int) -> list[tuple[int, BatchItem]]:
-        """The n oldest, removed."""
+        """Removes the n oldest groups and returns them."""
         return [(dispatch, item) for (_, dispatch), item in (heapq.heappop(self._heap) for _ in range(n))]
 
     def get(self, dispatch: int) -> BatchItem | None:
@@ -43,7 +43,7 @@ class ReplayBuffer:
         self._heap = rest
 
     def dispatches(self) -> list[int]:
-        """Dispatch numbers, oldest first."""
+        """The dispatch numbers of all groups, the oldest first."""
         return [dispatch for _, dispatch in sorted(place for place, _ in self._heap)]
 
     def items(self) -> list[tuple[int, BatchItem]]:

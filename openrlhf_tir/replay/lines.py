@@ -150,7 +150,7 @@ def hash_file(path: Path, hashing: Any, upto: int) -> int:
 
 
 def last_line(path: Path) -> bytes:
-    """Of a file without a torn one."""
+    """The last line of a file in which no line is torn."""
     with path.open("rb") as file:
         size = file.seek(0, os.SEEK_END)
         tail = b""

@@ -1,7 +1,8 @@
 """Report: a run directory -> plots/*.png and report.html, from whatever the run has written so far.
 
 Reads metrics.jsonl, trace.jsonl, summary.json and config.toml (each may be missing, then its part is left out with a remark); also writes
-trace.json for ui.perfetto.dev. Every figure is drawn for light and for dark pages; plots/ holds the light ones.
+trace.json for ui.perfetto.dev, and samples.html where the run kept trajectories. Every figure is drawn for light and for dark pages; plots/
+holds the light ones.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from matplotlib.figure import Figure
 from ..config import Config
 from ..errors import DataError
 from ..logs import metrics, trace
-from . import summary
+from . import samples_page, summary
 from .bias import BIAS_CURVES
 from .curves import CURVES, Columns
 from .environments import ENV_CURVES, names_of
@@ -62,7 +63,10 @@ def build_report(run_dir: Path) -> Path:
     if spans:
         trace.to_perfetto(run_dir)
 
-    page = render(Run(run_dir.name, time.strftime("%Y-%m-%d %H:%M"), ends, columns, config or {}, pictures, remarks, bool(spans)))
+    samples = samples_page.write(run_dir)
+    page = render(
+        Run(run_dir.name, time.strftime("%Y-%m-%d %H:%M"), ends, columns, config or {}, pictures, remarks, bool(spans), samples.name if samples else "")
+    )
     path = run_dir / "report.html"
     path.write_text(page, encoding="utf-8")
     return path

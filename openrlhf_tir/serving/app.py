@@ -75,7 +75,7 @@ class RolloutService(GroupService, Protocol):
     async def generate(self, token_ids: list[int], sampling: Sampling) -> Completion: ...
     def health(self) -> dict[str, Any]: ...
     def metrics(self) -> str:
-        """Prometheus text."""
+        """Returns the metrics as Prometheus text."""
 
     async def pause(self) -> None: ...
     async def resume(self) -> None: ...
@@ -84,7 +84,7 @@ class RolloutService(GroupService, Protocol):
 @dataclass(frozen=True, slots=True)
 class ServerLimits:
     max_groups: int = 64
-    """Groups running at once."""
+    """How many groups may run at once."""
     max_requests: int = 1024
     """/generate calls at once, and as many requests to vLLM's app."""
     max_sessions: int = 1024
@@ -137,7 +137,7 @@ def build_app(service: RolloutService, *, token: str | None, vllm_app: Any = Non
 
     @app.get("/health", tags=["engine"])
     async def health() -> dict[str, Any]:
-        """Needs no token."""
+        """Says whether the actor is well; the only route that needs no token."""
         return service.health()
 
     @app.get("/metrics", tags=["engine"], response_class=PlainTextResponse)

@@ -36,7 +36,7 @@ QUIET_S = 30.0
 OVERFLOW = b"maximum context length"
 """What vLLM says of a request whose prompt and answer are longer than the model takes."""
 LOOKED_AT_BYTES = 1 << 16
-"""Of a refusal's body."""
+"""Bytes of a refusal's body that are looked at."""
 
 
 class TakeTask(BaseModel):

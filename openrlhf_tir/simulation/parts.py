@@ -22,7 +22,7 @@ TASK = Task("simulated", "0", "simulated")
 
 
 class EndlessPrompts:
-    """One epoch without end."""
+    """Prompts of one epoch that never ends."""
 
     def __init__(self) -> None:
         self.at = 0
@@ -62,7 +62,7 @@ class SimulatedLearner:
         return StepReport(self.version, {}, self.seconds, batch.num_tokens)
 
     async def save(self, directory: Path) -> None:
-        """Nothing to write."""
+        """Does nothing: there are no weights to write."""
 
     async def written(self) -> dict[str, tuple[int, str]]:
         return {}
@@ -78,7 +78,7 @@ class SimulatedLearner:
         return [np.zeros(len(ids) - 1, np.float32) for ids in sequences]
 
     async def export(self, directory: Path) -> None:
-        """Nothing to write."""
+        """Does nothing: there are no weights to write."""
 
 
 class SimulatedPublisher:
@@ -107,7 +107,7 @@ class _Nowhere:
     def update(self, *args: object) -> None: ...
 
 
-class Figures(Observer):
+class StepRecorder(Observer):
     """An Observer in virtual seconds. `rows[name]` is one number per step, so memory grows by some hundred bytes a step."""
 
     def __init__(self) -> None:

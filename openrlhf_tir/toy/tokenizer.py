@@ -2,8 +2,8 @@
 
 It is a Qwen2Tokenizer whose byte-level BPE has no merges. (transformers makes that class for every directory whose config says
 qwen2, whatever the tokenizer's files say; a tokenizer of another class would come back from AutoTokenizer without its spaces.)
-Text of printable ASCII comes back exactly; every other character is dropped, so that no tool output can fail to encode. PAD and
-EOS are ids that text cannot produce: their names in a text are encoded as the characters they consist of.
+Text of printable ASCII comes back exactly; every other character is dropped, so that no tool output can fail to encode. `encode` never
+gives PAD or EOS: their names in a text are the characters that they consist of, as in what engines/codec.py encodes.
 
 Its chat template renders a conversation as the traces of the cold start are written, which have no turns of their own: so the base model can chat.
 """
@@ -53,7 +53,6 @@ def build_tokenizer() -> Qwen2Tokenizer:
         unk_token=None,
         padding_side="left",
         clean_up_tokenization_spaces=False,
-        split_special_tokens=True,
         chat_template=CHAT_TEMPLATE,
     )
 

@@ -51,7 +51,7 @@ class PushTarget(Protocol):
         """The canary's completions. Raises WeightsUnverified when the file is not the announced one or did not load."""
 
     async def proved(self, version: int) -> None:
-        """What was sampled by `version` may be used."""
+        """Says that what was sampled by `version` may be used."""
 
     async def discard(self, why: str) -> None:
         """This engine holds unknown weights: nothing sampled by them is ever seen."""

@@ -20,11 +20,11 @@ from .reinforce_baseline import reinforce_baseline
 from .rloo import rloo
 
 ESTIMATORS: dict[str, Estimator] = {
-    "reinforce": Estimator(reinforce, whiten=True),
-    "reinforce_baseline": Estimator(reinforce_baseline, whiten=True),
-    "rloo": Estimator(rloo, whiten=False),
-    "group_norm": Estimator(group_norm, whiten=False),
-    "dr_grpo": Estimator(dr_grpo, whiten=False),
+    "reinforce": reinforce,
+    "reinforce_baseline": reinforce_baseline,
+    "rloo": rloo,
+    "group_norm": group_norm,
+    "dr_grpo": dr_grpo,
 }
 
 

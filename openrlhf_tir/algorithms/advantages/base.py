@@ -23,7 +23,7 @@ class AdvantageInputs:
     trained_G: Sequence[np.ndarray]
     gamma: float = 1.0
     options: Mapping[str, Any] = field(default_factory=dict)
-    """algo.advantage.options."""
+    """What algo.advantage.options of the recipe says."""
 
 
 AdvantageFn = Callable[[AdvantageInputs], list[np.ndarray]]

@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from .base import AdvantageInputs, spread
+from .base import AdvantageInputs, Estimator, spread
 
 
-def dr_grpo(inputs: AdvantageInputs) -> list[np.ndarray]:
+def _advantages(inputs: AdvantageInputs) -> list[np.ndarray]:
     return spread(inputs.rewards_G - inputs.rewards_G.mean(), inputs)
+
+
+dr_grpo = Estimator(_advantages, whiten=False)  # scaling by a std is the bias that the paper removes

@@ -68,7 +68,7 @@ class Checkpoints:
         self._bytes, self._free = expected_bytes, free
 
     def __str__(self) -> str:
-        """For a person: their names."""
+        """The names, for a person."""
         return ", ".join(p.name for p in self._directories()) or "none that has a name"
 
     # ---- writing ----
@@ -116,7 +116,7 @@ class Checkpoints:
             raise CheckpointFailed(f"{tmp.name[1:-4]} is not written: it needs {size(need)}, {self.directory} has {size(free)} free. {self._remedy()}")
 
     def _failed(self, step: int, fault: OSError) -> CheckpointFailed:
-        """Nothing of it stays."""
+        """Remove what a failed checkpoint has left."""
         tmp = self._temporary(step)
         there = sum(p.stat().st_size for p in tmp.rglob("*") if p.is_file()) if tmp.exists() else 0
         self.discard(step)
@@ -310,7 +310,7 @@ class Checkpoints:
         return [f"removed {', '.join(p.name for p in left)}: checkpoints that an earlier process did not finish"] if left else []
 
     def _directories(self) -> list[Path]:
-        """Oldest first."""
+        """The directories of all checkpoints, the oldest first."""
         return sorted(p for p in self.directory.glob("step_*") if NAME.fullmatch(p.name) and p.is_dir())
 
     def _named(self) -> str | None:
@@ -352,7 +352,7 @@ class Checkpoints:
 
 
 def _remove(path: Path) -> None:
-    """A file or a directory, if it is there."""
+    """Remove a file or a directory, if it is there."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:

@@ -23,7 +23,7 @@ from ...types import Task
 from .checkpoint import Checkpoints
 
 VOLATILE = {"transformers_version", "_name_or_path", "torch_dtype", "dtype", "use_cache"}
-"""Of a model's config.json: does not say which model it is."""
+"""Keys of a model's config.json that do not say which model it is."""
 VOCABULARY = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "merges.txt", "added_tokens.json")
 RENDERING = ("tokenizer_config.json", "chat_template.jinja", "special_tokens_map.json", "generation_config.json")
 
@@ -104,12 +104,12 @@ def resumable(cfg: Config, checkpoints: Checkpoints, tasks: Sequence[Task] | Non
 
 
 def facts_of(cfg: Config, tasks: Sequence[Task]) -> dict[str, Any]:
-    """JSON-ready."""
+    """What the run is made of, as JSON can hold it."""
     return {"config": dumped(cfg), **model_facts(cfg.actor.model_name_or_path), "data": data_facts(tasks)}
 
 
 def model_facts(name: str) -> dict[str, Any]:
-    """Of a model's directory; a name on the hub has its name only."""
+    """What tells a model's directory from others; of a model on the hub only the name is known."""
     path = _model_directory(name)
     if path is None or not (path / "config.json").is_file():
         return {"model": {"name": name}, "vocabulary": None, "rendering": None}
