@@ -88,6 +88,9 @@ class Sampling:
     temperature: float = 1.0
     top_p: float = 1.0
     seed: int | None = None
+    top_k: int = 0
+    """0: all."""
+    min_p: float = 0.0
 
 
 class EngineBounds(NamedTuple):
@@ -312,13 +315,23 @@ class BatchItem:
     payload: Any
 
 
+RankOf = Mapping[tuple[int, int], int]
+"""(b, i) -> the rank that trains valid trajectory i of group b."""
+
+
 @dataclass(frozen=True, slots=True)
 class TrainBatch:
-    """What the learner steps on. `rank_of[(b, i)]` is the rank that trains valid trajectory i of group b."""
+    """What the learner steps on. `rank_of` spreads all of it over the ranks, and `cuts` the part of each update."""
 
     step: int
     items: list[BatchItem]
-    rank_of: Mapping[tuple[int, int], int]
+    rank_of: RankOf
+    cuts: Sequence[RankOf] = ()
+    """One for each update that the batch is cut into, of the trajectories that it trains; empty: one update of all."""
+
+    @property
+    def updates(self) -> Sequence[RankOf]:
+        return self.cuts or (self.rank_of,)
 
     @property
     def num_tokens(self) -> int:
@@ -328,7 +341,7 @@ class TrainBatch:
 
 @dataclass(slots=True)
 class StepReport:
-    """What a learner step returns. `version` is the version after the step: that before it when the gradient was not `finite`."""
+    """What a learner step returns. `version` is the version after the step: that before it when no gradient was `finite`."""
 
     version: int
     metrics: dict[str, float]

@@ -142,11 +142,10 @@ RULES: dict[str, Rule] = {
     "algo.dynamic_filtering_enable": _sets(filter__accuracy_range=(0.0, 1.0)),
     "algo.dynamic_filtering_range": _many("filter.accuracy_range"),
     # training
-    **_each("train", "num_episodes batch_size micro_batch_size max_tokens_per_gpu seed", SAME),
+    **_each("train", "num_episodes max_epochs batch_size micro_batch_size max_tokens_per_gpu seed", SAME),
     "train.async_enable": _sets(1, pipeline__mode="one_step"),
     "train.partial_rollout_enable": _sets(2, pipeline__mode="pipeline"),
     "train.async_queue_size": Only("1", "Staleness is set directly: --pipeline.mode pipeline --pipeline.max_staleness S."),
-    "train.max_epochs": Only("1", "Every batch is trained once. Raise --train.num_episodes instead."),
     "train.dynamic_batch_enable": Implied("--train.max_tokens_per_gpu always bounds a forward pass"),
     "train.agent_func_path": Refused("Environments are servers: give one with --env.url, and how it is called with --env.protocol."),
     "train.full_determinism_enable": Refused("Use --rollout.per_request_seeds with --pipeline.mode sync: the same responses whatever the batching."),

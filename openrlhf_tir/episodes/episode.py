@@ -42,6 +42,8 @@ class Limits:
     temperature: float = 1.0
     top_p: float = 1.0
     max_length: int | None = None
+    top_k: int = 0
+    min_p: float = 0.0
 
 
 async def run_episode(
@@ -74,7 +76,7 @@ async def run_episode(
         longest = len(prompt_ids) + limits.max_new_tokens + 1 if limits.max_length is None else limits.max_length
         while (remaining := limits.max_new_tokens - (len(context) - len(prompt_ids))) > 0 and len(context) < longest:
             turn += 1
-            sampling = Sampling(remaining, protocol.stops, limits.temperature, limits.top_p, seed_of(turn))
+            sampling = Sampling(remaining, protocol.stops, limits.temperature, limits.top_p, seed_of(turn), limits.top_k, limits.min_p)
             completion = await engine.generate(context, sampling, request_id=f"{request_id}/{turn}")
             append(Segment.of_model(completion))
             traj.finish_reason, traj.stop_reason = completion.finish_reason, completion.stop_reason

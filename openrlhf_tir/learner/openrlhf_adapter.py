@@ -32,6 +32,7 @@ from ..config import Config
 from ..errors import ConfigError
 from .flash_attn_shim import flash_attn_importable
 from .linear_head import ScoringHead
+from .truncation import Truncation
 
 with flash_attn_importable():
     import openrlhf.utils.utils as openrlhf_utils
@@ -69,7 +70,9 @@ class PolicyModel(Actor):
                 ds_config=strategy.get_ds_train_config(),
                 packing_samples=cfg.ds.packing_samples,
                 use_liger_kernel=cfg.ds.use_liger_kernel,
+                temperature=cfg.rollout.temperature,
             )
+        self.truncation = Truncation.of(cfg)
         self.hf_config = self.model.config
         self.head = ScoringHead(_output_layer(self.model))
         self._join_small_layers()
@@ -85,14 +88,21 @@ class PolicyModel(Actor):
             deepspeed.utils.set_z3_leaf_modules(self.model, list({type(layer) for layer in layers}))
 
     def log_probs(self, sequences: torch.Tensor, attention_mask: torch.Tensor, wanted: torch.Tensor | None = None) -> torch.Tensor:
-        """[b, L-1] float32: entry t is the log-prob of token t+1; 0 where `wanted` [b, L-1] bool is False."""
-        return self.score(sequences, attention_mask, wanted=wanted)[0]
+        """[b, L-1] float32: entry t is the log-prob of token t+1, at temperature 1; 0 where `wanted` [b, L-1] bool is False."""
+        return self.score(sequences, attention_mask, wanted=wanted, as_sampled=False)[0]
 
     def score(
-        self, sequences: torch.Tensor, attention_mask: torch.Tensor, *, entropy_grad: bool = False, wanted: torch.Tensor | None = None
+        self,
+        sequences: torch.Tensor,
+        attention_mask: torch.Tensor,
+        *,
+        entropy_grad: bool = False,
+        wanted: torch.Tensor | None = None,
+        as_sampled: bool = True,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """(log_probs, entropy), both [b, L-1] float32: entry t is about token t+1, and 0 where `wanted` [b, L-1] bool is False.
 
+        `as_sampled`: of the distribution that the rollout samples from (its temperature, top-k, top-p, min-p), else of the plain softmax.
         Entropy carries a gradient only when asked to. The logits of all positions never exist at once (linear_head.py).
         """
         if wanted is not None:
@@ -103,7 +113,8 @@ class PolicyModel(Actor):
         else:
             inputs, targets, mask = sequences, sequences.roll(-1, dims=1), attention_mask
             positions = (attention_mask.long().cumsum(-1) - 1).masked_fill(attention_mask == 0, 1)
-        with self.head.scoring(targets, temperature=self.temperature, entropy_grad=entropy_grad, wanted=wanted):
+        shape = {"temperature": self.temperature, "truncation": self.truncation} if as_sampled else {}
+        with self.head.scoring(targets, entropy_grad=entropy_grad, wanted=wanted, **shape):
             both = self.model(inputs, attention_mask=mask, position_ids=positions)["logits"]
         log_probs, entropy = both.unbind(-1)
         if self.packing_samples:

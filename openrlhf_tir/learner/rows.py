@@ -1,11 +1,13 @@
 """Rows: groups of trajectories -> the rows this rank trains, with their advantages. numpy only.
 
 TrainBatch + groups -> advantages per token (raw) -> [ranks add up their moments] -> whitened -> Row
+
+Advantages and their whitening are of the whole batch, whatever number of updates it is cut into.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,7 +16,7 @@ from ..algorithms.advantages import AdvantageInputs, Estimator
 from ..algorithms.advantages.whiten import mean_and_scale, moments, whiten
 from ..config import Config
 from ..errors import DataError
-from ..types import Group, TrainBatch, Trajectory
+from ..types import Group, RankOf, TrainBatch, Trajectory
 from .packing import Row
 
 FIELDS: dict[str, type] = {
@@ -26,15 +28,23 @@ FIELDS: dict[str, type] = {
 }
 """Per-token fields of a row. trained: in the loss; sampled: written by the policy, so that its rollout log-prob and version mean something;
 lag: learner version - version of the weights that sampled it, 0 where not sampled."""
+OLD = "old_logprobs"
+"""One more, where pi_old is the learner's own policy at the start of the batch and the batch makes several updates."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One trajectory of this rank before whitening. trained [T] bool, advantages [T] float64."""
+    """One trajectory before whitening; `key` (b, i) is its place in the batch. trained [T] bool, advantages [T] float64."""
 
+    key: tuple[int, int]
     trajectory: Trajectory
     trained: np.ndarray
     advantages: np.ndarray
+
+    @property
+    def counts(self) -> bool:
+        """Whether it has a token in the loss."""
+        return bool(self.trained.any()) and not self.trajectory.masked
 
 
 def trained_mask(trajectory: Trajectory, env_mask: bool) -> np.ndarray:
@@ -43,8 +53,8 @@ def trained_mask(trajectory: Trajectory, env_mask: bool) -> np.ndarray:
     return is_model if env_mask else np.ones_like(is_model)
 
 
-def local_samples(batch: TrainBatch, groups: Sequence[Group], rank: int, cfg: Config, estimator: Estimator) -> list[Sample]:
-    """The samples of `rank`, in batch order. Group statistics see every valid trajectory, whichever rank trains it.
+def batch_samples(batch: TrainBatch, groups: Sequence[Group], cfg: Config, estimator: Estimator) -> list[Sample]:
+    """The samples of all ranks, in batch order; `share` says which are whose. Group statistics see every valid trajectory.
 
     Raises DataError when a payload does not fit its metadata: training on it would pair rewards with other tokens.
     """
@@ -61,8 +71,13 @@ def local_samples(batch: TrainBatch, groups: Sequence[Group], rank: int, cfg: Co
         masks = [trained_mask(t, cfg.train.env_mask) for t in valid]
         rewards = np.asarray(item.meta.rewards, np.float64)
         advantages = estimator.fn(AdvantageInputs(rewards, masks, cfg.algo.advantage.gamma, cfg.algo.advantage.options))
-        samples += [Sample(t, m, a) for i, (t, m, a) in enumerate(zip(valid, masks, advantages, strict=True)) if batch.rank_of[(b, i)] == rank]
+        samples += [Sample((b, i), t, m, a) for i, (t, m, a) in enumerate(zip(valid, masks, advantages, strict=True))]
     return samples
+
+
+def share(samples: Sequence[Sample], rank_of: RankOf, rank: int) -> list[Sample]:
+    """Those that `rank` trains, in batch order."""
+    return [s for s in samples if rank_of.get(s.key) == rank]
 
 
 def local_moments(samples: Sequence[Sample]) -> np.ndarray:
@@ -70,13 +85,18 @@ def local_moments(samples: Sequence[Sample]) -> np.ndarray:
     return moments((s.advantages for s in samples), (s.trained for s in samples))
 
 
-def to_rows(samples: Sequence[Sample], total: np.ndarray, version: int, cfg: Config, estimator: Estimator) -> list[Row]:
-    """Rows of the samples that have a trained token and are not masked. `total`: the moments of all ranks, masked samples included."""
+def to_rows(
+    samples: Sequence[Sample], total: np.ndarray, version: int, cfg: Config, estimator: Estimator, old: Mapping[tuple[int, int], np.ndarray] | None = None
+) -> list[Row]:
+    """Rows of the samples that have a trained token and are not masked. `total`: the moments of all ranks, masked samples included.
+
+    `version`: the learner's at this update; `old`: key -> [L-1] float32, the field OLD.
+    """
     mean, scale = mean_and_scale(total, no_std_norm=cfg.algo.advantage.no_std_norm) if estimator.whiten else (0.0, 1.0)
-    return [_row(s, whiten(s.advantages, s.trained, mean, scale), version) for s in samples if s.trained.any() and not s.trajectory.masked]
+    return [_row(s, whiten(s.advantages, s.trained, mean, scale), version, old) for s in samples if s.counts]
 
 
-def _row(sample: Sample, advantages: np.ndarray, version: int) -> Row:
+def _row(sample: Sample, advantages: np.ndarray, version: int, old: Mapping[tuple[int, int], np.ndarray] | None) -> Row:
     trajectory = sample.trajectory
     prompt, sampled = trajectory.prompt_ids, trajectory.is_model
     per_token = {
@@ -88,4 +108,6 @@ def _row(sample: Sample, advantages: np.ndarray, version: int) -> Row:
     }
     # Response token 0 is predicted at position len(prompt) - 1, the first of the [L-1] layout being position 0.
     fields = {name: np.concatenate([np.zeros(len(prompt) - 1, FIELDS[name]), values.astype(FIELDS[name])]) for name, values in per_token.items()}
+    if old is not None:
+        fields[OLD] = old[sample.key]
     return Row(np.concatenate([prompt, trajectory.token_ids]), fields)

@@ -20,7 +20,7 @@ from openrlhf_tir.engines.sessions import Sessions
 from openrlhf_tir.episodes.agents import Agents
 from openrlhf_tir.episodes.group import GroupRunner
 from openrlhf_tir.learner.balance import assign_ranks
-from openrlhf_tir.learner.rows import local_samples
+from openrlhf_tir.learner.rows import batch_samples
 from openrlhf_tir.pipeline.observer import rollout_metrics
 from openrlhf_tir.serving.app import build_app, serve
 from openrlhf_tir.serving.session_requests import STOP
@@ -223,7 +223,7 @@ async def test_an_external_agents_group_is_what_the_learner_trains(actor, http):
     row = rollout_metrics([meta])
     assert (row["agent/requests"], row["agent/chains"], row["agent/untrained_tokens"]) == (2.0, 1.0, 0.0)
     batch = TrainBatch(0, [BatchItem(meta, group)], assign_ranks([meta], 1))
-    samples = local_samples(batch, [group], 0, actor.cfg, get_estimator("group_norm"))
+    samples = batch_samples(batch, [group], actor.cfg, get_estimator("group_norm"))
     for sample, reward in zip(samples, meta.rewards, strict=True):
         is_model = sample.trajectory.is_model
         assert sample.trained.tolist() == is_model.tolist() and 0 < is_model.sum() < len(is_model)

@@ -30,6 +30,11 @@ class Actor(Section):
     eps_clip_low_high: tuple[float, float] | None = Field((0.2, 0.28), description="clip-higher: the upper side is wider, so rare tokens can grow")
     dual_clip: float | None = Field(None, gt=1, description="bounds the loss of negative advantages at c * A")
     policy_loss_type: Literal["ppo", "gspo"] = "ppo"
+    pi_old: Literal["engine", "learner"] | None = Field(
+        None,
+        description="policy in the denominator of the ratio: 'engine', the one that sampled, by its recorded log-probs; 'learner', the learner's weights at the "
+        "start of the batch (a forward pass more where it makes several updates); unset: engine, or learner with an IS correction",
+    )
     policy_loss: str | None = Field(None, description="policy loss of one's own in place of policy_loss_type, 'path/file.py:function' (docs/algorithms.md)")
     policy_loss_options: dict[str, Option] = Field(default_factory=dict, description="what that loss is told, as LossInputs.options")
     loss_agg_mode: Literal["token-mean", "seq-mean-token-mean"] = Field("token-mean", description="token-mean: over all trained tokens of the global batch")

@@ -118,10 +118,10 @@ PORTED = """--ref.num_nodes 1 --reward.remote_url /a/b.py --critic.num_nodes 1 -
 --vllm.sync_backend nccl --algo.advantage.estimator gae --algo.kl.init_coef 0.01 --algo.kl.use_loss --train.max_epochs 2 --rollout.temperature 0.7
 --reward.normalize_enable --actor.adam.lr fast --data.prompt_dataset OpenRLHF/prompts --ds.lora.rank 8 --eval.n_samples 3 --actor.dual_clip 0.5
 --pretrain org/model"""
-"""A script as they come: every line of it has something that cannot be taken over."""
+"""A script as they come: every line of it has something that cannot be taken over, or not so."""
 
 REFUSED = """ref.num_nodes reward.remote_url critic.num_nodes train.colocate_all vllm.enable_sleep ds.enable_sleep vllm.sync_backend 'gae' algo.kl.init_coef
-algo.kl.use_loss train.max_epochs rollout.temperature reward.normalize_enable actor.learning_rate ds.lora.rank eval.n_samples actor.dual_clip
+algo.kl.use_loss reward.normalize_enable actor.learning_rate ds.lora.rank eval.n_samples actor.dual_clip
 --actor.model_name_or_path"""
 
 

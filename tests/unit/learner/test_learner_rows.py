@@ -8,7 +8,7 @@ import pytest
 from openrlhf_tir.algorithms.advantages import get_estimator
 from openrlhf_tir.config import Config
 from openrlhf_tir.errors import DataError
-from openrlhf_tir.learner.rows import local_moments, local_samples, to_rows
+from openrlhf_tir.learner.rows import batch_samples, local_moments, share, to_rows
 from tests.e2e.learner_batch import group_of, make_batch, trajectory
 
 ESTIMATOR = get_estimator("reinforce_baseline")
@@ -18,7 +18,7 @@ def one_group(cfg: Config, rewards=(1.0, 0.0), rank: int = 0, world: int = 1, ve
     """Two trajectories: prompt [1, 2], model token at version 5, tool token, model token at version 4."""
     group = group_of(0, [1, 2], [trajectory(i, [1, 2], [("model", [10], 5), ("env", [20], None), ("model", [11], 4)], r) for i, r in enumerate(rewards)])
     batch = make_batch([group], world)
-    samples = local_samples(batch, [group], rank, cfg, ESTIMATOR)
+    samples = share(batch_samples(batch, [group], cfg, ESTIMATOR), batch.rank_of, rank)
     return samples, to_rows(samples, local_moments(samples), version, cfg, ESTIMATOR)
 
 
@@ -44,7 +44,7 @@ def test_a_failed_trajectory_is_neither_trained_nor_counted_in_the_baseline():
     failed = trajectory(0, [1, 2], [("model", [10], 5)], 0.0)
     failed.failed = "env_error"
     group = group_of(0, [1, 2], [failed, *(trajectory(i, [1, 2], [("model", [10], 5)], float(i)) for i in (1, 2))])
-    samples = local_samples(make_batch([group], 1), [group], 0, Config(), ESTIMATOR)
+    samples = batch_samples(make_batch([group], 1), [group], Config(), ESTIMATOR)
     assert [(s.trajectory.index, s.advantages.tolist()) for s in samples] == [(1, [-0.5]), (2, [0.5])]
 
 
@@ -56,7 +56,7 @@ def test_ranks_share_the_samples_out_and_lose_none():
 
 def test_a_trajectory_that_wrote_nothing_makes_no_row():
     group = group_of(0, [1], [trajectory(0, [1], [("env", [20], None)], 0.0), trajectory(1, [1], [("model", [10], 5)], 1.0)])
-    samples = local_samples(make_batch([group], 1), [group], 0, Config(), ESTIMATOR)
+    samples = batch_samples(make_batch([group], 1), [group], Config(), ESTIMATOR)
     assert len(samples) == 2
     assert len(to_rows(samples, local_moments(samples), 5, Config(), ESTIMATOR)) == 1
 
@@ -64,7 +64,7 @@ def test_a_trajectory_that_wrote_nothing_makes_no_row():
 def test_a_payload_of_another_group_is_refused():
     groups = [group_of(p, [1], [trajectory(i, [1], [("model", [10], 5)], float(i)) for i in (0, 1)]) for p in (0, 1)]
     with pytest.raises(DataError, match="the payload is of group 0/1/0"):
-        local_samples(make_batch(groups[:1], 1), groups[1:], 0, Config(), ESTIMATOR)
+        batch_samples(make_batch(groups[:1], 1), groups[1:], Config(), ESTIMATOR)
 
 
 def test_whitened_advantages_of_trained_tokens_have_mean_zero_and_std_one():
@@ -78,7 +78,7 @@ def test_a_masked_sample_counts_in_baseline_and_whitening_and_makes_no_row():
     """Rewards 1, 0, 0 with the last masked: the baseline stays 1/3 and the std that of all six tokens; two rows are left."""
     group = group_of(0, [1, 2], [trajectory(i, [1, 2], [("model", [10, 11], 5)], r) for i, r in enumerate((1.0, 0.0, 0.0))])
     group.trajectories[2].masked = "faked_output"
-    samples = local_samples(make_batch([group], 1), [group], 0, Config(), ESTIMATOR)
+    samples = batch_samples(make_batch([group], 1), [group], Config(), ESTIMATOR)
     rows = to_rows(samples, local_moments(samples), 5, Config(), ESTIMATOR)
     std = (2 / 9) ** 0.5
     assert [r.fields["advantages"][-1] for r in rows] == pytest.approx([2 / 3 / std, -1 / 3 / std])
