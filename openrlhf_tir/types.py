@@ -161,6 +161,8 @@ class ToolCall:
     """What the environment gave for it, if anything; `reward.name = "env"` makes it the trajectory's."""
     done: bool = False
     truncated: bool = False
+    turn: int | None = None
+    """Which of the trajectory's model segments made it, from 0; None where nobody kept count."""
 
 
 class Change(NamedTuple):
@@ -222,6 +224,22 @@ class Trajectory:
         """[T] bool, True where the model produced the token: the loss mask."""
         parts = [np.full(len(s.token_ids), s.source == "model") for s in self.segments]
         return np.concatenate(parts) if parts else np.zeros(0, bool)
+
+    @property
+    def turns(self) -> np.ndarray:
+        """[T] int, the number of the model segment that a token is in or follows, from 0."""
+        count, parts = -1, [np.zeros(0, int)]
+        for s in self.segments:
+            count += s.source == "model"
+            parts.append(np.full(len(s.token_ids), max(count, 0)))
+        return np.concatenate(parts)
+
+    def earned(self, weight: float = 1.0) -> np.ndarray:
+        """[number of model segments] float64, what the environment gave for the calls of each, times `weight`."""
+        out = np.zeros(sum(s.source == "model" for s in self.segments))
+        for j, call in enumerate(self.calls):
+            out[min(j if call.turn is None else call.turn, len(out) - 1)] += weight * (call.reward or 0.0)
+        return out
 
     @property
     def text(self) -> str:

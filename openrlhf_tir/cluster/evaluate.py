@@ -83,9 +83,7 @@ def scores(sampled: Figures, greedy: Figures) -> Scores:
     return Scores(accuracy=sampled.accuracy, code_ratio=sampled.code_ratio, greedy_accuracy=greedy.accuracy, envs=envs)
 
 
-async def evaluate(
-    pool: RolloutPool, tasks: list[Task], *, n: int, temperature: float, top_p: float = 1.0, tick: Callable[[], None] = lambda: None
-) -> Figures:
+async def evaluate(pool: RolloutPool, tasks: list[Task], *, n: int, temperature: float, top_p: float = 1.0, tick: Callable[[], None] = lambda: None) -> Figures:
     """n samples per task at `temperature` (0: greedy); `tick` after each. Raises EvaluationFailed when more than 2 % of the samples failed."""
     gate = asyncio.Semaphore(CONCURRENT_GROUPS)
 

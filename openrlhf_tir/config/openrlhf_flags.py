@@ -83,7 +83,6 @@ _REWARD_MODEL = "Rewards are functions here, not models: choose one with --rewar
 _REWARD_SHAPE = "Reward shaping belongs to the reward function: choose one with --reward.name."
 _COLOCATE = "Rollout and training overlap, so they never share GPUs. Size them with --actor.num_gpus_per_node and --vllm.num_engines."
 _MUON = "Only AdamW is wired in. Use --actor.learning_rate, --actor.adam_betas and --actor.l2."
-_LORA = "LoRA does not go with weight pushes yet. Train all weights."
 _VLM = "Images are not supported: tasks are text."
 _EMA = "EMA weights are not kept. Leave it out."
 _PARALLEL = "Sequence and tensor parallel learners are not supported. Add ranks with --actor.num_gpus_per_node."
@@ -109,10 +108,11 @@ RULES: dict[str, Rule] = {
     # DeepSpeed
     **_each(
         "ds",
-        "zero_stage param_dtype attn_implementation adam_offload packing_samples overlap_comm zpg grad_accum_dtype use_liger_kernel lora.rank",
+        "zero_stage param_dtype attn_implementation adam_offload packing_samples overlap_comm zpg grad_accum_dtype use_liger_kernel "
+        "lora.rank lora.alpha lora.target_modules lora.dropout",
         SAME,
     ),
-    **_each("ds", "lora.alpha lora.target_modules lora.dropout load_in_4bit", Refused(_LORA)),
+    "ds.load_in_4bit": Refused("The base of LoRA is kept in ds.param_dtype: weights are merged for every push. Leave it out."),
     "ds.ring_attn_size": Only("1", _PARALLEL),
     "ds.ring_attn_head_stride": Only("1", _PARALLEL),
     "ds.tensor_parallel_size": Only("1", _PARALLEL),

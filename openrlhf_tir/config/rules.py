@@ -83,11 +83,41 @@ def _data(c: Config) -> Iterator[str]:
 
 
 def _method(c: Config) -> Iterator[str]:
-    if c.actor.policy_loss and (c.algo.advantage.is_correction_level != "off" or c.actor.policy_loss_type != "ppo"):
+    if c.actor.policy_loss and c.actor.policy_loss_type != "ppo":
         yield (
-            f"actor.policy_loss = {c.actor.policy_loss!r} replaces the loss, so actor.policy_loss_type = '{c.actor.policy_loss_type}' and "
-            f"algo.advantage.is_correction_level = '{c.algo.advantage.is_correction_level}' would do nothing. Leave them at 'ppo' and 'off'."
+            f"actor.policy_loss = {c.actor.policy_loss!r} replaces the loss, so actor.policy_loss_type = '{c.actor.policy_loss_type}' would do nothing. "
+            "Leave it at 'ppo'."
         )
+    yield from _credit(c)
+    if c.actor.policy_loss_type == "gspo":
+        if c.actor.loss_agg_mode != "token-mean":
+            yield (
+                f"actor.loss_agg_mode = '{c.actor.loss_agg_mode}' does nothing with actor.policy_loss_type = 'gspo', whose loss is a mean over sequences. "
+                "Leave it at token-mean."
+            )
+        if c.train.env_coef != 1:
+            yield f"train.env_coef = {c.train.env_coef:g} would weigh gspo's ratio over a sequence too. Use 1, or another actor.policy_loss_type."
+
+
+def _credit(c: Config) -> Iterator[str]:
+    adv = c.algo.advantage
+    if adv.credit != "turn":
+        return
+    said = "algo.advantage.credit = 'turn' splits the environment's reward over its calls, and"
+    wrong = {
+        f"algo.advantage.gamma = {adv.gamma:g} discounts by tokens": adv.gamma != 1,
+        "algo.advantage.estimator = 'flash_reinforce' compares with the whole batch": adv.estimator == "flash_reinforce",
+        "rollout.agent = 'external' tells nothing of calls": c.rollout.agent == "external",
+    }
+    for e in c.environments.values():
+        of, rewards = "" if e.section == "env" else f"{e.section}.", list(e.reward.weights) or [e.reward.name]
+        wrong |= {
+            f"{of}reward.name = {', '.join(rewards)} has no rewards of calls": "env" not in rewards,
+            f"{of}reward.env_reduce = '{e.reward.env_reduce}' makes a reward that is not their sum": e.reward.env_reduce != "sum",
+            f"{of}reward.group = {e.reward.group!r} replaces it": e.reward.group is not None,
+        }
+    for why in (why for why, so in wrong.items() if so):
+        yield f"{said} {why}. Use reward 'env' added up, or credit = 'trajectory'."
 
 
 def _lengths(c: Config) -> Iterator[str]:
@@ -135,8 +165,9 @@ def _staleness(c: Config) -> Iterator[str]:
         )
     elif k > 1 and p.push_every > c.batches_ahead + 1:
         yield (
-            f"pipeline.push_every = {p.push_every} batches of {k} updates ({_cut(c)}): the last one before a push would train tokens {p.push_every * k - 1} updates old, "
-            f"and pipeline.max_staleness allows {c.max_staleness}. Use push_every <= {c.batches_ahead + 1}, or raise max_staleness."
+            f"pipeline.push_every = {p.push_every} batches of {k} updates ({_cut(c)}): the last one before a push would train tokens "
+            f"{p.push_every * k - 1} updates old, and pipeline.max_staleness allows {c.max_staleness}. "
+            f"Use push_every <= {c.batches_ahead + 1}, or raise max_staleness."
         )
 
 

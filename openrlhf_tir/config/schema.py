@@ -128,6 +128,12 @@ class Config(Section):
         return self.pi_old == "learner" and self.updates_per_batch > 1
 
     @property
+    def loss_sum_norm(self) -> float | None:
+        """The constant of actor.loss_agg_mode = 'seq-mean-token-sum-norm'; None in other modes."""
+        wanted = self.actor.loss_agg_mode == "seq-mean-token-sum-norm"
+        return (self.actor.loss_agg_constant or float(self.rollout.max_new_tokens)) if wanted else None
+
+    @property
     def canary_tolerance(self) -> float | None:
         """Of the canary after each push; None: to be calibrated."""
         fp32 = self.ds.param_dtype == "fp32" and self.vllm.dtype in ("auto", "float32")

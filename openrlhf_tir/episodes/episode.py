@@ -88,7 +88,7 @@ async def run_episode(
                     break
                 case Call(action):
                     step_id += 1
-                    call = await _run(env, action, step_id)
+                    call = await _run(env, action, step_id, turn)
                     traj.calls.append(call)
                     if call.done or call.truncated:  # nothing follows: the observation alone, without a word about what comes next
                         observe(*_block(protocol, codec, call.observation, limits.output_max_tokens))
@@ -96,7 +96,7 @@ async def run_episode(
                         break
                     observe(*_insertion(protocol, codec, call.observation, limits.output_max_tokens))
                 case Reject(action, defect, message):
-                    traj.calls.append(ToolCall(action, message, "model_error", {"error_type": "malformed_call", "defect": defect}))
+                    traj.calls.append(ToolCall(action, message, "model_error", {"error_type": "malformed_call", "defect": defect}, turn=turn))
                     observe(*_insertion(protocol, codec, message, limits.output_max_tokens))
                 case go_on:
                     observe(go_on.text)
@@ -119,11 +119,11 @@ def _cut(traj: Trajectory, codec: Codec, tokens: int) -> None:
             traj.segments.append(Segment.of_env(kept, codec.decode(kept)))
 
 
-async def _run(env: EnvSession, action: str, step_id: int) -> ToolCall:
+async def _run(env: EnvSession, action: str, step_id: int, turn: int) -> ToolCall:
     start = time.monotonic()
     reply = await env.step(action, step_id=step_id)
     seconds = time.monotonic() - start
-    return ToolCall(action, reply.observation, reply.outcome, reply.signals, seconds, reply.reward, reply.done, reply.truncated)
+    return ToolCall(action, reply.observation, reply.outcome, reply.signals, seconds, reply.reward, reply.done, reply.truncated, turn)
 
 
 def _insertion(protocol: TurnProtocol, codec: Codec, observation: str, max_tokens: int) -> tuple[str, list[int]]:

@@ -38,5 +38,3 @@ def cut(metas: Sequence[GroupMeta], parts: int, seed: tuple[int, int, int]) -> l
     samples = [(b, i) for b, meta in enumerate(metas) for i, tokens in enumerate(meta.model_tokens) if tokens and not (meta.masked and meta.masked[i])]
     order = np.random.default_rng(seed).permutation(len(samples))
     return [[samples[j] for j in part] for part in np.array_split(order, max(1, min(parts, len(samples))))]
-
-

@@ -18,8 +18,9 @@ from __future__ import annotations
 import torch
 
 from ..algorithms.aggregate import GlobalCounts
-from ..algorithms.losses import own
+from ..algorithms.losses import LOSSES, own
 from ..algorithms.losses.diagnostics import Tally
+from ..algorithms.losses.is_correction import is_weights
 from ..config import Config
 from .openrlhf_adapter import PolicyModel, SFTLoss, aggregate_loss, policy_loss
 from .packing import MicroBatch
@@ -31,8 +32,8 @@ class PolicyObjective:
 
     def __init__(self, cfg: Config, model: PolicyModel, counts: GlobalCounts, tally: Tally) -> None:
         self.cfg, self.model, self.counts = cfg, model, counts
-        self.loss = policy_loss(cfg)
-        self.own = own.load(cfg.actor.policy_loss) if cfg.actor.policy_loss else None
+        self.own = own.load(cfg.actor.policy_loss) if cfg.actor.policy_loss else LOSSES.get(cfg.actor.policy_loss_type)
+        self.loss = None if self.own else policy_loss(cfg)
         self.tally = tally
 
     def __call__(self, micro: MicroBatch) -> torch.Tensor:
@@ -44,10 +45,9 @@ class PolicyObjective:
         rollout = torch.where(fields["sampled"] > 0, fields["rollout_logprobs"], current)
         old = self._old(fields, rollout, current)
         scaling = self.counts.loss_kwargs()
-        if self.own:
-            inputs = own.LossInputs(log_probs, old, rollout, fields["advantages"], mask, self.cfg.actor.clip, self.cfg.actor.policy_loss_options)
-            by_token = self.cfg.actor.loss_agg_mode == "token-mean"
-            loss, outside = aggregate_loss(self.own(inputs), mask, token_level_loss=by_token, **scaling), None
+        if self.loss is None:
+            per_token, outside = self._per_token(log_probs, old, rollout, micro)
+            loss = aggregate_loss(per_token, mask, token_level_loss=self.cfg.actor.loss_agg_mode != "seq-mean-token-mean", **scaling)
         else:
             loss, _, _, _, outside = self.loss(log_probs, old, fields["advantages"], action_mask=mask, rollout_log_probs=rollout, **scaling)
         if outside is not None:
@@ -56,8 +56,19 @@ class PolicyObjective:
         if coefficient:
             loss = loss - coefficient * aggregate_loss(entropy, mask, **scaling)
         log_ratio = (current - rollout) * mask
-        self.tally.add(log_ratio=log_ratio, ratio=self._ratio(current - old, mask), entropy=entropy.detach(), fields=fields, clip=self.cfg.actor.clip)
+        ratio = self._ratio(current - old, mask)
+        self.tally.add(log_ratio=log_ratio, ratio=ratio, log_probs=current, entropy=entropy.detach(), fields=fields, clip=self.cfg.actor.clip)
         return loss
+
+    def _per_token(self, log_probs: torch.Tensor, old: torch.Tensor, rollout: torch.Tensor, micro: MicroBatch) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """A loss that is not OpenRLHF's, [b, L-1], and the share of its tokens or sequences outside the IS correction's band."""
+        assert self.own is not None, "it is one or the other"
+        mask, settings = micro.fields["trained"], self.cfg.algo.advantage
+        inputs = own.LossInputs(log_probs, old, rollout, micro.fields["advantages"], mask, self.cfg.actor.clip, self.cfg.actor.policy_loss_options)
+        if settings.is_correction_level == "off":
+            return self.own(inputs), None
+        weights, outside = is_weights(old, rollout, mask, settings)
+        return weights * self.own(inputs), outside
 
     def _old(self, fields: dict[str, torch.Tensor], rollout: torch.Tensor, current: torch.Tensor) -> torch.Tensor:
         if self.cfg.pi_old == "engine":

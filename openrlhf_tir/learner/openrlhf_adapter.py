@@ -27,11 +27,13 @@ import transformers.modeling_utils
 import transformers.trainer
 from deepspeed.runtime.zero.config import DeepSpeedZeroConfig
 from torch.distributed.device_mesh import init_device_mesh
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from ..config import Config
 from ..errors import ConfigError
 from .flash_attn_shim import flash_attn_importable
 from .linear_head import ScoringHead
+from .lora import ALL_LINEAR, checked, unmatched
 from .truncation import Truncation
 
 with flash_attn_importable():
@@ -58,11 +60,25 @@ def _fp32_allowed() -> Iterator[None]:
         openrlhf_utils.convert_to_torch_dtype = original
 
 
+@contextmanager
+def _targets_told(cfg: Config) -> Iterator[None]:
+    """peft's complaint about targets of which none is there, in our words."""
+    try:
+        yield
+    except ValueError as e:
+        if not cfg.ds.lora.rank or "not found in the base model" not in str(e):
+            raise
+        with torch.device("meta"):
+            model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(cfg.actor.model_name_or_path))
+        raise unmatched(", ".join(cfg.ds.lora.target_modules), model) from e
+
+
 class PolicyModel(Actor):
     """openrlhf's Actor, built from a path. use_cache is off: with it, packed sequences see each other (log-probs off by 0.6)."""
 
     def __init__(self, cfg: Config, strategy: ZeroStrategy) -> None:
-        with _fp32_allowed():
+        lora = cfg.ds.lora
+        with _fp32_allowed(), _targets_told(cfg):
             super().__init__(
                 cfg.actor.model_name_or_path,
                 attn_implementation=cfg.ds.attn_implementation,
@@ -71,7 +87,13 @@ class PolicyModel(Actor):
                 packing_samples=cfg.ds.packing_samples,
                 use_liger_kernel=cfg.ds.use_liger_kernel,
                 temperature=cfg.rollout.temperature,
+                lora_rank=lora.rank,
+                lora_alpha=lora.alpha,
+                lora_dropout=lora.dropout,
+                target_modules=ALL_LINEAR if lora.target_modules == [ALL_LINEAR] else lora.target_modules,
             )
+        if lora.rank:
+            checked(self.model, lora.target_modules)
         self.truncation = Truncation.of(cfg)
         self.hf_config = self.model.config
         self.head = ScoringHead(_output_layer(self.model))
@@ -198,7 +220,7 @@ def policy_loss(cfg: Config) -> PolicyLoss:
         clip_eps_low=low,
         clip_eps_high=high,
         dual_clip=cfg.actor.dual_clip,
-        token_level_loss=cfg.actor.loss_agg_mode == "token-mean",
+        token_level_loss=cfg.actor.loss_agg_mode != "seq-mean-token-mean",  # sum-norm is a token mean over another count (aggregate.py)
         policy_loss_type=cfg.actor.policy_loss_type,
         is_correction_level=adv.is_correction_level,
         is_correction_mode=adv.is_correction_mode,

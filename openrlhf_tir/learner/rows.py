@@ -13,8 +13,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..algorithms.advantages import AdvantageInputs, Estimator
+from ..algorithms.advantages.turns import per_turn
 from ..algorithms.advantages.whiten import mean_and_scale, moments, whiten
 from ..config import Config
+from ..config.environments import one
 from ..errors import DataError
 from ..types import Group, RankOf, TrainBatch, Trajectory
 from .packing import Row
@@ -26,8 +28,8 @@ FIELDS: dict[str, type] = {
     "rollout_logprobs": np.float32,
     "lag": np.int32,
 }
-"""Per-token fields of a row. trained: in the loss; sampled: written by the policy, so that its rollout log-prob and version mean something;
-lag: learner version - version of the weights that sampled it, 0 where not sampled."""
+"""Per-token fields of a row. trained: weight in the loss, 0: not in it; sampled: written by the policy, so that its rollout log-prob and version
+mean something; lag: learner version - version of the weights that sampled it, 0 where not sampled."""
 OLD = "old_logprobs"
 """One more, where pi_old is the learner's own policy at the start of the batch and the batch makes several updates."""
 
@@ -53,6 +55,11 @@ def trained_mask(trajectory: Trajectory, env_mask: bool) -> np.ndarray:
     return is_model if env_mask else np.ones_like(is_model)
 
 
+def env_masked(cfg: Config, version: int) -> bool:
+    """Whether tool output is left out of the loss of a batch that begins at `version`."""
+    return cfg.train.env_mask and version >= cfg.train.env_mask_from
+
+
 def batch_samples(batch: TrainBatch, groups: Sequence[Group], cfg: Config, estimator: Estimator) -> list[Sample]:
     """The samples of all ranks, in batch order; `share` says which are whose. Group statistics see every valid trajectory.
 
@@ -61,6 +68,8 @@ def batch_samples(batch: TrainBatch, groups: Sequence[Group], cfg: Config, estim
     if len(groups) != len(batch.items):
         raise DataError(f"step {batch.step}: {len(groups)} payloads for {len(batch.items)} groups. Pass groups[b] for batch.items[b].")
     samples = []
+    of_all = np.array([r for item in batch.items for r in item.meta.rewards], np.float64)
+    masked = env_masked(cfg, batch.step)
     for b, (item, group) in enumerate(zip(batch.items, groups, strict=True)):
         valid = group.valid
         if group.key != item.meta.key or [t.index for t in valid] != list(item.meta.index):
@@ -68,9 +77,14 @@ def batch_samples(batch: TrainBatch, groups: Sequence[Group], cfg: Config, estim
                 f"group {item.meta.key}, valid trajectories {item.meta.index}: the payload is of group {group.key}, {[t.index for t in valid]}. "
                 "Pass groups[b] for batch.items[b]."
             )
-        masks = [trained_mask(t, cfg.train.env_mask) for t in valid]
+        masks = [trained_mask(t, masked) for t in valid]
         rewards = np.asarray(item.meta.rewards, np.float64)
-        advantages = estimator.fn(AdvantageInputs(rewards, masks, cfg.algo.advantage.gamma, cfg.algo.advantage.options))
+        inputs = AdvantageInputs(rewards, masks, cfg.algo.advantage.gamma, cfg.algo.advantage.options, of_all)
+        if cfg.algo.advantage.credit == "turn":
+            weight = one(cfg.environments, group.task.env).reward.weights.get("env", 1.0)
+            advantages = per_turn(estimator.fn, inputs, [t.turns for t in valid], [t.earned(weight) for t in valid])
+        else:
+            advantages = estimator.fn(inputs)
         samples += [Sample((b, i), t, m, a) for i, (t, m, a) in enumerate(zip(valid, masks, advantages, strict=True))]
     return samples
 
@@ -93,15 +107,16 @@ def to_rows(
     `version`: the learner's at this update; `old`: key -> [L-1] float32, the field OLD.
     """
     mean, scale = mean_and_scale(total, no_std_norm=cfg.algo.advantage.no_std_norm) if estimator.whiten else (0.0, 1.0)
-    return [_row(s, whiten(s.advantages, s.trained, mean, scale), version, old) for s in samples if s.counts]
+    coef = cfg.train.env_coef
+    return [_row(s, whiten(s.advantages, s.trained, mean, scale), version, coef, old) for s in samples if s.counts]
 
 
-def _row(sample: Sample, advantages: np.ndarray, version: int, old: Mapping[tuple[int, int], np.ndarray] | None) -> Row:
+def _row(sample: Sample, advantages: np.ndarray, version: int, env_coef: float, old: Mapping[tuple[int, int], np.ndarray] | None) -> Row:
     trajectory = sample.trajectory
     prompt, sampled = trajectory.prompt_ids, trajectory.is_model
     per_token = {
         "advantages": advantages,
-        "trained": sample.trained,
+        "trained": np.where(sampled, 1.0, env_coef) * sample.trained,
         "sampled": sampled,
         "rollout_logprobs": trajectory.logprobs,
         "lag": np.where(sampled, version - trajectory.versions, 0),

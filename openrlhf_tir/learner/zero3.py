@@ -11,6 +11,7 @@ from __future__ import annotations
 import gc
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -28,15 +29,17 @@ from .background import BackgroundWriter
 from .balance import lpt
 from .checkpoint import load_rank, save_rank
 from .export import write_model_files
+from .lora import ADAPTER, adapter_weights
 from .objective import PolicyObjective, SftObjective
 from .openrlhf_adapter import PolicyModel, ZeroStrategy
 from .packing import MicroBatch, Row, collate, plan
 from .rows import FIELDS, OLD, Sample, batch_samples, local_moments, share, to_rows
 from .schedule import rl_schedule
-from .weights_file import write_weights
+from .weights_file import write_file, write_weights
 
 Objective = Callable[[MicroBatch], torch.Tensor]
 K = TypeVar("K")
+ADAPTER_DIRECTORY = "adapter"
 
 
 def over_updates(parts: Sequence[dict[str, float]]) -> dict[str, float]:
@@ -93,12 +96,13 @@ class Zero3Rank:
         tally, parts = Tally(self.device), []
         for rank_of in batch.updates:
             rows = to_rows(share(samples, rank_of, self.rank), total, self._version, self.cfg, self.estimator, old)
-            counts = self._counts([row.fields["trained"].sum() for row in rows])
+            counts = replace(self._counts([row.fields["trained"].sum() for row in rows]), sum_norm=self.cfg.loss_sum_norm)
             objective = PolicyObjective(self.cfg, self.model, counts, tally)
             parts.append(self._update(rows, names, objective, counts, self.lr_at(self._version)))
             self._version += math.isfinite(parts[-1]["grad_norm"])
         dist.all_reduce(tally.sums)
         dist.all_reduce(tally.gated)
+        dist.all_reduce(tally.distances)
         dist.all_reduce(tally.maxima, dist.ReduceOp.MAX)
         return over_updates(parts) | tally.metrics()
 
@@ -149,12 +153,18 @@ class Zero3Rank:
         return write_weights(self.engine.module, Path(path), rank=self.rank, sharded=self.cfg.ds.zero_stage == 3)
 
     def export(self, directory: str | Path) -> None:
-        """A directory that plain transformers loads: config, model.safetensors, tokenizer."""
+        """A directory that plain transformers loads: config, model.safetensors, tokenizer; with LoRA `adapter/` besides, which peft loads."""
         self.publish(Path(directory) / "model.safetensors")
+        adapter = adapter_weights(self.engine.module)
+        of_adapter = Path(directory) / ADAPTER_DIRECTORY
+        if adapter:
+            write_file(adapter, of_adapter / "adapter_model.safetensors", rank=self.rank, sharded=self.cfg.ds.zero_stage == 3)
         fault = None
         if self.rank == 0:
             try:
                 write_model_files(self.model.hf_config, self.cfg.actor.model_name_or_path, Path(directory))
+                if adapter:
+                    self.engine.module.peft_config[ADAPTER].save_pretrained(str(of_adapter))
             except OSError as e:
                 fault = e
         agree(fault)

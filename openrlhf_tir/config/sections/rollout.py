@@ -84,7 +84,6 @@ class Rollout(Section):
         False, description="seed every request from (train.seed, prompt, sample, turn): same responses whatever the batching; slower"
     )
 
-
     @property
     def plain(self) -> bool:
         """Whether what samples is the model's softmax itself."""

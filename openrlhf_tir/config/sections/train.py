@@ -46,6 +46,10 @@ class Train(Section):
         3, ge=0, description="how often dead learner ranks are replaced, all of them from the last checkpoint, while the engines stay up"
     )
     env_mask: bool = Field(True, description="False trains on tool output as well (the seed work's 'world model' phase)")
+    env_mask_from: int = Field(
+        0, ge=0, description="with env_mask: tool output is trained until so many updates are made, and masked from then on; a resume refuses another number"
+    )
+    env_coef: float = Field(1.0, gt=0, description="weight of a token of tool output where it is trained, in the loss and in what the loss is a mean over")
     max_reissues: int = Field(5, ge=0, description="how often a group is issued again after its actor or environment failed")
     max_unused_batches: int = Field(
         8, ge=0, description="so many batches of groups in a row (at least 256 groups) all dropped or failed: say why, show one, and stop; 0: never"
