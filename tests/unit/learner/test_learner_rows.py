@@ -82,3 +82,22 @@ def test_a_masked_sample_counts_in_baseline_and_whitening_and_makes_no_row():
     rows = to_rows(samples, local_moments(samples), 5, Config(), ESTIMATOR)
     std = (2 / 9) ** 0.5
     assert [r.fields["advantages"][-1] for r in rows] == pytest.approx([2 / 3 / std, -1 / 3 / std])
+
+
+def trained_at(version: int, **train) -> list[float]:
+    """The weights in the loss of model, tool and model token, at an update."""
+    cfg = Config(train=train)
+    group = group_of(0, [1, 2], [trajectory(0, [1, 2], [("model", [10], 0), ("env", [20], None), ("model", [11], 0)], 1.0)])
+    batch = make_batch([group], 1, step=version)
+    samples = batch_samples(batch, [group], cfg, ESTIMATOR)
+    (row,) = to_rows(samples, local_moments(samples), version, cfg, ESTIMATOR)
+    return row.fields["trained"].tolist()[1:]
+
+
+def test_tool_output_is_trained_until_its_update_and_masked_from_then_on():
+    assert [trained_at(v, env_mask_from=8) for v in (0, 7, 8, 9)] == [[1, 1, 1], [1, 1, 1], [1, 0, 1], [1, 0, 1]]
+
+
+def test_tool_output_has_its_own_weight_in_the_loss():
+    assert trained_at(0, env_mask=False, env_coef=0.25) == [1, 0.25, 1]
+    assert trained_at(9, env_mask_from=8, env_coef=0.25) == [1, 0, 1]
