@@ -98,7 +98,7 @@ RULES: dict[str, Rule] = {
     "actor.adam.lr": _one("actor.learning_rate"),
     "actor.adam.betas": _many("actor.adam_betas"),
     "actor.adam.weight_decay": _one("actor.l2"),
-    "actor.adam.eps": Only("1e-8", "Adam's eps is fixed."),
+    "actor.adam.eps": _one("actor.adam_eps"),
     "actor.lr_scheduler": Becomes(lambda v: {"actor.lr_scheduler": _SCHEDULERS.get(v[0], v[0])}),
     "actor.optim": Only("adam", _MUON),
     **_each("actor", "muon.lr muon.momentum muon.ns_steps muon.nesterov muon.no_nesterov", Refused(_MUON)),

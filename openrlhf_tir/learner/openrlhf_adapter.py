@@ -202,7 +202,7 @@ class ZeroStrategy(DeepspeedStrategy):
         """Wrap `model` in a DeepSpeed engine with AdamW. The learning rate is set by the caller before each step."""
         settings = {
             "optim": "adam",
-            "adam": {"lr": cfg.actor.learning_rate, "betas": cfg.actor.adam_betas, "eps": 1e-8, "weight_decay": cfg.actor.l2},
+            "adam": {"lr": cfg.actor.learning_rate, "betas": cfg.actor.adam_betas, "eps": cfg.actor.adam_eps, "weight_decay": cfg.actor.l2},
             "lr_scheduler": "constant",
             "scheduler_steps": cfg.train.max_steps,
             "max_norm": cfg.actor.max_norm,

@@ -31,6 +31,7 @@ class Actor(Section):
     lr_warmup_ratio: float = Field(0.0, ge=0, lt=1)
     min_lr_ratio: float = Field(0.1, ge=0, le=1, description="final learning rate / learning_rate for linear and cosine")
     adam_betas: tuple[float, float] = (0.9, 0.95)
+    adam_eps: float = Field(1e-8, gt=0, description="added to the root of Adam's second moment")
     l2: float = Field(0.0, ge=0, description="weight decay")
     max_norm: float = Field(1.0, gt=0, description="gradient clipping")
     eps_clip: float = Field(0.2, gt=0, description="PPO clip range, both sides, when eps_clip_low_high is unset")

@@ -127,6 +127,7 @@ def test_a_flag_of_the_same_name_lands_in_its_field(name):
         ("--actor.adam.lr 3e-6", "actor.learning_rate", 3e-6),
         ("--actor.adam.betas 0.8 0.9", "actor.adam_betas", (0.8, 0.9)),
         ("--actor.adam.weight_decay 0.01", "actor.l2", 0.01),
+        ("--actor.adam.eps 1e-6", "actor.adam_eps", 1e-6),
         ("--actor.lr_scheduler cosine_with_min_lr", "actor.lr_scheduler", "cosine"),
         ("--actor.lr_scheduler linear", "actor.lr_scheduler", "linear"),
         ("--train.async_enable", "pipeline.mode", "one_step"),
