@@ -17,6 +17,16 @@ def directory(tmp_path_factory):
     return save_tiny(tmp_path_factory.mktemp("model"), seed=0)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def alone(tmp_path_factory):
+    """A process group of one: what is written is agreed upon."""
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path_factory.mktemp('group')}/at", rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
 def policy(directory, **lora):
     from openrlhf_tir.learner.openrlhf_adapter import PolicyModel, ZeroStrategy
 
