@@ -92,8 +92,8 @@ def test_a_run_that_can_work_gives_facts(ready):
 
 
 def test_several_updates_per_batch_are_told_with_the_staleness_that_follows(ready):
-    """A batch is 2 prompts * 16 samples."""
-    facts = check(load(None, {**ready, "train.batch_size": 8, "train.max_epochs": 2, "pipeline.max_staleness": 20}), machine=CPU)
+    """A batch is 2 prompts * 2 samples."""
+    facts = check(load(None, {**ready, "train.batch_size": 1, "train.max_epochs": 2, "pipeline.max_staleness": 20}), machine=CPU)
     assert any("8 updates (4 mini-batches, 2 epochs): S = 20 updates, so rollouts are at most 1 batches ahead" in f for f in facts)
     assert any("at most 8 of train.max_steps = 400 updates" in f for f in facts)
 
