@@ -25,7 +25,8 @@ class Engine(Protocol):
     simulation/emulated_engine.py (sleeps like a cluster)."""
 
     async def generate(self, token_ids: Sequence[int], sampling: Sampling, *, request_id: str) -> Completion:
-        """Continue `token_ids`. Stop strings are included in the text; the log-probs are the sampler's, at temperature 1.
+        """Continue `token_ids`. Stop strings are included in the text. The log-probs are of the plain softmax, or, in a run that samples from another
+        distribution (Rollout.plain), of what `sampling` makes of it.
 
         Raises EngineError when the engine cannot answer, RequestRefused when no engine could. `Completion.versions` names, per token,
         the weights that sampled it.
@@ -161,7 +162,8 @@ class Learner(Protocol):
     """Number of updates behind the current weights."""
 
     async def step(self, batch: TrainBatch) -> StepReport:
-        """One optimiser update on the whole batch, or none when its gradient is not finite: then the version stays. Raises InfraError when a rank died."""
+        """One optimiser update for each of `batch.updates`, less those whose gradient is not finite; the version counts them. Raises InfraError when a
+        rank died."""
 
     async def publish(self, path: Path) -> str:
         """Write the full weights, HF names, as safetensors to `path`; return their digest."""

@@ -98,6 +98,9 @@ class Sampling:
     temperature: float = 1.0
     top_p: float = 1.0
     seed: int | None = None
+    top_k: int = 0
+    """0: all."""
+    min_p: float = 0.0
 
 
 class EngineBounds(NamedTuple):
@@ -168,6 +171,8 @@ class ToolCall:
     """What the environment gave for it, if anything; `reward.name = "env"` makes it the trajectory's."""
     done: bool = False
     truncated: bool = False
+    turn: int | None = None
+    """Which of the trajectory's model segments made it, from 0; None where nobody kept count."""
 
 
 class Change(NamedTuple):
@@ -236,6 +241,22 @@ class Trajectory:
         """[T] bool, True where the model produced the token: the loss mask."""
         parts = [np.full(len(s.token_ids), s.source == "model") for s in self.segments]
         return np.concatenate(parts) if parts else np.zeros(0, bool)
+
+    @property
+    def turns(self) -> np.ndarray:
+        """[T] int, the number of the model segment that a token is in or follows, from 0."""
+        count, parts = -1, [np.zeros(0, int)]
+        for s in self.segments:
+            count += s.source == "model"
+            parts.append(np.full(len(s.token_ids), max(count, 0)))
+        return np.concatenate(parts)
+
+    def earned(self, weight: float = 1.0) -> np.ndarray:
+        """[number of model segments] float64, what the environment gave for the calls of each, times `weight`."""
+        out = np.zeros(sum(s.source == "model" for s in self.segments))
+        for j, call in enumerate(self.calls):
+            out[min(j if call.turn is None else call.turn, len(out) - 1)] += weight * (call.reward or 0.0)
+        return out
 
     @property
     def text(self) -> str:
@@ -337,13 +358,23 @@ class BatchItem:
     payload: Any
 
 
+RankOf = Mapping[tuple[int, int], int]
+"""(b, i) -> the rank that trains valid trajectory i of group b."""
+
+
 @dataclass(frozen=True, slots=True)
 class TrainBatch:
-    """What the learner steps on. `rank_of[(b, i)]` is the rank that trains valid trajectory i of group b."""
+    """What the learner steps on. `rank_of` spreads all of it over the ranks, and `cuts` the part of each update."""
 
     step: int
     items: list[BatchItem]
-    rank_of: Mapping[tuple[int, int], int]
+    rank_of: RankOf
+    cuts: Sequence[RankOf] = ()
+    """One for each update that the batch is cut into, of the trajectories that it trains; empty: one update of all."""
+
+    @property
+    def updates(self) -> Sequence[RankOf]:
+        return self.cuts or (self.rank_of,)
 
     @property
     def num_tokens(self) -> int:
@@ -353,7 +384,7 @@ class TrainBatch:
 
 @dataclass(slots=True)
 class StepReport:
-    """What a learner step returns. `version` is the version after the step: that before it when the gradient was not `finite`."""
+    """What a learner step returns. `version` is the version after the step: that before it when no gradient was `finite`."""
 
     version: int
     metrics: dict[str, float]

@@ -59,7 +59,7 @@ async def measure(session: Session, cfg: Config, tasks: list[Task], what: str) -
     """Sampled (eval.temperature, n samples) and greedy figures of the engines' current weights. Raises EvaluationFailed."""
     n = cfg.eval.n_samples_per_prompt
     with bar(f"evaluate {what}", (n + 1) * len(tasks), session.console) as advance:
-        sampled = await evaluate(session.pool, tasks, n=n, temperature=cfg.eval.temperature, tick=lambda: advance(n))
+        sampled = await evaluate(session.pool, tasks, n=n, temperature=cfg.eval.temperature, top_p=cfg.eval.top_p, tick=lambda: advance(n))
         greedy = await evaluate(session.pool, tasks, n=1, temperature=0.0, tick=advance)
     return sampled, greedy
 
@@ -83,7 +83,7 @@ def scores(sampled: Figures, greedy: Figures) -> Scores:
     return Scores(accuracy=sampled.accuracy, code_ratio=sampled.code_ratio, greedy_accuracy=greedy.accuracy, envs=envs)
 
 
-async def evaluate(pool: RolloutPool, tasks: list[Task], *, n: int, temperature: float, tick: Callable[[], None] = lambda: None) -> Figures:
+async def evaluate(pool: RolloutPool, tasks: list[Task], *, n: int, temperature: float, top_p: float = 1.0, tick: Callable[[], None] = lambda: None) -> Figures:
     """n samples per task at `temperature` (0: greedy); `tick` after each. Raises EvaluationFailed when more than 2 % of the samples failed."""
     gate = asyncio.Semaphore(CONCURRENT_GROUPS)
 
@@ -92,7 +92,7 @@ async def evaluate(pool: RolloutPool, tasks: list[Task], *, n: int, temperature:
         async with gate:
             for _ in range(ACTOR_RETRIES):
                 try:
-                    meta, _ = await pool.run_group(GroupKey(EVAL_EPOCH, i), task, EvalMode(n, temperature))
+                    meta, _ = await pool.run_group(GroupKey(EVAL_EPOCH, i), task, EvalMode(n, temperature, top_p))
                     break
                 except EngineGone:
                     await asyncio.sleep(1)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -114,11 +113,10 @@ class LearnerGroup:
 
     async def step(self, batch: TrainBatch) -> StepReport:
         start = time.monotonic()
-        light = TrainBatch(batch.step, [type(i)(i.meta, None) for i in batch.items], batch.rank_of)
+        light = TrainBatch(batch.step, [type(i)(i.meta, None) for i in batch.items], batch.rank_of, batch.cuts)
         payloads = [item.payload for item in batch.items]
         metrics = (await self._all([r.step.remote(light, *payloads) for r in self.ranks], "step", "timeouts.learner_s"))[0]
-        if math.isfinite(metrics["grad_norm"]):
-            self.version += 1
+        self.version += int(metrics["updates"])
         return StepReport(self.version, metrics, time.monotonic() - start, batch.num_tokens)
 
     async def publish(self, path: Path) -> str:

@@ -29,7 +29,7 @@ def pick_task(cfg: Config, question: str | None, row: int, tokenizer=None) -> Ta
 
 async def play(session: Session, cfg: Config, task: Task) -> Trajectory:
     """Sample one response at eval.temperature and print it."""
-    _, payload = await session.pool.run_group(GroupKey(EVAL_EPOCH, 0), task, EvalMode(1, cfg.eval.temperature))
+    _, payload = await session.pool.run_group(GroupKey(EVAL_EPOCH, 0), task, EvalMode(1, cfg.eval.temperature, cfg.eval.top_p))
     (group,) = await session.pool.fetch([payload])
     show(session.console, task, group.trajectories[0])
     return group.trajectories[0]

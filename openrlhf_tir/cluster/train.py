@@ -236,7 +236,7 @@ async def _attempt(
 
     async def evaluate_now() -> dict[str, float]:
         n, alive = cfg.eval.n_samples_per_prompt, pipeline.watchdog.beat
-        sampled = await evaluate(session.pool, inputs.held_out, n=n, temperature=cfg.eval.temperature, tick=alive)
+        sampled = await evaluate(session.pool, inputs.held_out, n=n, temperature=cfg.eval.temperature, top_p=cfg.eval.top_p, tick=alive)
         row = {"eval/accuracy": sampled.accuracy, "eval/code_ratio": sampled.code_ratio, "eval/failed_samples": float(sampled.failed)}
         for env, figures in sampled.by_env.items():
             row |= {f"eval/{env}/accuracy": figures.accuracy, f"eval/{env}/code_ratio": figures.code_ratio, f"eval/{env}/calls": figures.calls}

@@ -44,7 +44,7 @@ def _check_enough(cfg: Config, found: Counter[str], rows: int, named: str) -> li
             f"envs.{without[0]}.share = {shares[without[0]]:g}, but no row of {named} is of env {without[0]!r}. Give rows with that name, or a share of 0."
         )
     facts = [f"{found[name]} problems of env {name!r} are not trained: envs.{name}.share = 0" for name, share in shares.items() if share == 0 and found[name]]
-    steps = rows * cfg.train.num_episodes // b
+    steps = rows * cfg.train.num_episodes // b * cfg.updates_per_batch
     if steps < cfg.train.max_steps and not cfg.data.prompt_probs and not any(shares.values()):
         facts.append(
             f"the data last for at most {steps} of train.max_steps = {cfg.train.max_steps} updates; filtered groups shorten that. "

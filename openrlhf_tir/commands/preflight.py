@@ -64,7 +64,7 @@ def check(
     machine = machine or Machine()
     problems = Problems() if problems is None else problems
     check_names(cfg, problems)
-    facts = own_code(cfg)
+    facts = own_code(cfg) + (updates_of(cfg) if training else [])
     for place, name in openrlhf_files(cfg).items():
         with problems.caught():
             if not _missing(name):
@@ -136,6 +136,17 @@ def check_names_of_env(cfg: Config, e: Environment, problems: Problems) -> None:
                 plugins.load(place, named)
     with caught():
         templates.resolve(e.input_template)
+
+
+def updates_of(cfg: Config) -> list[str]:
+    """What follows from several updates per batch."""
+    k = cfg.updates_per_batch
+    if k == 1:
+        return []
+    return [
+        f"a batch makes {k} updates ({cfg.minibatches} mini-batches, {cfg.train.max_epochs} epochs): S = {cfg.max_staleness} updates, so rollouts are at most "
+        f"{cfg.batches_ahead} batches ahead of training; {cfg.train.max_steps} updates are {cfg.train.max_steps // k} batches"
+    ]
 
 
 def own_code(cfg: Config) -> list[str]:

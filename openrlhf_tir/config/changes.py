@@ -18,10 +18,14 @@ REFUSE = {
     "data.shuffle": "the order of the prompts comes from it",
     "data.prompt_probs": "the order of the prompts comes from it",
     "envs.*.share": "the order of the prompts comes from it",
+    "train.env_mask": "which tokens are trained at which update follows from it",
+    "train.env_mask_from": "which tokens are trained at which update follows from it",
     "rollout.batch_size": "the accounting of groups was made for it",
     "ds.zero_stage": "the optimiser's shards were cut for it",
     "ds.param_dtype": "the weights were saved in it",
     "ds.lora.rank": "the weights were saved with it",
+    "ds.lora.alpha": "the weights were saved with it",
+    "ds.lora.target_modules": "the weights were saved with it",
 }
 """`envs.*` is every environment.
 Besides, compared as what they amount to: pipeline.max_staleness (S) and the number of learner ranks; the model and the prompts by content."""

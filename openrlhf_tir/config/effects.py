@@ -25,7 +25,7 @@ def _left_out(name: str) -> Callable[[Config], bool]:
     return lambda c: c.filter.names is not None and name not in c.filter.names
 
 
-NOT_WHITENED = ("rloo", "group_norm", "dr_grpo")
+NOT_WHITENED = ("rloo", "group_norm", "dr_grpo", "opo", "flash_reinforce")
 GROUP_ESTIMATORS = ("reinforce_baseline", *NOT_WHITENED)
 """Ours, by what they leave unused; a test compares them with the registry, which is above this module."""
 
@@ -50,6 +50,28 @@ IDLE = [
         "algo.advantage.no_std_norm",
         lambda c: c.algo.advantage.estimator in NOT_WHITENED,
         "with an estimator whose advantages are not whitened over the batch. Use reinforce_baseline, or leave it out.",
+    ),
+    Idle(
+        "actor.eps_clip actor.eps_clip_low_high",
+        lambda c: c.actor.policy_loss is None and c.actor.policy_loss_type == "pg",
+        "with --actor.policy_loss_type pg, which has no ratio to clip. Leave it out.",
+    ),
+    Idle(
+        "actor.dual_clip",
+        lambda c: bool(c.actor.policy_loss) or c.actor.policy_loss_type not in ("ppo", "gspo"),
+        "but with --actor.policy_loss_type ppo or gspo. Leave it out.",
+    ),
+    Idle(
+        "actor.loss_agg_constant",
+        lambda c: c.actor.loss_agg_mode != "seq-mean-token-sum-norm",
+        "without --actor.loss_agg_mode seq-mean-token-sum-norm. Leave it out.",
+    ),
+    Idle("train.env_mask_from", lambda c: not c.train.env_mask, "with --train.env_mask false: tool output is trained all along. Leave it out."),
+    Idle("train.env_coef", lambda c: c.train.env_mask and c.train.env_mask_from == 0, "while tool output is masked (--train.env_mask). Leave it out."),
+    Idle(
+        "ds.lora.alpha ds.lora.target_modules ds.lora.dropout",
+        lambda c: c.ds.lora.rank == 0,
+        "while --ds.lora.rank is 0: all weights train. Set it, or leave it out.",
     ),
     Idle("ds.zpg", lambda c: c.ds.zero_stage != 3, "with --ds.zero_stage 2: it partitions the weights of stage 3. Leave it out."),
     Idle("pipeline.overadmit_risk", lambda c: not _auto(c), "unless --pipeline.depth is auto. Leave it out."),

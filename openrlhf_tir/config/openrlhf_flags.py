@@ -83,7 +83,6 @@ _REWARD_MODEL = "Rewards are functions here, not models: choose one with --rewar
 _REWARD_SHAPE = "Reward shaping belongs to the reward function: choose one with --reward.name."
 _COLOCATE = "Rollout and training overlap, so they never share GPUs. Size them with --actor.num_gpus_per_node and --vllm.num_engines."
 _MUON = "Only AdamW is wired in. Use --actor.learning_rate, --actor.adam_betas and --actor.l2."
-_LORA = "LoRA does not go with weight pushes yet. Train all weights."
 _VLM = "Images are not supported: tasks are text."
 _EMA = "EMA weights are not kept. Leave it out."
 _PARALLEL = "Sequence and tensor parallel learners are not supported. Add ranks with --actor.num_gpus_per_node."
@@ -99,7 +98,7 @@ RULES: dict[str, Rule] = {
     "actor.adam.lr": _one("actor.learning_rate"),
     "actor.adam.betas": _many("actor.adam_betas"),
     "actor.adam.weight_decay": _one("actor.l2"),
-    "actor.adam.eps": Only("1e-8", "Adam's eps is fixed."),
+    "actor.adam.eps": _one("actor.adam_eps"),
     "actor.lr_scheduler": Becomes(lambda v: {"actor.lr_scheduler": _SCHEDULERS.get(v[0], v[0])}),
     "actor.optim": Only("adam", _MUON),
     **_each("actor", "muon.lr muon.momentum muon.ns_steps muon.nesterov muon.no_nesterov", Refused(_MUON)),
@@ -109,10 +108,11 @@ RULES: dict[str, Rule] = {
     # DeepSpeed
     **_each(
         "ds",
-        "zero_stage param_dtype attn_implementation adam_offload packing_samples overlap_comm zpg grad_accum_dtype use_liger_kernel lora.rank",
+        "zero_stage param_dtype attn_implementation adam_offload packing_samples overlap_comm zpg grad_accum_dtype use_liger_kernel "
+        "lora.rank lora.alpha lora.target_modules lora.dropout",
         SAME,
     ),
-    **_each("ds", "lora.alpha lora.target_modules lora.dropout load_in_4bit", Refused(_LORA)),
+    "ds.load_in_4bit": Refused("The base of LoRA is kept in ds.param_dtype: weights are merged for every push. Leave it out."),
     "ds.ring_attn_size": Only("1", _PARALLEL),
     "ds.ring_attn_head_stride": Only("1", _PARALLEL),
     "ds.tensor_parallel_size": Only("1", _PARALLEL),
@@ -142,11 +142,10 @@ RULES: dict[str, Rule] = {
     "algo.dynamic_filtering_enable": _sets(filter__accuracy_range=(0.0, 1.0)),
     "algo.dynamic_filtering_range": _many("filter.accuracy_range"),
     # training
-    **_each("train", "num_episodes batch_size micro_batch_size max_tokens_per_gpu seed", SAME),
+    **_each("train", "num_episodes max_epochs batch_size micro_batch_size max_tokens_per_gpu seed", SAME),
     "train.async_enable": _sets(1, pipeline__mode="one_step"),
     "train.partial_rollout_enable": _sets(2, pipeline__mode="pipeline"),
     "train.async_queue_size": Only("1", "Staleness is set directly: --pipeline.mode pipeline --pipeline.max_staleness S."),
-    "train.max_epochs": Only("1", "Every batch is trained once. Raise --train.num_episodes instead."),
     "train.dynamic_batch_enable": Implied("--train.max_tokens_per_gpu always bounds a forward pass"),
     "train.agent_func_path": SAME,
     "train.full_determinism_enable": Refused("Use --rollout.per_request_seeds with --pipeline.mode sync: the same responses whatever the batching."),

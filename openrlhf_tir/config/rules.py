@@ -30,10 +30,17 @@ def violations(c: Config) -> Iterator[str]:
 def _batch(c: Config) -> Iterator[str]:
     b, n, ranks = c.rollout.batch_size, c.rollout.n_samples_per_prompt, c.actor.world_size
     samples = b * n
-    if c.train.batch_size is not None and c.train.batch_size != samples:
+    size, k, steps = c.train.batch_size, c.updates_per_batch, c.train.max_steps
+    if size is not None and (samples % size or size < ranks):
+        why = f"less than the {ranks} learner ranks that share an update" if size < ranks else "not a divisor of the samples of a batch"
         yield (
-            f"train.batch_size = {c.train.batch_size} is not rollout.batch_size * rollout.n_samples_per_prompt = {b} * {n} = {samples}. "
-            "Every recipe makes one update per batch; leave train.batch_size unset."
+            f"train.batch_size = {size} is {why}; rollout.batch_size * rollout.n_samples_per_prompt = {b} * {n} = {samples}. "
+            "Leave it unset for one update per batch, or use another divisor of that."
+        )
+    elif steps % k:
+        yield (
+            f"train.max_steps = {steps} updates end in the middle of a batch, of which each makes {k} ({_cut(c)}). "
+            f"Use {max(1, steps // k) * k} or {(steps // k + 1) * k}."
         )
     if samples % ranks:
         yield (
@@ -76,10 +83,10 @@ def _data(c: Config) -> Iterator[str]:
 
 
 def _method(c: Config) -> Iterator[str]:
-    if c.actor.policy_loss and (c.algo.advantage.is_correction_level != "off" or c.actor.policy_loss_type != "ppo"):
+    if c.actor.policy_loss and c.actor.policy_loss_type != "ppo":
         yield (
-            f"actor.policy_loss = {c.actor.policy_loss!r} replaces the loss, so actor.policy_loss_type = '{c.actor.policy_loss_type}' and "
-            f"algo.advantage.is_correction_level = '{c.algo.advantage.is_correction_level}' would do nothing. Leave them at 'ppo' and 'off'."
+            f"actor.policy_loss = {c.actor.policy_loss!r} replaces the loss, so actor.policy_loss_type = '{c.actor.policy_loss_type}' would do nothing. "
+            "Leave it at 'ppo'."
         )
     if c.train.agent_func_path and c.rollout.agent == "external":
         yield (
@@ -88,6 +95,36 @@ def _method(c: Config) -> Iterator[str]:
         )
     if c.rollout.early_stop and (c.train.agent_func_path or "remote" in c.reward.used):
         yield "rollout.early_stop counts on rewards that are right or wrong, and an agent file or a remote reward may give any score. Switch it off."
+    yield from _credit(c)
+    if c.actor.policy_loss_type == "gspo":
+        if c.actor.loss_agg_mode != "token-mean":
+            yield (
+                f"actor.loss_agg_mode = '{c.actor.loss_agg_mode}' does nothing with actor.policy_loss_type = 'gspo', whose loss is a mean over sequences. "
+                "Leave it at token-mean."
+            )
+        if c.train.env_coef != 1:
+            yield f"train.env_coef = {c.train.env_coef:g} would weigh gspo's ratio over a sequence too. Use 1, or another actor.policy_loss_type."
+
+
+def _credit(c: Config) -> Iterator[str]:
+    adv = c.algo.advantage
+    if adv.credit != "turn":
+        return
+    said = "algo.advantage.credit = 'turn' splits the environment's reward over its calls, and"
+    wrong = {
+        f"algo.advantage.gamma = {adv.gamma:g} discounts by tokens": adv.gamma != 1,
+        "algo.advantage.estimator = 'flash_reinforce' compares with the whole batch": adv.estimator == "flash_reinforce",
+        "rollout.agent = 'external' tells nothing of calls": c.rollout.agent == "external",
+    }
+    for e in c.environments.values():
+        of, rewards = "" if e.section == "env" else f"{e.section}.", list(e.reward.weights) or [e.reward.name]
+        wrong |= {
+            f"{of}reward.name = {', '.join(rewards)} has no rewards of calls": "env" not in rewards,
+            f"{of}reward.env_reduce = '{e.reward.env_reduce}' makes a reward that is not their sum": e.reward.env_reduce != "sum",
+            f"{of}reward.group = {e.reward.group!r} replaces it": e.reward.group is not None,
+        }
+    for why in (why for why, so in wrong.items() if so):
+        yield f"{said} {why}. Use reward 'env' added up, or credit = 'trajectory'."
 
 
 def _lengths(c: Config) -> Iterator[str]:
@@ -97,10 +134,16 @@ def _lengths(c: Config) -> Iterator[str]:
 
 def _policy(c: Config) -> Iterator[str]:
     """The policy that is trained is the one that sampled."""
-    if c.rollout.temperature != 1 or c.rollout.top_p != 1:
+    if c.pi_old == "engine" and c.algo.advantage.is_correction_level != "off":
         yield (
-            f"rollout.temperature = {c.rollout.temperature}, rollout.top_p = {c.rollout.top_p}: the loss compares log-probs at temperature 1 "
-            "without truncation, so it would be of another policy than the one that sampled. Use 1 and 1; eval.temperature is free."
+            f"algo.advantage.is_correction_level = '{c.algo.advantage.is_correction_level}' weighs by pi_old / mu, which is 1 with actor.pi_old = 'engine'. "
+            "Leave actor.pi_old unset, or set it to 'learner'."
+        )
+    r = c.rollout
+    if r.agent == "external" and (r.top_p, r.top_k, r.min_p) != (1.0, 0, 0.0):
+        yield (
+            f"rollout.top_p = {r.top_p:g}, rollout.top_k = {r.top_k}, rollout.min_p = {r.min_p:g} with rollout.agent = 'external': programs that talk to the "
+            "model sample from all tokens. Leave the three unset; rollout.temperature is free."
         )
     if c.actor.policy_loss_type == "gspo" and c.algo.advantage.is_correction_level != "off":
         yield (
@@ -109,16 +152,44 @@ def _policy(c: Config) -> Iterator[str]:
         )
 
 
+def _cut(c: Config) -> str:
+    """How a batch comes to its updates."""
+    samples = c.rollout.batch_size * c.rollout.n_samples_per_prompt
+    return (
+        f"rollout.batch_size * rollout.n_samples_per_prompt / train.batch_size = {samples} / {c.train.batch_size or samples} = {c.minibatches} mini-batches, "
+        f"train.max_epochs = {c.train.max_epochs}"
+    )
+
+
+def _staleness(c: Config) -> Iterator[str]:
+    """What S allows where a batch makes several updates. (With one, the section says it all.)"""
+    p, k = c.pipeline, c.updates_per_batch
+    ahead = 0 if p.mode == "sync" else 1
+    if k > 1 and c.batches_ahead < ahead:
+        yield (
+            f"pipeline.max_staleness = {p.S} updates are too few: a batch makes {k} ({_cut(c)}), so in mode '{p.mode}' its last update trains tokens that "
+            f"are {(ahead + 1) * k - 1} updates old. Use {(ahead + 1) * k - 1} or more, leave it unset, or make fewer updates per batch."
+        )
+    elif k > 1 and p.push_every > c.batches_ahead + 1:
+        yield (
+            f"pipeline.push_every = {p.push_every} batches of {k} updates ({_cut(c)}): the last one before a push would train tokens "
+            f"{p.push_every * k - 1} updates old, and pipeline.max_staleness allows {c.max_staleness}. "
+            f"Use push_every <= {c.batches_ahead + 1}, or raise max_staleness."
+        )
+
+
 def _pipeline(c: Config) -> Iterator[str]:
     b, depth = c.rollout.batch_size, c.pipeline.depth
+    yield from _staleness(c)
     if depth is not None and c.pipeline.mode in ("sync", "one_step"):
         yield f"pipeline.depth does not go with pipeline.mode = '{c.pipeline.mode}', which rolls exactly one batch. Leave it unset."
     elif isinstance(depth, int) and depth < b:
         yield f"pipeline.depth = {depth} groups can never fill a batch of rollout.batch_size = {b}. Use at least {b}."
-    elif isinstance(depth, int) and depth > (bound := (c.pipeline.S + 1) * b):
+    elif isinstance(depth, int) and depth > (bound := (c.batches_ahead + 1) * b):
+        k = c.updates_per_batch
         yield (
-            f"pipeline.depth = {depth} groups is more than staleness allows: (S + 1) * rollout.batch_size = "
-            f"({c.pipeline.S} + 1) * {b} = {bound}. Lower it, raise pipeline.max_staleness, or use 'auto'."
+            f"pipeline.depth = {depth} groups is more than staleness allows: (S + 1) {f'/ {k} updates per batch ' if k > 1 else ''}* rollout.batch_size = "
+            f"({c.batches_ahead} + 1) * {b} = {bound}. Lower it, raise pipeline.max_staleness, or use 'auto'."
         )
     if c.stall_timeout_s <= c.rollout.group_deadline_s:
         yield (

@@ -8,6 +8,7 @@ against registries, files and servers are in `commands/preflight.py`, which runs
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
@@ -86,6 +87,51 @@ class Config(Section):
     def max_running(self) -> int:
         """Requests that an actor hands to its engine at once."""
         return self.rollout.max_running or self.vllm.max_num_seqs + (self.vllm.max_num_seqs + 3) // 4
+
+    @property
+    def minibatches(self) -> int:
+        """Parts that a rollout batch is cut into, one update each."""
+        samples = self.rollout.batch_size * self.rollout.n_samples_per_prompt
+        return max(1, samples // (self.train.batch_size or samples))
+
+    @property
+    def updates_per_batch(self) -> int:
+        """k: versions that the learner moves on by with each rollout batch."""
+        return self.minibatches * self.train.max_epochs
+
+    @property
+    def batches_ahead(self) -> int:
+        """W: a group whose first token was sampled when i batches were trained is trained in batch i + W at the latest (counted from 0).
+
+        The last of its k updates is then made at version (i + W) k + k - 1 of the learner: (W + 1) k - 1 updates after the token. So S updates
+        allow W = (S + 1) // k - 1, which is S where k = 1, and -1 (nothing could ever be trained) where S < k - 1.
+        """
+        p = self.pipeline
+        if p.max_staleness is None or p.staleness_unit == "batches" or p.mode in ("sync", "one_step"):
+            return p.S
+        return (p.S + 1) // self.updates_per_batch - 1
+
+    @property
+    def max_staleness(self) -> int:
+        """S, in updates: learner version - token version <= S, always."""
+        p, from_batches = self.pipeline, (self.batches_ahead + 1) * self.updates_per_batch - 1
+        return from_batches if p.max_staleness is None or p.staleness_unit == "batches" else max(p.S, from_batches)
+
+    @property
+    def pi_old(self) -> Literal["engine", "learner"]:
+        """Whose log-probs are in the denominator of the ratio (learner/objective.py)."""
+        return self.actor.pi_old or ("engine" if self.algo.advantage.is_correction_level == "off" else "learner")
+
+    @property
+    def recomputes_old(self) -> bool:
+        """Whether a pass over the batch before its first update computes pi_old's log-probs; with one update they are those at hand."""
+        return self.pi_old == "learner" and self.updates_per_batch > 1
+
+    @property
+    def loss_sum_norm(self) -> float | None:
+        """The constant of actor.loss_agg_mode = 'seq-mean-token-sum-norm'; None in other modes."""
+        wanted = self.actor.loss_agg_mode == "seq-mean-token-sum-norm"
+        return (self.actor.loss_agg_constant or float(self.rollout.max_new_tokens)) if wanted else None
 
     @property
     def canary_tolerance(self) -> float | None:

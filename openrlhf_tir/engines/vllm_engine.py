@@ -304,6 +304,8 @@ def _params(sampling: Sampling) -> Any:
         include_stop_str_in_output=True,
         temperature=sampling.temperature,
         top_p=sampling.top_p,
+        top_k=sampling.top_k,
+        min_p=sampling.min_p,
         seed=sampling.seed,
         logprobs=0,  # of the sampled token only
         output_kind=RequestOutputKind.DELTA,

@@ -41,6 +41,8 @@ class Limits:
     temperature: float = 1.0
     top_p: float = 1.0
     max_length: int | None = None
+    top_k: int = 0
+    min_p: float = 0.0
 
 
 async def run_episode(
@@ -82,7 +84,7 @@ async def run_episode(
         longest = len(prompt_ids) + limits.max_new_tokens + 1 if limits.max_length is None else limits.max_length
         while (remaining := limits.max_new_tokens - (len(context) - len(prompt_ids))) > 0 and len(context) < longest:
             turn += 1
-            sampling = Sampling(remaining, protocol.stops, limits.temperature, limits.top_p, seed_of(turn))
+            sampling = Sampling(remaining, protocol.stops, limits.temperature, limits.top_p, seed_of(turn), limits.top_k, limits.min_p)
             completion = await engine.generate(context, sampling, request_id=f"{request_id}/{turn}")
             append(Segment.of_model(completion))
             traj.finish_reason, traj.stop_reason = completion.finish_reason, completion.stop_reason
@@ -94,7 +96,7 @@ async def run_episode(
                     break
                 case Call(action):
                     step_id += 1
-                    call = await _run(env, action, step_id)
+                    call = await _run(env, action, step_id, turn)
                     traj.calls.append(call)
                     if call.done or call.truncated:  # nothing follows: the observation alone, without a word about what comes next
                         observe(show.last(call.observation))
@@ -102,7 +104,7 @@ async def run_episode(
                         break
                     observe(show.next(call.observation))
                 case Reject(action, defect, message):
-                    traj.calls.append(ToolCall(action, message, "model_error", {"error_type": "malformed_call", "defect": defect}))
+                    traj.calls.append(ToolCall(action, message, "model_error", {"error_type": "malformed_call", "defect": defect}, turn=turn))
                     observe(show.next(message))
                 case go_on:
                     observe(show.go_on(go_on.text))
@@ -125,8 +127,8 @@ def _cut(traj: Trajectory, codec: Codec, tokens: int) -> None:
             traj.segments.append(Segment.of_env(kept, codec.decode(kept)))
 
 
-async def _run(env: EnvSession, action: str, step_id: int) -> ToolCall:
+async def _run(env: EnvSession, action: str, step_id: int, turn: int) -> ToolCall:
     start = time.monotonic()
     reply = await env.step(action, step_id=step_id)
     seconds = time.monotonic() - start
-    return ToolCall(action, reply.observation, reply.outcome, reply.signals, seconds, reply.reward, reply.done, reply.truncated)
+    return ToolCall(action, reply.observation, reply.outcome, reply.signals, seconds, reply.reward, reply.done, reply.truncated, turn)

@@ -50,10 +50,11 @@ class Rewards(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class EvalMode:
-    """Sample for evaluation: own n and temperature, nobody in reserve, no filters, rewards as in training."""
+    """Sample for evaluation: own n, temperature and top_p, nobody in reserve, no filters, rewards as in training."""
 
     n: int
     temperature: float
+    top_p: float = 1.0
 
 
 @dataclass(slots=True)
@@ -248,8 +249,8 @@ class GroupRunner:
     def _limits(self, env: str, prompt_tokens: int, mode: EvalMode | None) -> Limits:
         c = self.cfg.rollout
         room = min(c.max_new_tokens, self.cfg.data.max_len - prompt_tokens)
-        limits = Limits(room, one(self.environments, env).env.output_max_tokens, c.temperature, c.top_p, self.cfg.data.max_len)
-        return replace(limits, temperature=mode.temperature, top_p=1.0) if mode else limits
+        limits = Limits(room, one(self.environments, env).env.output_max_tokens, c.temperature, c.top_p, self.cfg.data.max_len, c.top_k, c.min_p)
+        return replace(limits, temperature=mode.temperature, top_p=mode.top_p, top_k=0, min_p=0.0) if mode else limits
 
 
 def _without_reward(trajectory: Trajectory, reason: str) -> Trajectory:

@@ -27,11 +27,14 @@ import transformers.modeling_utils
 import transformers.trainer
 from deepspeed.runtime.zero.config import DeepSpeedZeroConfig
 from torch.distributed.device_mesh import init_device_mesh
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from ..config import Config
 from ..errors import ConfigError
 from .flash_attn_shim import flash_attn_importable
 from .linear_head import ScoringHead
+from .lora import ALL_LINEAR, checked, unmatched
+from .truncation import Truncation
 
 with flash_attn_importable():
     import openrlhf.utils.utils as openrlhf_utils
@@ -57,11 +60,25 @@ def _fp32_allowed() -> Iterator[None]:
         openrlhf_utils.convert_to_torch_dtype = original
 
 
+@contextmanager
+def _targets_told(cfg: Config) -> Iterator[None]:
+    """peft's complaint about targets of which none is there, in our words."""
+    try:
+        yield
+    except ValueError as e:
+        if not cfg.ds.lora.rank or "not found in the base model" not in str(e):
+            raise
+        with torch.device("meta"):
+            model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(cfg.actor.model_name_or_path))
+        raise unmatched(", ".join(cfg.ds.lora.target_modules), model) from e
+
+
 class PolicyModel(Actor):
     """openrlhf's Actor, built from a path. use_cache is off: with it, packed sequences see each other (log-probs off by 0.6)."""
 
     def __init__(self, cfg: Config, strategy: ZeroStrategy) -> None:
-        with _fp32_allowed():
+        lora = cfg.ds.lora
+        with _fp32_allowed(), _targets_told(cfg):
             super().__init__(
                 cfg.actor.model_name_or_path,
                 attn_implementation=cfg.ds.attn_implementation,
@@ -69,7 +86,15 @@ class PolicyModel(Actor):
                 ds_config=strategy.get_ds_train_config(),
                 packing_samples=cfg.ds.packing_samples,
                 use_liger_kernel=cfg.ds.use_liger_kernel,
+                temperature=cfg.rollout.temperature,
+                lora_rank=lora.rank,
+                lora_alpha=lora.alpha,
+                lora_dropout=lora.dropout,
+                target_modules=ALL_LINEAR if lora.target_modules == [ALL_LINEAR] else lora.target_modules,
             )
+        if lora.rank:
+            checked(self.model, lora.target_modules)
+        self.truncation = Truncation.of(cfg)
         self.hf_config = self.model.config
         self.head = ScoringHead(_output_layer(self.model))
         self._join_small_layers()
@@ -85,14 +110,21 @@ class PolicyModel(Actor):
             deepspeed.utils.set_z3_leaf_modules(self.model, list({type(layer) for layer in layers}))
 
     def log_probs(self, sequences: torch.Tensor, attention_mask: torch.Tensor, wanted: torch.Tensor | None = None) -> torch.Tensor:
-        """[b, L-1] float32: entry t is the log-prob of token t+1; 0 where `wanted` [b, L-1] bool is False."""
-        return self.score(sequences, attention_mask, wanted=wanted)[0]
+        """[b, L-1] float32: entry t is the log-prob of token t+1, at temperature 1; 0 where `wanted` [b, L-1] bool is False."""
+        return self.score(sequences, attention_mask, wanted=wanted, as_sampled=False)[0]
 
     def score(
-        self, sequences: torch.Tensor, attention_mask: torch.Tensor, *, entropy_grad: bool = False, wanted: torch.Tensor | None = None
+        self,
+        sequences: torch.Tensor,
+        attention_mask: torch.Tensor,
+        *,
+        entropy_grad: bool = False,
+        wanted: torch.Tensor | None = None,
+        as_sampled: bool = True,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """(log_probs, entropy), both [b, L-1] float32: entry t is about token t+1, and 0 where `wanted` [b, L-1] bool is False.
 
+        `as_sampled`: of the distribution that the rollout samples from (its temperature, top-k, top-p, min-p), else of the plain softmax.
         Entropy carries a gradient only when asked to. The logits of all positions never exist at once (linear_head.py).
         """
         if wanted is not None:
@@ -103,7 +135,8 @@ class PolicyModel(Actor):
         else:
             inputs, targets, mask = sequences, sequences.roll(-1, dims=1), attention_mask
             positions = (attention_mask.long().cumsum(-1) - 1).masked_fill(attention_mask == 0, 1)
-        with self.head.scoring(targets, temperature=self.temperature, entropy_grad=entropy_grad, wanted=wanted):
+        shape = {"temperature": self.temperature, "truncation": self.truncation} if as_sampled else {}
+        with self.head.scoring(targets, entropy_grad=entropy_grad, wanted=wanted, **shape):
             both = self.model(inputs, attention_mask=mask, position_ids=positions)["logits"]
         log_probs, entropy = both.unbind(-1)
         if self.packing_samples:
@@ -169,7 +202,7 @@ class ZeroStrategy(DeepspeedStrategy):
         """Wrap `model` in a DeepSpeed engine with AdamW. The learning rate is set by the caller before each step."""
         settings = {
             "optim": "adam",
-            "adam": {"lr": cfg.actor.learning_rate, "betas": cfg.actor.adam_betas, "eps": 1e-8, "weight_decay": cfg.actor.l2},
+            "adam": {"lr": cfg.actor.learning_rate, "betas": cfg.actor.adam_betas, "eps": cfg.actor.adam_eps, "weight_decay": cfg.actor.l2},
             "lr_scheduler": "constant",
             "scheduler_steps": cfg.train.max_steps,
             "max_norm": cfg.actor.max_norm,
@@ -187,7 +220,7 @@ def policy_loss(cfg: Config) -> PolicyLoss:
         clip_eps_low=low,
         clip_eps_high=high,
         dual_clip=cfg.actor.dual_clip,
-        token_level_loss=cfg.actor.loss_agg_mode == "token-mean",
+        token_level_loss=cfg.actor.loss_agg_mode != "seq-mean-token-mean",  # sum-norm is a token mean over another count (aggregate.py)
         policy_loss_type=cfg.actor.policy_loss_type,
         is_correction_level=adv.is_correction_level,
         is_correction_mode=adv.is_correction_mode,

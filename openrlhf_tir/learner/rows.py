@@ -1,20 +1,24 @@
 """Rows: groups of trajectories -> the rows this rank trains, with their advantages. numpy only.
 
 TrainBatch + groups -> advantages per token (raw) -> [ranks add up their moments] -> whitened -> Row
+
+Advantages and their whitening are of the whole batch, whatever number of updates it is cut into.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from ..algorithms.advantages import AdvantageInputs, Estimator
+from ..algorithms.advantages.turns import per_turn
 from ..algorithms.advantages.whiten import mean_and_scale, moments, whiten
 from ..config import Config
+from ..config.environments import one
 from ..errors import DataError
-from ..types import Group, TrainBatch, Trajectory
+from ..types import Group, RankOf, TrainBatch, Trajectory
 from .packing import Row
 
 FIELDS: dict[str, type] = {
@@ -24,21 +28,30 @@ FIELDS: dict[str, type] = {
     "rollout_logprobs": np.float32,
     "lag": np.int32,
 }
-"""Per-token fields of a row. trained: in the loss; sampled: written by the policy, so that its rollout log-prob and version mean something;
-lag: learner version - version of the weights that sampled it, 0 where not sampled."""
+"""Per-token fields of a row. trained: weight in the loss, 0: not in it; sampled: written by the policy, so that its rollout log-prob and version
+mean something; lag: learner version - version of the weights that sampled it, 0 where not sampled."""
+OLD = "old_logprobs"
+"""One more, where pi_old is the learner's own policy at the start of the batch and the batch makes several updates."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One chain of tokens of this rank before whitening: a trajectory, or a branch of one. trained [T] bool, advantages [T] float64.
+    """One chain of tokens before whitening: a trajectory, or a branch of one. trained [T] bool, advantages [T] float64.
 
-    masked: of its trajectory; it counts in the statistics and is not trained.
+    key: (b, i, c), chain c of the i-th valid trajectory of the batch's group b. masked: of its trajectory; it counts in the statistics and is
+    not trained.
     """
 
+    key: tuple[int, int, int]
     trajectory: Trajectory
     trained: np.ndarray
     advantages: np.ndarray
     masked: bool = False
+
+    @property
+    def counts(self) -> bool:
+        """Whether it has a token in the loss."""
+        return bool(self.trained.any()) and not self.masked
 
 
 def trained_mask(trajectory: Trajectory, env_mask: bool) -> np.ndarray:
@@ -47,8 +60,13 @@ def trained_mask(trajectory: Trajectory, env_mask: bool) -> np.ndarray:
     return is_model if env_mask else np.ones_like(is_model)
 
 
-def local_samples(batch: TrainBatch, groups: Sequence[Group], rank: int, cfg: Config, estimator: Estimator) -> list[Sample]:
-    """The samples of `rank`, in batch order. Group statistics see every valid trajectory, whichever rank trains it.
+def env_masked(cfg: Config, version: int) -> bool:
+    """Whether tool output is left out of the loss of a batch that begins at `version`."""
+    return cfg.train.env_mask and version >= cfg.train.env_mask_from
+
+
+def batch_samples(batch: TrainBatch, groups: Sequence[Group], cfg: Config, estimator: Estimator) -> list[Sample]:
+    """The samples of all ranks, in batch order; `share` says which are whose. Group statistics see every valid trajectory.
 
     A trajectory with branches counts once: an estimator sees the tokens of all of its chains as one mask, end to end, its own last.
     Raises DataError when a payload does not fit its metadata: training on it would pair rewards with other tokens.
@@ -56,6 +74,8 @@ def local_samples(batch: TrainBatch, groups: Sequence[Group], rank: int, cfg: Co
     if len(groups) != len(batch.items):
         raise DataError(f"step {batch.step}: {len(groups)} payloads for {len(batch.items)} groups. Pass groups[b] for batch.items[b].")
     samples = []
+    of_all = np.array([r for item in batch.items for r in item.meta.rewards], np.float64)
+    masked = env_masked(cfg, batch.step)
     for b, (item, group) in enumerate(zip(batch.items, groups, strict=True)):
         valid = group.valid
         if group.key != item.meta.key or [t.index for t in valid] != list(item.meta.index):
@@ -63,20 +83,29 @@ def local_samples(batch: TrainBatch, groups: Sequence[Group], rank: int, cfg: Co
                 f"group {item.meta.key}, valid trajectories {item.meta.index}: the payload is of group {group.key}, {[t.index for t in valid]}. "
                 "Pass groups[b] for batch.items[b]."
             )
-        masks = [np.concatenate([trained_mask(s, cfg.train.env_mask) for s in t.sequences]) for t in valid]
+        masks = [np.concatenate([trained_mask(s, masked) for s in t.sequences]) for t in valid]
         rewards = np.asarray(item.meta.rewards, np.float64)
-        advantages = estimator.fn(AdvantageInputs(rewards, masks, cfg.algo.advantage.gamma, cfg.algo.advantage.options))
+        inputs = AdvantageInputs(rewards, masks, cfg.algo.advantage.gamma, cfg.algo.advantage.options, of_all)
+        if cfg.algo.advantage.credit == "turn":  # refused with agents, which alone have branches
+            weight = one(cfg.environments, group.task.env).reward.weights.get("env", 1.0)
+            advantages = per_turn(estimator.fn, inputs, [t.turns for t in valid], [t.earned(weight) for t in valid])
+        else:
+            advantages = estimator.fn(inputs)
         for i, (t, m, a) in enumerate(zip(valid, masks, advantages, strict=True)):
-            if batch.rank_of[(b, i)] == rank:
-                samples += _chains(t, m, a)
+            samples += _chains((b, i), t, m, a)
     return samples
 
 
-def _chains(trajectory: Trajectory, trained: np.ndarray, advantages: np.ndarray) -> list[Sample]:
+def _chains(key: tuple[int, int], trajectory: Trajectory, trained: np.ndarray, advantages: np.ndarray) -> list[Sample]:
     """One sample for each chain of tokens; `trained` and `advantages` are of all of them, end to end."""
     cuts = np.cumsum([len(s.token_ids) for s in trajectory.sequences])[:-1]
     parts = zip(trajectory.sequences, np.split(trained, cuts), np.split(advantages, cuts), strict=True)
-    return [Sample(s, m, a, bool(trajectory.masked)) for s, m, a in parts]
+    return [Sample((*key, c), s, m, a, bool(trajectory.masked)) for c, (s, m, a) in enumerate(parts)]
+
+
+def share(samples: Sequence[Sample], rank_of: RankOf, rank: int) -> list[Sample]:
+    """Those that `rank` trains, in batch order."""
+    return [s for s in samples if rank_of.get(s.key[:2]) == rank]
 
 
 def local_moments(samples: Sequence[Sample]) -> np.ndarray:
@@ -84,22 +113,30 @@ def local_moments(samples: Sequence[Sample]) -> np.ndarray:
     return moments((s.advantages for s in samples), (s.trained for s in samples))
 
 
-def to_rows(samples: Sequence[Sample], total: np.ndarray, version: int, cfg: Config, estimator: Estimator) -> list[Row]:
-    """Rows of the samples that have a trained token and are not masked. `total`: the moments of all ranks, masked samples included."""
+def to_rows(
+    samples: Sequence[Sample], total: np.ndarray, version: int, cfg: Config, estimator: Estimator, old: Mapping[tuple[int, int, int], np.ndarray] | None = None
+) -> list[Row]:
+    """Rows of the samples that have a trained token and are not masked. `total`: the moments of all ranks, masked samples included.
+
+    `version`: the learner's at this update; `old`: key -> [L-1] float32, the field OLD.
+    """
     mean, scale = mean_and_scale(total, no_std_norm=cfg.algo.advantage.no_std_norm) if estimator.whiten else (0.0, 1.0)
-    return [_row(s, whiten(s.advantages, s.trained, mean, scale), version) for s in samples if s.trained.any() and not s.masked]
+    coef = cfg.train.env_coef
+    return [_row(s, whiten(s.advantages, s.trained, mean, scale), version, coef, old) for s in samples if s.counts]
 
 
-def _row(sample: Sample, advantages: np.ndarray, version: int) -> Row:
+def _row(sample: Sample, advantages: np.ndarray, version: int, env_coef: float, old: Mapping[tuple[int, int, int], np.ndarray] | None) -> Row:
     trajectory = sample.trajectory
     prompt, sampled = trajectory.prompt_ids, trajectory.is_model
     per_token = {
         "advantages": advantages,
-        "trained": sample.trained,
+        "trained": np.where(sampled, 1.0, env_coef) * sample.trained,
         "sampled": sampled,
         "rollout_logprobs": trajectory.logprobs,
         "lag": np.where(sampled, version - trajectory.versions, 0),
     }
     # Response token 0 is predicted at position len(prompt) - 1, the first of the [L-1] layout being position 0.
     fields = {name: np.concatenate([np.zeros(len(prompt) - 1, FIELDS[name]), values.astype(FIELDS[name])]) for name, values in per_token.items()}
+    if old is not None:
+        fields[OLD] = old[sample.key]
     return Row(np.concatenate([prompt, trajectory.token_ids]), fields)

@@ -3,7 +3,7 @@
 Every method is collective: all ranks call it with the same arguments at the same time, because ZeRO-3 keeps a share of every weight
 on every rank. Raises of the constructor are ConfigErrors or what torch, deepspeed and the file system say.
 
-    TrainBatch, groups -> rows of this rank -> micro batches -> forward, backward, ... -> one optimiser update -> metrics
+    TrainBatch, groups -> (each update) rows of this rank -> micro batches -> forward, backward, ... -> one optimiser step -> metrics
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ from __future__ import annotations
 import gc
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -19,6 +21,7 @@ import torch.distributed as dist
 
 from ..algorithms.advantages import get_estimator
 from ..algorithms.aggregate import GlobalCounts
+from ..algorithms.losses.diagnostics import Tally
 from ..config import Config
 from ..types import Group, TrainBatch
 from .agreement import agree
@@ -26,14 +29,30 @@ from .background import BackgroundWriter
 from .balance import lpt
 from .checkpoint import load_rank, save_rank
 from .export import write_model_files
+from .lora import ADAPTER, adapter_weights
 from .objective import PolicyObjective, SftObjective
 from .openrlhf_adapter import PolicyModel, ZeroStrategy
 from .packing import MicroBatch, Row, collate, plan
-from .rows import FIELDS, local_moments, local_samples, to_rows
+from .rows import FIELDS, OLD, Sample, batch_samples, local_moments, share, to_rows
 from .schedule import rl_schedule
-from .weights_file import write_weights
+from .weights_file import write_file, write_weights
 
 Objective = Callable[[MicroBatch], torch.Tensor]
+K = TypeVar("K")
+ADAPTER_DIRECTORY = "adapter"
+
+
+def over_updates(parts: Sequence[dict[str, float]]) -> dict[str, float]:
+    """The metrics of a batch from those of its updates: `updates` counts those that were made, whose loss and grad_norm are averaged; lr is the last.
+
+    None was finite: loss and norm are those of the last, so that they say it. Of several, `grad_norm_max` and how many were left out besides.
+    """
+    made = [part for part in parts if math.isfinite(part["grad_norm"])]
+    if len(parts) == 1 or not made:
+        return parts[-1] | {"updates": float(len(made))}
+    mean = {name: sum(part[name] for part in made) / len(made) for name in ("loss", "grad_norm")}
+    largest = max(part["grad_norm"] for part in made)
+    return mean | {"lr": made[-1]["lr"], "updates": float(len(made)), "grad_norm_max": largest, "updates_left_out": float(len(parts) - len(made))}
 
 
 class Zero3Rank:
@@ -65,21 +84,42 @@ class Zero3Rank:
         return self._version
 
     def step(self, batch: TrainBatch, groups: Sequence[Group]) -> dict[str, float]:
-        """One optimiser update on the whole batch. groups[b] is the payload of batch.items[b]. Returns the metrics of the global batch,
-        the same on every rank: loss, grad_norm (before clipping), lr, and those of algorithms/losses/diagnostics.py.
+        """The batch's updates, one optimiser step each. groups[b] is the payload of batch.items[b]. Returns the metrics of the global batch,
+        the same on every rank: loss, grad_norm (before clipping), lr, updates, and those of algorithms/losses/diagnostics.py.
 
-        A gradient that is not finite changes nothing: DeepSpeed leaves weights and optimiser as they are, and the version stays."""
-        samples = local_samples(batch, groups, self.rank, self.cfg, self.estimator)
-        rows = to_rows(samples, self._sum(local_moments(samples)), self._version, self.cfg, self.estimator)
-        counts = self._counts([row.fields["trained"].sum() for row in rows])
-        objective = PolicyObjective(self.cfg, self.model, counts, self.device)
-        metrics = self._update(rows, FIELDS, objective, counts, self.lr_at(self._version))
-        dist.all_reduce(objective.tally.sums)
-        dist.all_reduce(objective.tally.gated)
-        dist.all_reduce(objective.tally.maxima, dist.ReduceOp.MAX)
-        if math.isfinite(metrics["grad_norm"]):
-            self._version += 1
-        return metrics | objective.tally.metrics()
+        A gradient that is not finite changes nothing: DeepSpeed leaves weights and optimiser as they are, and the version does not count it."""
+        samples = batch_samples(batch, groups, self.cfg, self.estimator)
+        mine = share(samples, batch.rank_of, self.rank)
+        total = self._sum(local_moments(mine))
+        old = self._old_logprobs(mine, total) if self.cfg.recomputes_old else None
+        names = FIELDS if old is None else FIELDS | {OLD: np.float32}
+        tally, parts = Tally(self.device), []
+        for rank_of in batch.updates:
+            rows = to_rows(share(samples, rank_of, self.rank), total, self._version, self.cfg, self.estimator, old)
+            counts = replace(self._counts([row.fields["trained"].sum() for row in rows]), sum_norm=self.cfg.loss_sum_norm)
+            objective = PolicyObjective(self.cfg, self.model, counts, tally)
+            parts.append(self._update(rows, names, objective, counts, self.lr_at(self._version)))
+            self._version += math.isfinite(parts[-1]["grad_norm"])
+        dist.all_reduce(tally.sums)
+        dist.all_reduce(tally.gated)
+        dist.all_reduce(tally.distances)
+        dist.all_reduce(tally.maxima, dist.ReduceOp.MAX)
+        return over_updates(parts) | tally.metrics()
+
+    def _old_logprobs(self, samples: Sequence[Sample], total: np.ndarray) -> dict[tuple[int, int, int], np.ndarray]:
+        """key -> [L-1] float32: log-probs of the policy before the batch's first update, of all samples that any rank trains."""
+        counting = [s for s in samples if s.counts]
+        rows = to_rows(counting, total, self._version, self.cfg, self.estimator)
+        mine: dict[tuple[int, int, int], np.ndarray] = {}
+        self.model.eval()
+        with torch.no_grad():
+            for indices, micro in self._micro_batches(rows, FIELDS):
+                log_probs, _ = self.model.score(micro.sequences, micro.attention_mask, wanted=micro.fields["trained"] > 0)
+                found = log_probs.float().cpu().numpy()
+                mine |= {counting[i].key: found[k, : len(rows[i].token_ids) - 1].copy() for k, i in enumerate(indices)}
+        if self.cfg.train.max_epochs == 1:  # what is trained once is trained where it was scored
+            return mine
+        return self._gathered(mine)
 
     def sft_step(self, rows: Sequence[tuple[np.ndarray, np.ndarray]], lr: float) -> dict[str, float]:
         """One update of weighted cross entropy. rows: (token_ids [T], weights [T]); weights[t] is of token t, 0 masks it, weights[0] is unused."""
@@ -99,22 +139,32 @@ class Zero3Rank:
                 log_probs = self.model.log_probs(micro.sequences, micro.attention_mask).cpu().numpy()
                 scored |= {mine[i]: log_probs[k, : len(sequences[mine[i]]) - 1].copy() for k, i in enumerate(indices)}
         self.model.train()
-        parts: list[dict[int, np.ndarray]] = [{}] * self.world_size
-        dist.all_gather_object(parts, scored)
-        merged = {i: array for part in parts for i, array in part.items()}
+        merged = self._gathered(scored)
         return [merged[i] for i in range(len(sequences))]
+
+    def _gathered(self, mine: dict[K, np.ndarray]) -> dict[K, np.ndarray]:
+        """The entries of all ranks."""
+        parts: list[dict[K, np.ndarray]] = [{}] * self.world_size
+        dist.all_gather_object(parts, mine)
+        return {key: array for part in parts for key, array in part.items()}
 
     def publish(self, path: str | Path) -> str | None:
         """Full weights with HF names into one safetensors file; its digest on rank 0, None elsewhere. The file is complete on return."""
         return write_weights(self.engine.module, Path(path), rank=self.rank, sharded=self.cfg.ds.zero_stage == 3)
 
     def export(self, directory: str | Path) -> None:
-        """A directory that plain transformers loads: config, model.safetensors, tokenizer."""
+        """A directory that plain transformers loads: config, model.safetensors, tokenizer; with LoRA `adapter/` besides, which peft loads."""
         self.publish(Path(directory) / "model.safetensors")
+        adapter = adapter_weights(self.engine.module)
+        of_adapter = Path(directory) / ADAPTER_DIRECTORY
+        if adapter:
+            write_file(adapter, of_adapter / "adapter_model.safetensors", rank=self.rank, sharded=self.cfg.ds.zero_stage == 3)
         fault = None
         if self.rank == 0:
             try:
                 write_model_files(self.model.hf_config, self.cfg.actor.model_name_or_path, Path(directory))
+                if adapter:
+                    self.engine.module.peft_config[ADAPTER].save_pretrained(str(of_adapter))
             except OSError as e:
                 fault = e
         agree(fault)

@@ -179,7 +179,7 @@ class AutoDepth:
 
 def depth_for(cfg: Config) -> Depth:
     """What `pipeline.depth` asks for, or else the mode: one batch, `auto`, or with drained pushes as many groups as staleness allows."""
-    B, limit = cfg.rollout.batch_size, (cfg.pipeline.S + 1) * cfg.rollout.batch_size
+    B, limit = cfg.rollout.batch_size, (cfg.batches_ahead + 1) * cfg.rollout.batch_size
     defaults: dict[str, int | Literal["auto"]] = {"sync": B, "one_step": B, "pipeline": "auto", "pipeline_drain": limit}
     depth = cfg.pipeline.depth or defaults[cfg.pipeline.mode]
     if depth == "auto":

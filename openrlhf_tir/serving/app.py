@@ -58,7 +58,7 @@ class GenerateReply(BaseModel):
     """All lists have one entry per sampled token."""
 
     token_ids: list[int]
-    logprobs: list[float] = Field(description="of the policy that sampled the token, at temperature 1")
+    logprobs: list[float] = Field(description="of the policy that sampled the token: at temperature 1, or as sampled in a run whose rollout is not")
     versions: list[int] = Field(description="learner updates behind the weights that sampled the token")
     text: str
     finish_reason: str = Field(description="stop | length | abort")

@@ -45,20 +45,22 @@ class EndlessPrompts:
 
 
 class SimulatedLearner:
-    """A step takes `seconds`. Counts trained tokens by their staleness."""
+    """A step takes `seconds`, however many updates it makes. Counts trained tokens by their staleness, which is that of the update they enter."""
 
-    def __init__(self, seconds: float) -> None:
-        self.version, self.seconds = 0, seconds
+    def __init__(self, seconds: float, minibatches: int = 1, epochs: int = 1) -> None:
+        self.version, self.seconds, self.minibatches, self.epochs = 0, seconds, minibatches, epochs
         self.busy_s = 0.0
         self.staleness: Counter[int] = Counter()
 
     async def step(self, batch: TrainBatch) -> StepReport:
         await asyncio.sleep(self.seconds)
-        for item in batch.items:
-            for version, tokens in item.payload.items():
-                self.staleness[self.version - version] += tokens
+        for epoch in range(self.epochs):
+            for b, item in enumerate(batch.items):
+                update = self.version + epoch * self.minibatches + b * self.minibatches // len(batch.items)
+                for version, tokens in item.payload.items():
+                    self.staleness[update - version] += tokens
         self.busy_s += self.seconds
-        self.version += 1
+        self.version += self.minibatches * self.epochs
         return StepReport(self.version, {}, self.seconds, batch.num_tokens)
 
     async def save(self, directory: Path) -> None:

@@ -25,6 +25,7 @@ def tiny_config() -> Config:
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def engine(tmp_path_factory):
     model = save_tiny(tmp_path_factory.mktemp("model"), seed=0)
-    engine = await VllmEngine.start(str(model), tiny_config())
+    config = tiny_config()  # log-probs as sampled, which at temperature 1 and without truncation are those of the plain softmax
+    engine = await VllmEngine.start(str(model), config.model_copy(update={"rollout": config.rollout.model_copy(update={"temperature": 0.6, "top_p": 0.9})}))
     yield engine
     await engine.stop()

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from openrlhf_tir.config import Config
+from openrlhf_tir.learner.minibatches import train_batch
 
 from .learner_batch import make_batch, random_groups
 
@@ -27,6 +28,20 @@ def config(model: Path, world: int, **ds) -> Config:
         train={"micro_batch_size": 2, "max_tokens_per_gpu": 200},
         rollout={"batch_size": 4, "n_samples_per_prompt": 4},
     )
+
+
+def cut_config(model: Path, world: int) -> Config:
+    """Nine trajectories in four mini-batches, twice: eight updates, with pi_old recomputed and a temperature."""
+    tree = config(model, world).model_dump()
+    tree["train"] |= {"batch_size": 4, "max_epochs": 2}
+    tree["actor"] |= {"pi_old": "learner", "l2": 0.0}
+    tree["rollout"] |= {"temperature": 0.7}
+    return Config.model_validate(tree)
+
+
+def cut_batch(cfg: Config, seed: int, version: int):
+    groups = random_groups(3, 3, seed)
+    return train_batch(cfg, version, make_batch(groups, 1).items), groups
 
 
 def batch(world: int, seed: int):
@@ -98,8 +113,62 @@ def run(rank: int, world: int, port: int, model: Path, out: Path) -> None:
     results["packed_grads"] = _record_gradients(packed)
     results["packed_metrics"] = packed.step(*batch(world, seed=0))
 
+    cut = cut_config(model, world)
+    several = Zero3Rank(cut, rank, world, "127.0.0.1", port)
+    results["several"] = several.step(*cut_batch(cut, 0, 0)), several.version
+    results["several_weights"] = _weights(several)
+    several.save(out / f"several-{world}")
+    several.step(*cut_batch(cut, 1, 8))
+    several.written()
+    resumed = Zero3Rank(cut, rank, world, "127.0.0.1", port)
+    at = resumed.load(out / f"several-{world}")
+    resumed.step(*cut_batch(cut, 1, at))
+    results["several_resumed"] = at, _weight_hash(resumed), _weight_hash(several)
+
+    results["lora"] = _lora(rank, world, start, out)
+
     (out / f"results-{world}-{rank}.pkl").write_bytes(pickle.dumps(results))
     learner.close()
+
+
+def _lora(rank: int, world: int, start, out: Path) -> dict[str, object]:
+    """Adapters through a push, a checkpoint and an export."""
+    from openrlhf_tir.errors import ConfigError
+
+    lora = {"rank": 4, "alpha": 8}
+    found: dict[str, object] = {"refused": []}
+    for targets in (["q_proj", "nowhere"], ["nowhere"], ["embed_tokens"]):
+        try:
+            start(lora={**lora, "target_modules": targets})
+        except ConfigError as e:
+            found["refused"].append(str(e))
+    adapted = start(lora=lora)
+    found["fresh"] = _weight_hash(adapted)
+    found["trainable"] = sorted({name.rpartition(".lora_")[0] or name for name, p in adapted.engine.module.named_parameters() if p.requires_grad})
+    adapted.step(*batch(world, seed=0))
+    found["stepped"] = _weight_hash(adapted)
+    found["published"] = adapted.publish(out / f"lora-{world}.safetensors")
+    found["scores"] = adapted.score(SEQUENCES)
+    adapted.save(out / f"lora-ckpt-{world}")
+    adapted.step(*batch(world, seed=1))
+    adapted.written()
+    found["continued"] = _weight_hash(adapted)
+    adapted.export(out / f"lora-export-{world}")
+    resumed = start(lora=lora)
+    found["resumed_version"] = resumed.load(out / f"lora-ckpt-{world}")
+    resumed.step(*batch(world, seed=1))
+    found["resumed"] = _weight_hash(resumed)
+    return found
+
+
+def _weights(learner) -> dict[str, np.ndarray]:
+    import deepspeed
+
+    from openrlhf_tir.learner.lora import hf_weights
+
+    weights = hf_weights(learner.engine.module)
+    with deepspeed.zero.GatheredParameters([p for w in weights for p in w.gathered]):
+        return {w.name: w.value().numpy().copy() for w in weights}
 
 
 def _draw() -> tuple[float, float, float]:
@@ -112,12 +181,12 @@ def _weight_hash(learner) -> str:
     """Of the full weights as this rank gathers them."""
     import deepspeed
 
-    from openrlhf_tir.learner.weights_file import named_weights
+    from openrlhf_tir.learner.lora import hf_weights
     from openrlhf_tir.weights.digest import tensors_digest
 
-    weights = named_weights(learner.engine.module)
-    with deepspeed.zero.GatheredParameters([p for _, p in weights]):
-        return tensors_digest((name, p.data) for name, p in weights)
+    weights = hf_weights(learner.engine.module)
+    with deepspeed.zero.GatheredParameters([p for w in weights for p in w.gathered]):
+        return tensors_digest((w.name, w.value()) for w in weights)
 
 
 def _record_gradients(learner) -> dict[str, np.ndarray]:

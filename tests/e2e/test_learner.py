@@ -14,7 +14,7 @@ import pytest
 from openrlhf_tir.errors import CheckpointDamaged
 from openrlhf_tir.pipeline.checkpoints import manifest
 
-from .learner_runs import SEQUENCES, SFT_ROWS, batch, config, run
+from .learner_runs import SEQUENCES, SFT_ROWS, batch, config, cut_batch, cut_config, run
 from .tiny_model import save_tiny
 
 pytestmark = pytest.mark.slow
@@ -230,3 +230,117 @@ def test_fine_tuning_is_the_weighted_token_mean_over_the_global_batch(results, m
     loss = -sum((w * plain_logprobs(model, ids)).sum() for w, (ids, _) in zip(weights, SFT_ROWS, strict=True)) / sum(w.sum() for w in weights)
     assert results[world][0]["sft_metrics"]["loss"] == pytest.approx(loss.item(), rel=1e-5)
     assert_same_gradient(results[world][0]["sft_grads"], plain_gradient(model, loss))
+
+
+def plain_updates(model, cfg) -> tuple[list[float], dict[str, np.ndarray]]:
+    """The losses and the final weights of one batch in its updates, by plain PyTorch."""
+    import copy
+
+    import torch
+
+    model = copy.deepcopy(model)
+    made, groups = cut_batch(cfg, 0, 0)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, betas=cfg.actor.adam_betas, eps=1e-8, weight_decay=0.0)
+    low, high = cfg.actor.clip
+
+    def logprobs(t):
+        ids = torch.as_tensor(np.concatenate([t.prompt_ids, t.token_ids]), dtype=torch.long)[None]
+        log_all = torch.log_softmax(model(ids).logits[0, :-1] / 0.7, -1)
+        return log_all.gather(-1, ids[0, 1:, None])[:, 0][len(t.prompt_ids) - 1 :][t.is_model]
+
+    samples = {(b, i): t for b, g in enumerate(groups) for i, t in enumerate(g.trajectories)}
+    score = {key: t.reward - np.mean([x.reward for x in groups[key[0]].trajectories]) for key, t in samples.items()}
+    of_all = np.concatenate([np.full(t.model_tokens, score[key]) for key, t in samples.items()])
+    with torch.no_grad():
+        old = {key: logprobs(t) for key, t in samples.items()}
+    losses = []
+    for part in made.updates:
+        terms = []
+        for key in part:
+            ratio, adv = (logprobs(samples[key]) - old[key]).exp(), (score[key] - of_all.mean()) / of_all.std()
+            terms.append(-torch.minimum(ratio * adv, ratio.clamp(1 - low, 1 + high) * adv))
+        loss = torch.cat(terms).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), cfg.actor.max_norm)
+        optimizer.step()
+        losses.append(loss.item())
+    return losses, {name: p.detach().numpy() for name, p in model.named_parameters()}
+
+
+def relative(got, expected, start) -> float:
+    """L2 distance over the length of the way from `start`."""
+    apart = sum(np.square(got[n] - expected[n]).sum() for n in expected)
+    return float(np.sqrt(apart / sum(np.square(expected[n] - start[n]).sum() for n in expected)))
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_a_batch_in_eight_updates_is_what_plain_pytorch_makes_of_it(results, model, world):
+    """On any number of ranks: the parts are cut before the ranks are known, and pi_old is that of the batch's start in all of them."""
+    start = {name: p.detach().numpy() for name, p in model.named_parameters()}
+    losses, weights = plain_updates(model, cut_config("", world))
+    metrics, version = results[world][0]["several"]
+    assert version == metrics["updates"] == 8 and metrics["updates_left_out"] == 0
+    assert metrics["loss"] == pytest.approx(np.mean(losses), abs=1e-4)
+    assert relative(results[world][0]["several_weights"], weights, start) < 0.01
+    assert metrics["staleness_max"] == 7 and 0 < metrics["grad_norm"] < metrics["grad_norm_max"]
+
+
+def test_eight_updates_on_two_ranks_end_where_those_on_one_do(results, model):
+    start = {name: p.detach().numpy() for name, p in model.named_parameters()}
+    assert relative(results[2][0]["several_weights"], results[1][0]["several_weights"], start) < 0.01
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_a_run_of_several_updates_resumes_bit_for_bit(results, world):
+    for rank in results[world]:
+        version, resumed, continued = rank["several_resumed"]
+        assert version == 8 and resumed == continued
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_lora_trains_adapters_and_publishes_merged_weights(results, workdir, world):
+    import torch
+    from safetensors.torch import load_file
+    from transformers import AutoModelForCausalLM
+
+    first = results[world][0]
+    lora = first["lora"]
+    assert all(rank["lora"]["fresh"] == first["loaded"][0] for rank in results[world])  # an update begins at 0
+    assert all("_proj" in name for name in lora["trainable"]) and len({rank["lora"]["stepped"] for rank in results[world]}) == 1
+    assert lora["stepped"] == lora["published"] != lora["fresh"]
+    before, after = load_file(workdir / "model" / "model.safetensors"), load_file(workdir / f"lora-{world}.safetensors")
+    assert before.keys() == after.keys()
+    ranks = {name: int(torch.linalg.matrix_rank(after[name] - before[name], rtol=1e-3)) for name in before if not torch.equal(before[name], after[name])}
+    assert ranks and all("_proj" in name and rank <= 4 for name, rank in ranks.items())
+    merged = AutoModelForCausalLM.from_pretrained(workdir / "model", dtype=torch.float32)
+    merged.load_state_dict(after, strict=False)
+    for ids, got in zip(SEQUENCES, lora["scores"], strict=True):
+        assert np.allclose(got, plain_logprobs(merged, ids).detach().numpy(), atol=1e-5)
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_lora_resumes_bit_for_bit_and_exports_both_forms(results, workdir, world):
+    import torch
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
+    from openrlhf_tir.weights.digest import digest_file
+
+    for rank in results[world]:
+        assert rank["lora"]["resumed"] == rank["lora"]["continued"] and rank["lora"]["resumed_version"] == 1
+    export = workdir / f"lora-export-{world}"
+    assert digest_file(export / "model.safetensors") == results[world][0]["lora"]["continued"]
+    merged = AutoModelForCausalLM.from_pretrained(export, dtype=torch.float32)
+    base = AutoModelForCausalLM.from_pretrained(workdir / "model", dtype=torch.float32)
+    ids = torch.tensor([SEQUENCES[2]])
+    without = base(ids).logits
+    adapter = PeftModel.from_pretrained(base, export / "adapter")
+    assert torch.allclose(adapter(ids).logits, merged(ids).logits, atol=1e-5) and not torch.allclose(without, merged(ids).logits, atol=1e-3)
+
+
+def test_lora_targets_that_match_nothing_are_refused_with_those_that_would(results):
+    some, none, embedding = results[1][0]["lora"]["refused"]
+    for said in (some, none):
+        assert "names 'nowhere', and the model has no such layer. Known: down_proj, gate_proj, k_proj, o_proj, q_proj, up_proj, v_proj" in said
+    assert "'embed_tokens'" in embedding and "at the model's input or output" in embedding

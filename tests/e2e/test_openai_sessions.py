@@ -17,7 +17,7 @@ import pytest_asyncio
 from openrlhf_tir.algorithms.advantages import get_estimator
 from openrlhf_tir.cluster.service import RolloutService
 from openrlhf_tir.learner.balance import assign_ranks
-from openrlhf_tir.learner.rows import local_samples
+from openrlhf_tir.learner.rows import batch_samples
 from openrlhf_tir.pipeline.observer import rollout_metrics
 from openrlhf_tir.serving.app import build_app, serve
 from openrlhf_tir.serving.session_requests import REQUIRED, STOP, STRICT
@@ -196,7 +196,7 @@ async def test_an_external_agents_group_is_what_the_learner_trains(actor, http):
     row = rollout_metrics([meta])
     assert (row["agent/requests"], row["agent/chains"], row["agent/branch_tokens"]) == (2.0, 1.0, 0.0)
     batch = TrainBatch(0, [BatchItem(meta, group)], assign_ranks([meta], 1))
-    samples = local_samples(batch, [group], 0, actor.cfg, get_estimator("group_norm"))
+    samples = batch_samples(batch, [group], actor.cfg, get_estimator("group_norm"))
     for sample, reward in zip(samples, meta.rewards, strict=True):
         is_model = sample.trajectory.is_model
         assert sample.trained.tolist() == is_model.tolist() and 0 < is_model.sum() < len(is_model)
@@ -218,7 +218,7 @@ async def test_all_chains_of_a_session_that_branches_are_trained_each_token_once
         assert (end["requests"], end["chains"]) == (4, 3)
     meta, group = await running
     batch = TrainBatch(0, [BatchItem(meta, group)], assign_ranks([meta], 1))
-    samples = local_samples(batch, [group], 0, actor.cfg, get_estimator("group_norm"))
+    samples = batch_samples(batch, [group], actor.cfg, get_estimator("group_norm"))
     assert len(samples) == 6 and sum(int(s.trained.sum()) for s in samples) == sum(meta.model_tokens) == batch.num_tokens
     for first, reward in ((0, 0.0), (3, 1.0)):
         signs = {float(np.sign(a)) for s in samples[first : first + 3] for a in s.advantages[s.trained]}

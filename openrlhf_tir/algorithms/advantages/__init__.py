@@ -14,7 +14,9 @@ from ... import plugins
 from ...errors import MethodBroken
 from .base import AdvantageFn, AdvantageInputs, Estimator
 from .dr_grpo import dr_grpo
+from .flash_reinforce import flash_reinforce
 from .group_norm import group_norm
+from .opo import opo
 from .reinforce import reinforce
 from .reinforce_baseline import reinforce_baseline
 from .rloo import rloo
@@ -25,6 +27,8 @@ ESTIMATORS: dict[str, Estimator] = {
     "rloo": rloo,
     "group_norm": group_norm,
     "dr_grpo": dr_grpo,
+    "opo": opo,
+    "flash_reinforce": flash_reinforce,
 }
 
 

@@ -24,6 +24,8 @@ class AdvantageInputs:
     gamma: float = 1.0
     options: Mapping[str, Any] = field(default_factory=dict)
     """What algo.advantage.options of the recipe says."""
+    batch_rewards: np.ndarray = field(default_factory=lambda: np.zeros(0))
+    """Rewards of all valid trajectories of the rollout batch, this group's among them."""
 
 
 AdvantageFn = Callable[[AdvantageInputs], list[np.ndarray]]

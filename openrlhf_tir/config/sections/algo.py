@@ -15,6 +15,11 @@ class Advantage(Section):
         description="registered, or one's own; reinforce_baseline is REINFORCE++-baseline: reward minus group mean, whitened over the batch's trained tokens",
     )
     options: dict[str, Option] = Field(default_factory=dict, description="what an estimator of one's own is told, as AdvantageInputs.options")
+    credit: Literal["trajectory", "turn"] = Field(
+        "trajectory",
+        description="'turn': a turn's advantage is that of what was earned from it on, compared with the same turns of its group; the rewards of calls say how "
+        "much (reward 'env', added up)",
+    )
     no_std_norm: bool = Field(False, description="keep the scale of the advantages: centre them only")
     gamma: float = Field(1.0, gt=0, le=1)
     is_correction_level: Literal["off", "token", "seq"] = "off"

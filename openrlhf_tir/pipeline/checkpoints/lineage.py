@@ -151,7 +151,8 @@ def compare(state: dict[str, Any], cfg: Config, tasks: Sequence[Task] | None = N
     Raises ConfigError with all that does not fit.
     """
     accounting = [
-        ("pipeline.max_staleness", state["max_staleness"], cfg.pipeline.S),
+        ("pipeline.max_staleness", state["max_staleness"], cfg.max_staleness),
+        ("updates per batch (train.batch_size, train.max_epochs)", state.get("updates_per_batch", 1), cfg.updates_per_batch),
         ("rollout.batch_size", state["batch_size"], cfg.rollout.batch_size),
         ("learner ranks (actor.num_nodes * actor.num_gpus_per_node)", state["world_size"], cfg.actor.world_size),
     ]

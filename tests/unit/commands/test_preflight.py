@@ -91,6 +91,13 @@ def test_a_run_that_can_work_gives_facts(ready):
     assert any("at most 1 of train.max_steps = 400" in f for f in facts)
 
 
+def test_several_updates_per_batch_are_told_with_the_staleness_that_follows(ready):
+    """A batch is 2 prompts * 2 samples."""
+    facts = check(load(None, {**ready, "train.batch_size": 1, "train.max_epochs": 2, "pipeline.max_staleness": 20}), machine=CPU)
+    assert any("8 updates (4 mini-batches, 2 epochs): S = 20 updates, so rollouts are at most 1 batches ahead" in f for f in facts)
+    assert any("at most 8 of train.max_steps = 400 updates" in f for f in facts)
+
+
 @pytest.mark.parametrize(
     ("overrides", "expected"),
     [
@@ -111,7 +118,7 @@ def test_a_run_that_can_work_gives_facts(ready):
         ({"ds__packing_samples": True}, "ds.packing_samples needs flash attention"),
         ({"eval__dataset": "/nowhere.jsonl"}, "does not exist"),
         ({"eval__steps": 5}, "eval.steps is set, but eval.dataset is not"),
-        ({"rollout__temperature": 0.7}, "the loss compares log-probs at temperature 1"),
+        ({"rollout__agent": "external", "rollout__top_p": 0.9}, "programs that talk to the model sample from all tokens"),
     ],
 )
 def test_what_cannot_work_is_refused(ready, overrides, expected):

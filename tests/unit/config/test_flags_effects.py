@@ -32,6 +32,12 @@ def mistakes(capsys, *argv: str) -> list[str]:
         ("--algo.advantage.is_correction_threshold 0.1 3", "has no effect while --algo.advantage.is_correction_level is off"),
         ("--algo.advantage.gamma 0.9", "--algo.advantage.gamma has no effect with an estimator that compares whole trajectories"),
         ("--algo.advantage.no_std_norm --algo.advantage.estimator rloo", "--algo.advantage.no_std_norm has no effect"),
+        ("--actor.eps_clip_low_high 0.1 0.2 --actor.policy_loss_type pg", "with --actor.policy_loss_type pg, which has no ratio to clip"),
+        ("--actor.dual_clip 3 --actor.policy_loss_type cispo", "--actor.dual_clip has no effect but with --actor.policy_loss_type ppo or gspo"),
+        ("--actor.loss_agg_constant 100", "has no effect without --actor.loss_agg_mode seq-mean-token-sum-norm"),
+        ("--train.env_mask_from 9 --train.env_mask false", "--train.env_mask_from has no effect with --train.env_mask false"),
+        ("--train.env_coef 0.1", "--train.env_coef has no effect while tool output is masked"),
+        ("--ds.lora.alpha 32", "--ds.lora.alpha has no effect while --ds.lora.rank is 0"),
         ("--ds.zero_stage 2 --ds.zpg 4", "--ds.zpg has no effect with --ds.zero_stage 2"),
         ("--pipeline.overadmit_risk 0.1 --pipeline.depth 128", "--pipeline.overadmit_risk has no effect unless --pipeline.depth is auto"),
         ("--rollout.max_batch 4", "--rollout.max_batch has no effect while --rollout.max_wait_ms is 0"),
@@ -122,10 +128,10 @@ PORTED = """--ref.num_nodes 1 --reward.remote_url /a/b.py --critic.num_nodes 1 -
 --vllm.sync_backend nccl --algo.advantage.estimator gae --algo.kl.init_coef 0.01 --algo.kl.use_loss --train.max_epochs 2 --rollout.temperature 0.7
 --reward.normalize_enable --actor.adam.lr fast --data.prompt_dataset OpenRLHF/prompts --ds.lora.rank 8 --eval.n_samples 3 --actor.dual_clip 0.5
 --pretrain org/model"""
-"""A script as they come: every line of it has something that cannot be taken over."""
+"""A script as they come: every line of it has something that cannot be taken over, or not so."""
 
 REFUSED = """ref.num_nodes /a/b.py critic.num_nodes train.colocate_all vllm.enable_sleep ds.enable_sleep vllm.sync_backend 'gae' algo.kl.init_coef
-algo.kl.use_loss train.max_epochs rollout.temperature reward.normalize_enable actor.learning_rate ds.lora.rank eval.n_samples actor.dual_clip
+algo.kl.use_loss reward.normalize_enable actor.learning_rate eval.n_samples actor.dual_clip
 --actor.model_name_or_path"""
 
 
