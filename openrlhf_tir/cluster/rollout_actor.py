@@ -59,6 +59,7 @@ class RolloutActor:
         from ..logs.trajectories import TrajectoryLog
         from ..rewards.pool import RewardPools
         from ..serving.app import build_app, serve
+        from .reward_models.replicas import RewardModelClient
         from .service import RolloutService
 
         own_log(cfg.run_dir / "logs" / f"{self.name}.log")
@@ -66,7 +67,7 @@ class RolloutActor:
         r = cfg.rollout
         self.batcher = Batcher(self.engine, max_wait_ms=r.max_wait_ms, max_batch=r.max_batch, max_running=cfg.max_running, max_queue=r.max_queue)
         self.envs = EnvClients.of(cfg.environments, env_urls, token=tokens.env, owner=ray.get_runtime_context().get_actor_id())
-        self.rewards = RewardPools(cfg.environments)
+        self.rewards = RewardPools(cfg.environments, RewardModelClient(cfg) if cfg.reward.model_name_or_path else None)
         self.kept = TrajectoryLog(cfg.run_dir, self.name, cfg.logger.trajectories)
         codec = HfCodec(AutoTokenizer.from_pretrained(model))
         self.agents = Agents(Sessions(idle_s=r.agent_idle_s), codec, self.engine.proof.passed, overflow=r.agent_overflow)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from .. import plugins
 from ..config import Reward
@@ -25,6 +25,7 @@ from . import REWARD, RewardFn, accept, load
 from .checking import symbolic
 from .context import RewardContext
 from .own import OwnReward
+from .served.model import score as of_model
 from .workers import CpuSpent, Workers
 
 MAX_ASKED = 16
@@ -59,11 +60,19 @@ def components(cfg: Reward) -> list[_Component]:
     return [_Component(name, (cfg.weights or {name: 1.0})[name], f, "ask" in inspect.signature(f).parameters) for name, f in functions.items()]
 
 
+class Scores(Protocol):
+    """cluster/reward_models/replicas.py."""
+
+    async def score(self, trajectory: Trajectory) -> float:
+        """Raises RewardModelError."""
+
+
 class RewardPool:
     """Scores with `reward_cfg.name` or `weights`, at most `reward_cfg.workers` checks at once, or in the `workers` of another pool."""
 
-    def __init__(self, reward_cfg: Reward, workers: Workers | None = None) -> None:
-        self.cfg = reward_cfg
+    def __init__(self, reward_cfg: Reward, workers: Workers | None = None, model: Scores | None = None) -> None:
+        """model: of reward.model_name_or_path, where there is one."""
+        self.cfg, self.model = reward_cfg, model
         self.components = components(reward_cfg)
         names = {"cpu_name": "reward.verify_timeout_s", "wall_name": "reward.verify_deadline_s", "count_name": "reward.workers"}
         self.workers = workers or Workers(reward_cfg.workers, reward_cfg.verify_timeout_s, reward_cfg.verify_deadline_s, **names)
@@ -105,7 +114,8 @@ class RewardPool:
             except _Asked as asked:
                 question = asked.question
             try:
-                known[question] = await self.workers.run(*question)
+                at_model = self.model if question[0] is of_model else None
+                known[question] = await (at_model.score(trajectory) if at_model else self.workers.run(*question))
             except CpuSpent:
                 if question[0] is not symbolic.equal:
                     raise
@@ -129,10 +139,11 @@ class RewardPool:
 class RewardPools:
     """A pool for each environment of the run, which share their worker processes: [reward] says how many and with which deadlines."""
 
-    def __init__(self, environments: Mapping[str, Environment]) -> None:
+    def __init__(self, environments: Mapping[str, Environment], model: Scores | None = None) -> None:
+        """model: of reward.model_name_or_path, where there is one."""
         self.pools: dict[str, RewardPool] = {}
         for name, e in environments.items():
-            self.pools[name] = RewardPool(e.reward, self.workers if self.pools else None)
+            self.pools[name] = RewardPool(e.reward, self.workers if self.pools else None, model)
 
     @property
     def workers(self) -> Workers:
