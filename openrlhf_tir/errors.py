@@ -21,6 +21,7 @@
     |  |- Unavailable         what is needed does not answer or has no room now; waiting may mend it
     |  |  |- ClusterFull      the cluster has no resources free for an actor or a rank now
     |  |- VerifierError       the answer checker died or missed its deadline
+    |  |- RewardModelError    the reward model died, failed or missed its deadline
     |  |- WeightsUnverified   a weight push could not be proved to have landed
     |  |- MethodError          a function of the method failed on one sample or group; the sample has no reward and is not trained
     |  |  |- RewardError       a reward raised, or returned no number
@@ -144,6 +145,10 @@ class ClusterFull(Unavailable):
 
 class VerifierError(InfraError):
     reason = "verifier_error"
+
+
+class RewardModelError(InfraError):
+    reason = "reward_model"
 
 
 class WeightsUnverified(InfraError):

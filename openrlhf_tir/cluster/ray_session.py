@@ -38,7 +38,8 @@ def ray_session(cfg: Config) -> Iterator[None]:
 
 def _start_local(cfg: Config) -> None:
     """A Ray of our own. It gives its daemons 30 s to come up, which a busy machine can miss: then they get another chance."""
-    actors = cfg.vllm.num_engines + cfg.actor.world_size + 2
+    rewarding = cfg.reward.model_replicas if cfg.reward.model_name_or_path else 0
+    actors = cfg.vllm.num_engines + cfg.actor.world_size + rewarding + 2
     for left in reversed(range(START_ATTEMPTS)):
         try:
             ray.init(

@@ -61,6 +61,7 @@ class RolloutActor:
         from ..logs.trajectories import TrajectoryLog
         from ..rewards.pool import RewardPools
         from ..serving.app import build_app, serve
+        from .reward_models.replicas import RewardModelClient
         from .service import RolloutService
 
         own_log(cfg.run_dir / "logs" / f"{self.name}.log")
@@ -71,7 +72,8 @@ class RolloutActor:
         self.kept = TrajectoryLog(cfg.run_dir, self.name, cfg.logger.trajectories)
         tokenizer = AutoTokenizer.from_pretrained(model)
         codec = HfCodec(tokenizer)
-        self.rewards = RewardPools(cfg.environments, decode=codec.spell)
+        model_scores = RewardModelClient(cfg) if cfg.reward.model_name_or_path else None
+        self.rewards = RewardPools(cfg.environments, model_scores, decode=codec.spell)
         self.agents = Agents(Sessions(idle_s=r.agent_idle_s), codec, self.engine.proof.passed, overflow=r.agent_overflow)
         self.agent_file = AgentFile(cfg, model, self.batcher, codec, self.name) if cfg.train.agent_func_path else None
         if self.agent_file:

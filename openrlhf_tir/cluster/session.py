@@ -20,6 +20,7 @@ from .env_process import env_urls
 from .learner_group import LearnerGroup
 from .pool import RolloutPool
 from .ray_session import ray_session
+from .reward_models.replicas import rewarding
 from .signals import StopSignals, stoppable
 
 
@@ -65,7 +66,7 @@ async def _running(cfg: Config, model: str, learner: bool, console: Console, sig
                 f"This Ray cluster has {len(ray.nodes())} nodes, and an environment server on loopback is reached from one only. "
                 f"Start servers with train_scripts/start_env_servers.sh and set {', '.join(f'{section}.url' for section in started)}."
             )
-        async with env_urls(cfg) as urls:
+        async with env_urls(cfg) as urls, rewarding(cfg):
             with console.status("starting engines and learner"):
                 # Side by side: each spends its time importing and loading on a core of its own.
                 starting: list[Awaitable[Any]] = [RolloutPool.start(cfg, model, urls), *([LearnerGroup.start(cfg)] if learner else [])]

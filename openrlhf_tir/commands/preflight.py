@@ -39,6 +39,7 @@ from .data_checks import check_data
 from .env_checks import check_envs, environments_of
 from .host_checks import Machine, check_gpus, check_loggers, check_ports, check_push_room, check_writable
 from .load_elsewhere import load_elsewhere
+from .role_checks import check_roles
 
 log = logging.getLogger(__name__)
 
@@ -75,6 +76,8 @@ def check(
         with problems.caught():
             facts += check_model(cfg, machine)
             facts += check_push_room(cfg, machine)
+    with problems.caught():
+        facts += check_roles(cfg)
     if training:
         with problems.caught():
             check_loggers(cfg, machine)

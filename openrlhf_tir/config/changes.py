@@ -26,6 +26,7 @@ REFUSE = {
     "ds.lora.rank": "the weights were saved with it",
     "ds.lora.alpha": "the weights were saved with it",
     "ds.lora.target_modules": "the weights were saved with it",
+    "ds.value_head_prefix": "the critic's weights were saved with it",
 }
 """`envs.*` is every environment.
 Besides, compared as what they amount to: pipeline.max_staleness (S) and the number of learner ranks; the model and the prompts by content."""
@@ -60,6 +61,9 @@ FREE = (
     "train.micro_batch_size",
     "train.max_tokens_per_gpu",
     "ds.overlap_comm",
+    "ref.offload",
+    "reward.model_replicas",
+    "reward.model_timeout_s",
     "rollout.heartbeat_s",
     "rollout.unresponsive_s",
     "rollout.port",

@@ -10,6 +10,7 @@ from functools import reduce
 from typing import Any, NamedTuple
 
 from ..errors import ConfigError
+from .rules import CRITIC_FREE
 from .schema import Config
 
 
@@ -46,6 +47,17 @@ IDLE = [
         lambda c: c.algo.advantage.estimator in GROUP_ESTIMATORS,
         "with an estimator that compares whole trajectories. Use --algo.advantage.estimator reinforce, or leave it out.",
     ),
+    Idle(
+        "algo.advantage.lambd critic.learning_rate critic.lr_scheduler critic.lr_warmup_ratio critic.min_lr_ratio critic.adam_betas critic.adam_eps critic.l2 "
+        "critic.max_norm critic.value_clip critic.updates critic.epochs critic.freezing_steps critic.save_value_network",
+        lambda c: c.algo.advantage.estimator in CRITIC_FREE,
+        "with an estimator that has no critic. Use --algo.advantage.estimator gae, or leave it out.",
+    ),
+    Idle(
+        "critic.min_lr_ratio", lambda c: c.critic.lr_scheduler == "constant", "with --critic.lr_scheduler constant. Choose linear or cosine, or leave it out."
+    ),
+    Idle("algo.kl.estimator", lambda c: not c.algo.kl.init_coef, "while --algo.kl.init_coef is 0: there is no reference model. Set that, or leave it out."),
+    Idle("algo.kl.unbiased_gradient", lambda c: not c.algo.kl.use_loss, "without --algo.kl.use_loss: it is about the loss form. Set that, or leave it out."),
     Idle(
         "algo.advantage.no_std_norm",
         lambda c: c.algo.advantage.estimator in NOT_WHITENED,
@@ -91,6 +103,16 @@ IDLE = [
         "reward.env_reduce",
         lambda c: not any("env" in (e.reward.weights or [e.reward.name]) for e in c.environments.values()),
         "without the reward 'env'. Set --reward.name env or add it to --reward.weights, or leave it out.",
+    ),
+    Idle(
+        "reward.overlong_penalty_factor",
+        lambda c: c.reward.overlong_buffer_len is None,
+        "without --reward.overlong_buffer_len. Set that, or leave it out.",
+    ),
+    Idle(
+        "reward.model_replicas reward.model_timeout_s",
+        lambda c: not c.reward.model_name_or_path,
+        "without --reward.model_name_or_path. Set that, or leave it out.",
     ),
     Idle("reward.group_options", lambda c: c.reward.group is None, "without --reward.group. Name one, or leave it out."),
     *(

@@ -13,6 +13,9 @@ from . import environments
 if TYPE_CHECKING:
     from .schema import Config
 
+CRITIC_FREE = ("reinforce", "reinforce_baseline", "rloo", "group_norm", "dr_grpo", "opo", "flash_reinforce")
+"""Our estimators that have no critic; a test compares them with the registry, which is above this module."""
+
 
 def violations(c: Config) -> Iterator[str]:
     yield from _batch(c)
@@ -22,6 +25,7 @@ def violations(c: Config) -> Iterator[str]:
     yield from wrong or _methods(c)
     yield from _method(c)
     yield from _policy(c)
+    yield from _roles(c)
     yield from _pipeline(c)
     yield from _ends(c)
     yield from _reward(c)
@@ -92,6 +96,11 @@ def _method(c: Config) -> Iterator[str]:
         yield (
             f"train.agent_func_path = {c.train.agent_func_path!r} writes the responses itself, and with rollout.agent = 'external' programs from outside do. "
             "Leave one of them out."
+        )
+    if c.algo.advantage.estimator == "gae" and c.rollout.agent == "external":
+        yield (
+            "algo.advantage.estimator = 'gae' judges one chain of tokens, and a session of rollout.agent = 'external' may have several. "
+            "Use an estimator without a critic, e.g. reinforce_baseline."
         )
     if c.rollout.early_stop and (c.train.agent_func_path or "remote" in c.reward.used):
         yield "rollout.early_stop counts on rewards that are right or wrong, and an agent file or a remote reward may give any score. Switch it off."
@@ -178,6 +187,31 @@ def _staleness(c: Config) -> Iterator[str]:
         )
 
 
+def _roles(c: Config) -> Iterator[str]:
+    kl, estimator = c.algo.kl, c.algo.advantage.estimator
+    if not kl.init_coef:
+        for setting, value in (("algo.kl.use_loss", kl.use_loss), ("algo.kl.target", kl.target), ("ref.offload", c.ref.offload)):
+            if value:
+                yield (
+                    f"{setting} = {value} has no reference model to compare with, as algo.kl.init_coef = 0 loads none. "
+                    f"Set that, e.g. 0.001, or leave {setting} out."
+                )
+    if kl.horizon is not None and kl.target is None:
+        yield f"algo.kl.horizon = {kl.horizon} is of an adaptive coefficient, and algo.kl.target is unset. Set the KL per token to follow, e.g. 0.01."
+    if kl.use_loss and kl.estimator == "k1" and not kl.unbiased_gradient:
+        yield (
+            "algo.kl.estimator = 'k1' in the loss with algo.kl.unbiased_gradient = False has a gradient of zero on average, so it would hold nothing. "
+            "Use k2 or k3, or unbiased_gradient."
+        )
+    if c.critic.model_name_or_path and estimator in CRITIC_FREE:
+        yield (
+            f"critic.model_name_or_path = {c.critic.model_name_or_path!r}, and algo.advantage.estimator = {estimator!r} uses no critic. "
+            "Set the estimator to 'gae', or leave the critic out."
+        )
+    if c.critic.freezing_steps >= c.train.max_steps:
+        yield f"critic.freezing_steps = {c.critic.freezing_steps} leaves none of train.max_steps = {c.train.max_steps} to the policy. Lower the first."
+
+
 def _pipeline(c: Config) -> Iterator[str]:
     b, depth = c.rollout.batch_size, c.pipeline.depth
     yield from _staleness(c)
@@ -212,6 +246,24 @@ def _reward(c: Config) -> Iterator[str]:
             f"reward.remote_url = {c.reward.remote_url!r} is asked by reward 'remote', and the reward is {', '.join(c.reward.used)}. "
             "Leave reward.name out, set it to 'remote', or add remote to reward.weights."
         )
+    used = "model" in c.reward.used
+    if used and not c.reward.model_name_or_path:
+        yield "The reward 'model' needs a reward model. Set reward.model_name_or_path to a HF sequence classifier of one label."
+    if c.reward.model_name_or_path and not used:
+        yield (
+            f"reward.model_name_or_path = {c.reward.model_name_or_path!r} would be loaded for nothing: the reward is "
+            f"{', '.join(c.reward.used)}. Set reward.name to 'model', or give 'model' a weight in reward.weights."
+        )
+    if c.reward.normalize_enable and not c.reward.model_name_or_path:
+        yield "reward.normalize_enable is about the scores of a reward model, and reward.model_name_or_path is unset. Set that, or leave it out."
+    buffer, clip = c.reward.overlong_buffer_len, c.reward.clip_range
+    if buffer is not None and buffer > c.rollout.max_new_tokens:
+        yield (
+            f"reward.overlong_buffer_len = {buffer:g} is more than rollout.max_new_tokens = {c.rollout.max_new_tokens}: every response would be overlong. "
+            "Make it a part of it, e.g. a quarter."
+        )
+    if clip is not None and not clip[0] < clip[1]:
+        yield f"reward.clip_range = {clip} is no range. Use low < high, e.g. -10 10."
     if c.reward.verify_deadline_s < c.reward.verify_timeout_s:
         yield (
             f"reward.verify_deadline_s = {c.reward.verify_deadline_s} ends a check before it can use up reward.verify_timeout_s = "

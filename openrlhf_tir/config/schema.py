@@ -21,6 +21,8 @@ from .sections.algo import Algo as Algo
 from .sections.algo import Kl as Kl
 from .sections.base import Option as Option
 from .sections.base import Section as Section
+from .sections.critic import Critic as Critic
+from .sections.critic import Ref as Ref
 from .sections.data import Data as Data
 from .sections.env import Env as Env
 from .sections.envs import NAME, NamedEnv
@@ -46,6 +48,8 @@ WITHOUT_RULES = {"rules": False}
 class Config(Section):
     run_dir: Path = Path("runs/default")
     actor: Actor = Field(default_factory=Actor)
+    ref: Ref = Field(default_factory=Ref)
+    critic: Critic = Field(default_factory=Critic)
     ds: Ds = Field(default_factory=Ds)
     rollout: Rollout = Field(default_factory=Rollout)
     vllm: Vllm = Field(default_factory=Vllm)

@@ -1,6 +1,6 @@
 """Judge: a group whose trajectories are all scored -> its group reward, a verdict, and which of its samples are trained.
 
-    group reward  ->  filters, in order  ->  sample filter  ->  KEEP, or the first reason
+    shaping  ->  group reward  ->  filters, in order  ->  sample filter  ->  KEEP, or the first reason
 
 Registered functions are quick and are called on the spot; those of one's own run in the reward's worker processes, with their deadline.
 """
@@ -20,9 +20,12 @@ from ..rewards.context import RewardContext
 from ..rewards.own import GroupReward
 from ..rewards.workers import Workers
 from ..types import KEEP, Group, Verdict
+from . import shaping
 
 BEFORE_GROUP = "before_group"
 """The part that keeps what a trajectory's own reward was."""
+SHAPING = "shaping"
+"""The part that says what penalties and clip have added to it."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +36,8 @@ class _Rules:
     filter: Filter
     filters: list[GroupFilter | OwnFilter]
     sample_options: dict[str, Any]
+    max_tokens: int
+    """rollout.max_new_tokens"""
 
     @classmethod
     def of(cls, e: Environment, max_tokens: int) -> _Rules:
@@ -40,7 +45,7 @@ class _Rules:
             load_group(e.reward.group)
         if e.filter.sample:
             load(SAMPLE_FILTER, e.filter.sample)
-        return cls(e.reward, e.filter, filters_of(e.filter), {"max_tokens": max_tokens, **e.filter.options})
+        return cls(e.reward, e.filter, filters_of(e.filter), {"max_tokens": max_tokens, **e.filter.options}, max_tokens)
 
 
 class Judge:
@@ -53,12 +58,21 @@ class Judge:
     async def __call__(self, group: Group) -> Verdict:
         """Raises RewardError or FilterError when a function of the method fails."""
         rules = one(self._rules, group.task.env)
+        self._shape(group, rules)
         await self._reward(group, rules.reward)
         for f in rules.filters:
             verdict = await self.workers.run(f, group, rules.filter.options) if isinstance(f, OwnFilter) else f(group)
             if not verdict.keep:
                 return verdict
         return await self._mask(group, rules)
+
+    def _shape(self, group: Group, rules: _Rules) -> None:
+        if not shaping.shapes(rules.reward):
+            return
+        for trajectory in group.valid:
+            before = trajectory.scored
+            trajectory.reward = shaping.shaped(before, trajectory, rules.reward, max_tokens=rules.max_tokens)
+            trajectory.parts[SHAPING] = trajectory.reward - before
 
     async def _reward(self, group: Group, reward: Reward) -> None:
         if reward.group is None:

@@ -10,6 +10,7 @@ Which policy stands in the denominator of PPO's ratio pi / pi_old (actor.pi_old)
 OpenRLHF recomputes log pi_old in a forward pass before training. Where a batch makes one update, the weights during it are those of its start,
 and pi_old is the current log-prob, detached: the same number without the pass. Its ratio is then 1 and clipping inert, which is why it is not
 the default: on stale data the default's ratio is what PPO's trust region is about. Where a batch makes several, the pass is made.
+With algo.kl.use_loss the KL to the reference model is added, per token that the policy wrote (algorithms/kl.py), at the same scale.
 Trained environment tokens (env_mask off) were sampled by nobody: pi_old = mu = pi, detached.
 """
 
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 import torch
 
+from ..algorithms import kl as kls
 from ..algorithms.aggregate import GlobalCounts
 from ..algorithms.losses import LOSSES, own
 from ..algorithms.losses.diagnostics import Tally
@@ -27,11 +29,34 @@ from .packing import MicroBatch
 from .rows import OLD
 
 
+class KlInLoss:
+    """The KL to the reference model, at weight `coef`: per token of a micro batch whose rows have a field `reference`. Gathers kl_ref, the mean of its
+    estimate per token that the policy wrote."""
+
+    FIELD = "reference"
+
+    def __init__(self, cfg: Config, coef: float, device: str) -> None:
+        self.cfg, self.coef = cfg.algo.kl, coef
+        self.sums = torch.zeros(2, dtype=torch.float64, device=device)
+
+    def __call__(self, log_probs: torch.Tensor, rollout: torch.Tensor, fields: dict[str, torch.Tensor]) -> torch.Tensor:
+        """[b, L-1]"""
+        own = fields["trained"] * (fields["sampled"] > 0)
+        per_token = kls.loss(log_probs, fields[self.FIELD], rollout, self.cfg.estimator, unbiased=self.cfg.unbiased_gradient) * own
+        self.sums += torch.stack([per_token.detach().sum(dtype=torch.float64), own.sum(dtype=torch.float64)])
+        return self.coef * per_token
+
+    def metrics(self) -> dict[str, float]:
+        """Call after the ranks have added up `sums`."""
+        total, tokens = self.sums.tolist()
+        return {"kl_ref": total / max(tokens, 1.0)}
+
+
 class PolicyObjective:
     """One update's policy loss; `tally` gathers the diagnostics of the micro batches it was called on."""
 
-    def __init__(self, cfg: Config, model: PolicyModel, counts: GlobalCounts, tally: Tally) -> None:
-        self.cfg, self.model, self.counts = cfg, model, counts
+    def __init__(self, cfg: Config, model: PolicyModel, counts: GlobalCounts, tally: Tally, kl: KlInLoss | None = None) -> None:
+        self.cfg, self.model, self.counts, self.kl = cfg, model, counts, kl
         self.own = own.load(cfg.actor.policy_loss) if cfg.actor.policy_loss else LOSSES.get(cfg.actor.policy_loss_type)
         self.loss = None if self.own else policy_loss(cfg)
         self.tally = tally
@@ -55,6 +80,9 @@ class PolicyObjective:
             self.tally.add_gate(outside, mask.sum() if tokens else mask.new_tensor(len(mask)))
         if coefficient:
             loss = loss - coefficient * aggregate_loss(entropy, mask, **scaling)
+        if self.kl:
+            by_token = self.cfg.actor.loss_agg_mode != "seq-mean-token-mean"
+            loss = loss + aggregate_loss(self.kl(log_probs, rollout, fields), mask, token_level_loss=by_token, **scaling)
         log_ratio = (current - rollout) * mask
         ratio = self._ratio(current - old, mask)
         self.tally.add(log_ratio=log_ratio, ratio=ratio, log_probs=current, entropy=entropy.detach(), fields=fields, clip=self.cfg.actor.clip)

@@ -8,11 +8,12 @@ Advantages and their whitening are of the whole batch, whatever number of update
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from ..algorithms.advantages import AdvantageInputs, Estimator
+from ..algorithms.advantages.gae import by_turn
 from ..algorithms.advantages.turns import per_turn
 from ..algorithms.advantages.whiten import mean_and_scale, moments, whiten
 from ..config import Config
@@ -36,7 +37,8 @@ OLD = "old_logprobs"
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One chain of tokens before whitening: a trajectory, or a branch of one. trained [T] bool, advantages [T] float64.
+    """One chain of tokens before whitening: a trajectory, or a branch of one. trained [T] bool, advantages [T] float64 (rewards, where a critic
+    is to judge them). facts: what the models beside the policy say of it (roles/beside.py), [T] each, 0 where they say nothing.
 
     key: (b, i, c), chain c of the i-th valid trajectory of the batch's group b. masked: of its trajectory; it counts in the statistics and is
     not trained.
@@ -47,6 +49,7 @@ class Sample:
     trained: np.ndarray
     advantages: np.ndarray
     masked: bool = False
+    facts: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     @property
     def counts(self) -> bool:
@@ -88,7 +91,8 @@ def batch_samples(batch: TrainBatch, groups: Sequence[Group], cfg: Config, estim
         inputs = AdvantageInputs(rewards, masks, cfg.algo.advantage.gamma, cfg.algo.advantage.options, of_all)
         if cfg.algo.advantage.credit == "turn":  # refused with agents, which alone have branches
             weight = one(cfg.environments, group.task.env).reward.weights.get("env", 1.0)
-            advantages = per_turn(estimator.fn, inputs, [t.turns for t in valid], [t.earned(weight) for t in valid])
+            turns, earned = [t.turns for t in valid], [t.earned(weight) for t in valid]
+            advantages = by_turn(inputs, turns, earned) if estimator.critic else per_turn(estimator.fn, inputs, turns, earned)
         else:
             advantages = estimator.fn(inputs)
         for i, (t, m, a) in enumerate(zip(valid, masks, advantages, strict=True)):
@@ -127,7 +131,7 @@ def to_rows(
 
 def _row(sample: Sample, advantages: np.ndarray, version: int, env_coef: float, old: Mapping[tuple[int, int, int], np.ndarray] | None) -> Row:
     trajectory = sample.trajectory
-    prompt, sampled = trajectory.prompt_ids, trajectory.is_model
+    sampled = trajectory.is_model
     per_token = {
         "advantages": advantages,
         "trained": np.where(sampled, 1.0, env_coef) * sample.trained,
@@ -135,8 +139,18 @@ def _row(sample: Sample, advantages: np.ndarray, version: int, env_coef: float, 
         "rollout_logprobs": trajectory.logprobs,
         "lag": np.where(sampled, version - trajectory.versions, 0),
     }
-    # Response token 0 is predicted at position len(prompt) - 1, the first of the [L-1] layout being position 0.
-    fields = {name: np.concatenate([np.zeros(len(prompt) - 1, FIELDS[name]), values.astype(FIELDS[name])]) for name, values in per_token.items()}
-    if old is not None:
-        fields[OLD] = old[sample.key]
+    row = laid_out(trajectory, {name: values.astype(FIELDS[name]) for name, values in per_token.items()} | as_float32(sample.facts))
+    return row if old is None else Row(row.token_ids, {**row.fields, OLD: old[sample.key]})
+
+
+def as_float32(facts: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    return {name: values.astype(np.float32) for name, values in facts.items()}
+
+
+def laid_out(trajectory: Trajectory, per_token: Mapping[str, np.ndarray]) -> Row:
+    """A row of prompt and response; `per_token`: [T] of the response, laid out as fields [L-1] of their types.
+
+    Response token 0 is predicted at position len(prompt) - 1, the first of the [L-1] layout being position 0."""
+    prompt = trajectory.prompt_ids
+    fields = {name: np.concatenate([np.zeros(len(prompt) - 1, values.dtype), values]) for name, values in per_token.items()}
     return Row(np.concatenate([prompt, trajectory.token_ids]), fields)

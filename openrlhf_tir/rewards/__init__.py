@@ -26,6 +26,7 @@ REGISTRY: dict[str, str] = {
     "env": "openrlhf_tir.rewards.environment:environment",
     "format": "openrlhf_tir.rewards.response_format:response_format",
     "math": "openrlhf_tir.rewards.math_outcome:math_outcome",
+    "model": "openrlhf_tir.rewards.served.model:model",
     "otc": "openrlhf_tir.rewards.otc:otc",
     "remote": "openrlhf_tir.rewards.remote:remote",
     "retool": "openrlhf_tir.rewards.retool:retool",

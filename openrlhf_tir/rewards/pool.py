@@ -14,7 +14,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from .. import plugins
 from ..config import Reward
@@ -27,6 +27,7 @@ from .checking import symbolic
 from .context import RewardContext
 from .own import OwnReward
 from .remote.batches import RemoteReward
+from .served.model import score as of_model
 from .workers import CpuSpent, Workers
 
 MAX_ASKED = 16
@@ -61,12 +62,21 @@ def components(cfg: Reward) -> list[_Component]:
     return [_Component(name, cfg.used[name], f, "ask" in inspect.signature(f).parameters) for name, f in functions.items()]
 
 
+class Scores(Protocol):
+    """cluster/reward_models/replicas.py."""
+
+    async def score(self, trajectory: Trajectory) -> float:
+        """Raises RewardModelError."""
+
+
 class RewardPool:
     """Scores with `reward_cfg.name` or `weights`, at most `reward_cfg.workers` checks at once, or in the `workers` of another pool."""
 
-    def __init__(self, reward_cfg: Reward, workers: Workers | None = None, *, decode: Callable[[list[int]], str] | None = None) -> None:
-        """`decode`: token ids -> text with special tokens, for the remote reward."""
-        self.cfg = reward_cfg
+    def __init__(
+        self, reward_cfg: Reward, workers: Workers | None = None, model: Scores | None = None, *, decode: Callable[[list[int]], str] | None = None
+    ) -> None:
+        """model: of reward.model_name_or_path, where there is one. decode: token ids -> text with special tokens, for the remote reward."""
+        self.cfg, self.model = reward_cfg, model
         self.remote = RemoteReward(reward_cfg, decode) if REMOTE in reward_cfg.used else None
         self.components = components(reward_cfg)
         names = {"cpu_name": "reward.verify_timeout_s", "wall_name": "reward.verify_deadline_s", "count_name": "reward.workers"}
@@ -111,7 +121,8 @@ class RewardPool:
             except _Asked as asked:
                 question = asked.question
             try:
-                known[question] = await self.workers.run(*question)
+                at_model = self.model if question[0] is of_model else None
+                known[question] = await (at_model.score(trajectory) if at_model else self.workers.run(*question))
             except CpuSpent:
                 if question[0] is not symbolic.equal:
                     raise
@@ -141,10 +152,11 @@ class RewardPool:
 class RewardPools:
     """A pool for each environment of the run, which share their worker processes: [reward] says how many and with which deadlines."""
 
-    def __init__(self, environments: Mapping[str, Environment], *, decode: Callable[[list[int]], str] | None = None) -> None:
+    def __init__(self, environments: Mapping[str, Environment], model: Scores | None = None, *, decode: Callable[[list[int]], str] | None = None) -> None:
+        """model: of reward.model_name_or_path, where there is one. decode: as RewardPool's."""
         self.pools: dict[str, RewardPool] = {}
         for name, e in environments.items():
-            self.pools[name] = RewardPool(e.reward, self.workers if self.pools else None, decode=decode)
+            self.pools[name] = RewardPool(e.reward, self.workers if self.pools else None, model, decode=decode)
 
     @property
     def workers(self) -> Workers:

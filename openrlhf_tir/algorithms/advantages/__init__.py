@@ -15,6 +15,7 @@ from ...errors import MethodBroken
 from .base import AdvantageFn, AdvantageInputs, Estimator
 from .dr_grpo import dr_grpo
 from .flash_reinforce import flash_reinforce
+from .gae import gae
 from .group_norm import group_norm
 from .opo import opo
 from .reinforce import reinforce
@@ -29,6 +30,7 @@ ESTIMATORS: dict[str, Estimator] = {
     "dr_grpo": dr_grpo,
     "opo": opo,
     "flash_reinforce": flash_reinforce,
+    "gae": gae,
 }
 
 
@@ -47,7 +49,7 @@ def get_estimator(name: str) -> Estimator:
         return ESTIMATORS[name]
     own = plugins.load(ESTIMATOR, name)
     made = own if isinstance(own, Estimator) else Estimator(own, whiten=False)
-    return Estimator(partial(_checked, made.fn, name), made.whiten)
+    return Estimator(partial(_checked, made.fn, name), made.whiten, made.critic)
 
 
 def _checked(fn: AdvantageFn, name: str, inputs: AdvantageInputs) -> list[np.ndarray]:

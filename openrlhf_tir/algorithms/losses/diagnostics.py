@@ -86,7 +86,7 @@ class Tally:
             maxima = torch.stack([distance.max(), (distance * (lag == 0)).max(), (lag * sampled).max().to(distance.dtype)])
             self.maxima = torch.maximum(self.maxima, maxima.double())
             decades = (distance[sampled].double().clamp(min=SMALLEST) / SMALLEST).log10()
-            bins = (decades * PER_DECADE).long().clamp(max=len(self.distances) - 1)
+            bins = (decades * PER_DECADE).long().clamp(0, len(self.distances) - 1)  # NaN, which the norm of the gradient tells, is no integer
             self.distances += torch.bincount(bins, minlength=len(self.distances))
 
     def add_gate(self, outside: torch.Tensor, units: torch.Tensor) -> None:

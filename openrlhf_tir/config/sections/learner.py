@@ -79,4 +79,5 @@ class Ds(Section):
         None, description="dtype in which gradients add up over micro batches; default: fp32 (fp16 beside fp16 weights)"
     )
     use_liger_kernel: bool = False
+    value_head_prefix: str = Field("score", description="name of the head of a critic or reward model, unless its config.json says another")
     lora: Lora = Field(default_factory=Lora)

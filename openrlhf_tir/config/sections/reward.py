@@ -55,6 +55,18 @@ class Reward(Section):
         description="what the reward can be told besides, e.g. zerotir's bonuses; with reward.weights a table per reward; registered ones refuse unknown keys",
     )
     group_options: dict[str, Option] = Field(default_factory=dict, description="what the group reward can be told")
+    model_name_or_path: str | None = Field(None, description="HF sequence classifier of one label, for the reward 'model'; with the policy's vocabulary")
+    model_replicas: int = Field(1, ge=1, description="processes that each hold it, on a GPU of their own where there are any")
+    model_timeout_s: float = Field(120.0, gt=0, description="a score that is not there by then fails its sample")
+    normalize_enable: bool = Field(False, description="scores of the reward model minus the mean, over the std, that its config.json tells")
+    overlong_buffer_len: float | None = Field(
+        None, gt=0, description="DAPO: a response within so many tokens of rollout.max_new_tokens is punished, the more the longer; unset: none is"
+    )
+    overlong_penalty_factor: float = Field(1.0, gt=0, description="what is taken from the reward of a response that fills the budget")
+    stop_properly_penalty_coef: float | None = Field(
+        None, le=1, description="ProRL: a response that was cut has its reward times this; below 0: this reward instead; unset: no difference"
+    )
+    clip_range: tuple[float, float] | None = Field(None, description="bounds of a reward, after the penalties; unset: none")
     max_failed_groups: int = Field(
         3, ge=1, description="so many prompts one after the other whose groups failed by an error in reward, filter or protocol end the run, with the last one"
     )

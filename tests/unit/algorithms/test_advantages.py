@@ -101,9 +101,9 @@ def test_a_batch_without_differences_is_not_blown_up():
 
 
 def test_only_the_estimators_without_their_own_scale_are_whitened():
-    assert {name for name, e in ESTIMATORS.items() if e.whiten} == {"reinforce", "reinforce_baseline"}
+    assert {name for name, e in ESTIMATORS.items() if e.whiten} == {"reinforce", "reinforce_baseline", "gae"}
 
 
 def test_an_unknown_estimator_is_refused_with_the_known_ones():
-    with pytest.raises(ConfigError, match=r"Unknown advantage estimator .grpo..* Known: dr_grpo, flash_reinforce, group_norm"):
+    with pytest.raises(ConfigError, match=r"Unknown advantage estimator .grpo..* Known: dr_grpo, flash_reinforce, gae, group_norm"):
         get_estimator("grpo")

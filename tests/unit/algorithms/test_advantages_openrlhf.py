@@ -52,7 +52,7 @@ def theirs(maker, name, rewards, masks, no_std_norm):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("no_std_norm", [False, True])
-@pytest.mark.parametrize("name", sorted(ESTIMATORS.keys() - {"opo"}))  # which OpenRLHF has not
+@pytest.mark.parametrize("name", sorted(ESTIMATORS.keys() - {"opo", "gae"}))  # OpenRLHF has no opo; test_gae.py
 def test_advantages_equal_openrlhfs_on_every_trained_token(openrlhf_maker, name, no_std_norm):
     rng = np.random.default_rng(0)
     rewards = rng.integers(0, 2, (B, G)).astype(np.float64) + rng.normal(0, 0.1, (B, G))

@@ -104,7 +104,7 @@ def test_several_updates_per_batch_are_told_with_the_staleness_that_follows(read
         ({"env__name": "pyton_tir"}, "Unknown env 'pyton_tir'. Known: "),
         ({"env__protocol": "zeroti"}, "Unknown turn protocol 'zeroti'. Known:"),
         ({"reward__name": "maths"}, "Unknown reward 'maths'. Known:"),
-        ({"algo__advantage__estimator": "gae"}, "Unknown advantage estimator 'gae'. Known: "),
+        ({"algo__advantage__estimator": "grpo"}, "Unknown advantage estimator 'grpo'. Known: "),
         ({"actor__model_name_or_path": ""}, "actor.model_name_or_path is not set"),
         ({"actor__model_name_or_path": "/nowhere/model"}, "Model directory '/nowhere/model' does not exist"),
         ({"data__prompt_dataset": ""}, "data.prompt_dataset is not set"),

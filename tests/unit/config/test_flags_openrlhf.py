@@ -102,6 +102,9 @@ EXAMPLES = {
     "algo.advantage.is_correction_threshold": ("0.25 4", (0.25, 4.0)),
     "algo.advantage.gamma": ("0.5", 0.5),
     "algo.kl.init_coef": ("0", 0.0),
+    "algo.kl.estimator": ("k3", "k3"),
+    "reward.clip_range": ("-2 3", (-2.0, 3.0)),
+    "algo.advantage.lambd": ("0.5", 0.5),
     "actor.lr_warmup_ratio": ("0.5", 0.5),
     "actor.min_lr_ratio": ("0.5", 0.5),
     "train.batch_size": ("2048", 2048),
@@ -111,14 +114,23 @@ EXAMPLES = {
 }
 
 
+NEEDS = {
+    **dict.fromkeys(("algo.kl.use_loss", "algo.kl.target", "ref.offload"), "--algo.kl.init_coef 0.1"),
+    "reward.normalize_enable": "--reward.model_name_or_path rm",
+    "algo.kl.horizon": "--algo.kl.init_coef 0.1 --algo.kl.target 0.1",
+    "critic.model_name_or_path": "--algo.advantage.estimator gae",
+}
+"""What a flag is refused without."""
+
+
 @pytest.mark.parametrize("name", [n for n, r in RULES.items() if isinstance(r, Same)])
 def test_a_flag_of_the_same_name_lands_in_its_field(name):
-    action = upstream_flags()[name]
+    action, needed = upstream_flags()[name], NEEDS.get(name, "").split()
     if action.nargs == 0:
-        assert value_at(parse(f"--{name}"), name) is True
+        assert value_at(parse(f"--{name}", *needed), name) is True
         return
     text, expected = EXAMPLES.get(name, ("4", 4) if action.type is int else ("0.5", 0.5) if action.type is float else ("some", "some"))
-    assert value_at(parse(f"--{name}", *text.split()), name) == expected
+    assert value_at(parse(f"--{name}", *text.split(), *needed), name) == expected
 
 
 @pytest.mark.parametrize(
@@ -130,6 +142,13 @@ def test_a_flag_of_the_same_name_lands_in_its_field(name):
         ("--actor.adam.eps 1e-6", "actor.adam_eps", 1e-6),
         ("--actor.lr_scheduler cosine_with_min_lr", "actor.lr_scheduler", "cosine"),
         ("--actor.lr_scheduler linear", "actor.lr_scheduler", "linear"),
+        ("--reward.model_name_or_path rm", "reward.name", "model"),
+        ("--reward.model_name_or_path rm --reward.num_gpus_per_node 3", "reward.model_replicas", 3),
+        ("--critic.adam.lr 3e-6", "critic.learning_rate", 3e-6),
+        ("--critic.adam.betas 0.8 0.9", "critic.adam_betas", (0.8, 0.9)),
+        ("--critic.adam.eps 1e-6", "critic.adam_eps", 1e-6),
+        ("--critic.adam.weight_decay 0.01", "critic.l2", 0.01),
+        ("--critic.lr_scheduler cosine_with_min_lr", "critic.lr_scheduler", "cosine"),
         ("--train.async_enable", "pipeline.mode", "one_step"),
         ("--train.async_enable --train.partial_rollout_enable", "pipeline.mode", "pipeline"),
         ("--train.partial_rollout_enable --train.async_enable", "pipeline.mode", "pipeline"),
