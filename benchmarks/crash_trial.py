@@ -21,6 +21,8 @@ from openrlhf_tir.replay.audit import audit
 from openrlhf_tir.weights.digest import digest_file
 
 ROOT = Path(__file__).parents[1]
+MARK = "TIR_TRIAL"
+"""Environment variable of every process of a run, by which they are found after it: its log."""
 BATCH, SAMPLES = 4, 4
 TARGETS = ("controller", "rollout-0", "learner-0", "learner-1", "env")
 TIMEOUT_S = 900
@@ -136,7 +138,7 @@ def _words(process: psutil.Process) -> str:
 
 
 def start(args: list[str], log: Path) -> subprocess.Popen:
-    env = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "DS_ACCELERATOR": "cpu"}
+    env = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "DS_ACCELERATOR": "cpu", MARK: str(log)}
     with log.open("a") as out:
         return subprocess.Popen(args, stdout=out, stderr=out, cwd=ROOT, env=env, start_new_session=True)
 

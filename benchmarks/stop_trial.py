@@ -1,0 +1,92 @@
+"""One stop of the stop matrix: SIGTERM to a training run (benchmarks/crash_trial.py) at a moment, and what came of it."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from openrlhf_tir.exit_codes import STOPPED
+
+from .crash_trial import MARK, last_line, last_step
+
+PATIENCE_S = 480.0
+"""For a run to come to its moment, or to end after the signal: far beyond the grace, so that a run that hangs is seen as one."""
+LEFT_S = 20.0
+"""For the kernel to end what was killed and for init to take it away, once the run itself is gone."""
+
+
+@dataclass
+class Stopped:
+    """What a run did that was sent SIGTERM."""
+
+    code: int
+    """The exit code; -15 when the signal came before there was a handler for it."""
+    seconds: float
+    """From the signal until the process that got it was gone."""
+    step: int
+    """The last finished step when it ended."""
+    left: list[str]
+    """Command lines of its processes that were still there LEFT_S after it."""
+    said: str
+    """Its last line."""
+
+    @property
+    def in_order(self) -> bool:
+        """Before there is a run, nothing is begun that could be left half done: then the signal's own code is right."""
+        return self.code == STOPPED or (self.code in (-signal.SIGTERM, 128 + signal.SIGTERM))
+
+
+def of_run(run_dir: Path) -> set[psutil.Process]:
+    """Every process whose environment says that it comes from this run, whoever is its parent now."""
+    found = set()
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if process.environ().get(MARK) == str(run_dir / "log"):
+                found.add(process)
+    return found
+
+
+def wait_for_step(process: subprocess.Popen, run_dir: Path, step: int) -> None:
+    """Until so many are finished. Raises subprocess.TimeoutExpired for a run that does not get there, RuntimeError for one that ends before."""
+    began = time.monotonic()
+    while last_step(run_dir) < step:
+        if process.poll() is not None:
+            raise RuntimeError(f"The run ended with {process.returncode} before step {step}:\n{(run_dir / 'log').read_text()[-3000:]}")
+        if time.monotonic() - began > PATIENCE_S:
+            raise subprocess.TimeoutExpired(process.args, PATIENCE_S)
+        time.sleep(0.05)
+
+
+def stop(process: subprocess.Popen, run_dir: Path) -> Stopped:
+    """SIGTERM now. Raises subprocess.TimeoutExpired for a run that does not end."""
+    began, seen = time.monotonic(), _below(process)
+    process.send_signal(signal.SIGTERM)
+    while process.poll() is None:
+        if time.monotonic() - began > PATIENCE_S:
+            raise subprocess.TimeoutExpired(process.args, PATIENCE_S)
+        seen |= _below(process)
+        time.sleep(0.05)
+    seconds = time.monotonic() - began
+    _, alive = psutil.wait_procs(seen | of_run(run_dir), timeout=LEFT_S)
+    return Stopped(process.returncode, round(seconds, 1), last_step(run_dir), [_shown(p) for p in alive if p.is_running()], last_line(run_dir / "log"))
+
+
+def _below(process: subprocess.Popen) -> set[psutil.Process]:
+    """What is below it now: a sandbox has an environment of its own, so the mark does not find it."""
+    try:
+        return set(psutil.Process(process.pid).children(recursive=True))
+    except psutil.NoSuchProcess:
+        return set()
+
+
+def _shown(process: psutil.Process) -> str:
+    try:
+        return f"{process.pid} {process.status()} {' '.join(process.cmdline())[:200]}"
+    except psutil.Error:
+        return str(process.pid)
