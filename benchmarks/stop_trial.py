@@ -5,13 +5,14 @@ from __future__ import annotations
 import signal
 import subprocess
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
-from openrlhf_tir.exit_codes import STOPPED
+from openrlhf_tir.exit_codes import DONE, STOPPED, TERMINATED
 
 from .crash_trial import MARK, last_line, last_step
 
@@ -38,8 +39,8 @@ class Stopped:
 
     @property
     def in_order(self) -> bool:
-        """Before there is a run, nothing is begun that could be left half done: then the signal's own code is right."""
-        return self.code == STOPPED or (self.code in (-signal.SIGTERM, 128 + signal.SIGTERM))
+        """Also the signal's own code, before there is a run that could be left half done; and 0, when it came after the last of the work."""
+        return self.code in (STOPPED, DONE, -signal.SIGTERM, TERMINATED)
 
 
 def of_run(run_dir: Path) -> set[psutil.Process]:
@@ -52,15 +53,18 @@ def of_run(run_dir: Path) -> set[psutil.Process]:
     return found
 
 
-def wait_for_step(process: subprocess.Popen, run_dir: Path, step: int) -> None:
-    """Until so many are finished. Raises subprocess.TimeoutExpired for a run that does not get there, RuntimeError for one that ends before."""
+def wait_until(process: subprocess.Popen, run_dir: Path, reached: Callable[[], bool]) -> bool:
+    """False: it has ended before, and well. Raises subprocess.TimeoutExpired for a run that does not get there, RuntimeError for one that failed."""
     began = time.monotonic()
-    while last_step(run_dir) < step:
-        if process.poll() is not None:
-            raise RuntimeError(f"The run ended with {process.returncode} before step {step}:\n{(run_dir / 'log').read_text()[-3000:]}")
+    while not reached():
+        if process.poll() == 0:
+            return False
+        if process.returncode is not None:
+            raise RuntimeError(f"The run ended with {process.returncode}:\n{(run_dir / 'log').read_text()[-3000:]}")
         if time.monotonic() - began > PATIENCE_S:
             raise subprocess.TimeoutExpired(process.args, PATIENCE_S)
         time.sleep(0.05)
+    return True
 
 
 def stop(process: subprocess.Popen, run_dir: Path) -> Stopped:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.crash_trial import Fault, clean, command, end, last_step, outcome, start, strike
-from benchmarks.stop_trial import stop, wait_for_step
+from benchmarks.stop_trial import stop, wait_until
 from openrlhf_tir.exit_codes import STOPPED
 from openrlhf_tir.replay.ledger import audit
 
@@ -19,7 +19,7 @@ def test_a_run_that_loses_processes_and_is_stopped_between_ends_with_the_weights
 
     first = start(args, log)
     strike(first, tmp_path, killed, toy_run.step_s)
-    wait_for_step(first, tmp_path, 1)
+    assert wait_until(first, tmp_path, lambda: last_step(tmp_path) >= 1)
     stopped = stop(first, tmp_path)
     said = log.read_text()
     assert killed.at_step == 0 and "A learner rank is lost" in said, said[-3000:]
