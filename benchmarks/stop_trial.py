@@ -14,10 +14,8 @@ import psutil
 
 from openrlhf_tir.exit_codes import DONE, STOPPED, TERMINATED
 
-from .crash_trial import MARK, last_line, last_step
+from .crash_trial import MARK, TIMEOUT_S, last_line, last_step
 
-PATIENCE_S = 480.0
-"""For a run to come to its moment, or to end after the signal: far beyond the grace, so that a run that hangs is seen as one."""
 LEFT_S = 20.0
 """For the kernel to end what was killed and for init to take it away, once the run itself is gone."""
 
@@ -54,31 +52,40 @@ def of_run(run_dir: Path) -> set[psutil.Process]:
 
 
 def wait_until(process: subprocess.Popen, run_dir: Path, reached: Callable[[], bool]) -> bool:
-    """False: it has ended before, and well. Raises subprocess.TimeoutExpired for a run that does not get there, RuntimeError for one that failed."""
+    """False: it has ended before, and well. Raises RuntimeError for a run that failed or does not get there, which is killed then."""
     began = time.monotonic()
     while not reached():
         if process.poll() == 0:
             return False
         if process.returncode is not None:
             raise RuntimeError(f"The run ended with {process.returncode}:\n{(run_dir / 'log').read_text()[-3000:]}")
-        if time.monotonic() - began > PATIENCE_S:
-            raise subprocess.TimeoutExpired(process.args, PATIENCE_S)
+        if time.monotonic() - began > TIMEOUT_S:
+            raise _hung(process, run_dir)
         time.sleep(0.05)
     return True
 
 
 def stop(process: subprocess.Popen, run_dir: Path) -> Stopped:
-    """SIGTERM now. Raises subprocess.TimeoutExpired for a run that does not end."""
+    """SIGTERM now. Raises RuntimeError for a run that does not end, which is killed then."""
     began, seen = time.monotonic(), _below(process)
     process.send_signal(signal.SIGTERM)
     while process.poll() is None:
-        if time.monotonic() - began > PATIENCE_S:
-            raise subprocess.TimeoutExpired(process.args, PATIENCE_S)
+        if time.monotonic() - began > TIMEOUT_S:
+            raise _hung(process, run_dir)
         seen |= _below(process)
-        time.sleep(0.05)
+        time.sleep(0.2)
     seconds = time.monotonic() - began
     _, alive = psutil.wait_procs(seen | of_run(run_dir), timeout=LEFT_S)
-    return Stopped(process.returncode, round(seconds, 1), last_step(run_dir), [_shown(p) for p in alive if p.is_running()], last_line(run_dir / "log"))
+    return Stopped(process.returncode, round(seconds, 1), last_step(run_dir), [_shown(p) for p in alive if _lives(p)], last_line(run_dir / "log"))
+
+
+def _hung(process: subprocess.Popen, run_dir: Path) -> RuntimeError:
+    for one in _below(process) | of_run(run_dir):
+        with suppress(psutil.Error):
+            one.kill()
+    process.kill()
+    process.wait()
+    return RuntimeError(f"The run does not get on, for {TIMEOUT_S} s:\n{(run_dir / 'log').read_text()[-3000:]}")
 
 
 def _below(process: subprocess.Popen) -> set[psutil.Process]:
@@ -87,6 +94,14 @@ def _below(process: subprocess.Popen) -> set[psutil.Process]:
         return set(psutil.Process(process.pid).children(recursive=True))
     except psutil.NoSuchProcess:
         return set()
+
+
+def _lives(process: psutil.Process) -> bool:
+    """A zombie holds nothing but its number, which is for init to free."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def _shown(process: psutil.Process) -> str:
