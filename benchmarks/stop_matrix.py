@@ -86,7 +86,7 @@ class Run:
             "train.resume": "true",
             "train.resume_or_start": "true",
         }
-        self.args = [*command(run_dir, job), *(str(x) for name, value in more.items() for x in (f"--{name}", value))]
+        self.args = [*command(run_dir, job, deadlines={}), *(str(x) for name, value in more.items() for x in (f"--{name}", value))]
         run_dir.mkdir()
 
     def start(self) -> subprocess.Popen:
