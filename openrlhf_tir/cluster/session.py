@@ -55,7 +55,7 @@ async def open_session(cfg: Config, *, model: str, learner: bool = True, console
 
 @asynccontextmanager
 async def _running(cfg: Config, model: str, learner: bool, console: Console, signals: StopSignals) -> AsyncIterator[Session]:
-    with ray_session(cfg), PssSampler() as pss:
+    with ray_session(cfg, signals), PssSampler() as pss:
         signals.install()
         directory = ray._private.worker.global_worker.node.get_session_dir_path()
         signals.marker = None if os.environ.get("RAY_ADDRESS") else directory

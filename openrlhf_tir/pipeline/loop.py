@@ -153,11 +153,13 @@ class Pipeline:
             state.trained(report)
         self.health.trained()
         self.observer.selection.trained(item.meta for item in items)
-        if self.push_due:
-            await self.push()
-        state.depth.stepped(asyncio.get_running_loop().time() - start)
-        state.check()
-        self.observer.step(report, state.budget, self.rollout.engine_stats() | state.depth.facts())
+        try:
+            if self.push_due:
+                await self.push()
+            state.depth.stepped(asyncio.get_running_loop().time() - start)
+            state.check()
+        finally:  # a stop gives the push up; the step is done, is saved at this boundary, and has its row
+            self.observer.step(report, state.budget, self.rollout.engine_stats() | state.depth.facts())
         score = await self.evaluator.evaluate(self.version) if self.due(self.cfg.eval.steps) else None
         best = score is not None and score > self.saver.best
         if best or self.due(self.cfg.ckpt.save_steps):
