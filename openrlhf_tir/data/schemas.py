@@ -15,7 +15,7 @@ columns that they have. ZeroTIR's rows have prompt and label, and need none.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from ..errors import DataError, unknown
@@ -87,7 +87,7 @@ def searchr1(where: str, row: Row) -> dict[str, Any]:
     """The label is {"target": [answers]}. Of a prompt that is Search-R1's own the question is left, as the template has its words."""
     if "golden_answers" in row:
         question, target = text_of(where, row, "question"), row["golden_answers"]
-        made = {"meta": {}}
+        made: dict[str, Any] = {}
     else:
         made = verl(where, row)
         question, target = _user_text(where, made[INPUT]).strip(), row["reward_model"]["ground_truth"]
@@ -120,7 +120,7 @@ def named(name: str) -> Callable[[str, Row], dict[str, Any]]:
 
 def detected(row: Row) -> str | None:
     """The schema that a row's columns and data source show, None where they show none."""
-    columns: Collection[str] = row.keys()
+    columns = set(row)
     if {"0", "1"} <= columns:
         return "orz"
     if "golden_answers" in columns and "question" in columns:
