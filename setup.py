@@ -43,7 +43,7 @@ setup(
     python_requires=">=3.11",
     packages=find_packages(include=["openrlhf_tir", "openrlhf_tir.*", "env_servers", "env_servers.*"]),
     package_data={
-        "openrlhf_tir.config": ["recipes/*.toml"],
+        "openrlhf_tir.config": ["recipes/*.toml", "recipes/common/*.toml"],
         "openrlhf_tir.report": ["templates/*"],
         "openrlhf_tir.simulation": ["workload_seed.toml"],
     },

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 from ..config import Config
@@ -28,9 +29,16 @@ def check_chat(cfg: Config, e: Environment) -> None:
         )
 
 
+def _speaks(e: Environment) -> bool:
+    """Whether its protocol is one of messages. One that cannot be loaded is not: its own check says why."""
+    with suppress(ConfigError):
+        return turns.of_messages(turns.load(e.env.protocol))
+    return False
+
+
 def check_template_of(cfg: Config, model: Path) -> list[str]:
     """How messages protocols go together with the chat template in a model's directory, without its tokenizer."""
-    speaking = [e for e in cfg.environments.values() if turns.of_messages(turns.load(e.env.protocol))]
+    speaking = [e for e in cfg.environments.values() if _speaks(e)]
     if cfg.rollout.agent == "external" or not speaking:
         return []
     template = jinja_template.of_directory(model, cfg.data.chat_template_options)

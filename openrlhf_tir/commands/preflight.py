@@ -125,7 +125,6 @@ def check_names_of_env(cfg: Config, e: Environment, problems: Problems) -> None:
 
     with caught():
         turns.check(e.env)
-    with caught():
         check_chat(cfg, e)
     for name in e.reward.weights or [e.reward.name]:
         with caught():

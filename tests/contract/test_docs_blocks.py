@@ -39,6 +39,8 @@ RUN_BY = {
     ("protocols.md", "python", "class Asks"): "tests/unit/episodes/test_chat_group.py",
     ("rewards.md", "python", "def earned"): "the recipes below",
     ("algorithms.md", "python", "def plain_gradient"): "the recipes below",
+    ("openrlhf_files.md", "python", "class AgentInstance"): "tests/e2e/test_openrlhf_files.py",
+    ("openrlhf_files.md", "python", "def reward_func"): "tests/contract/test_remote_reward.py",
     ("tutorial.md", "python", "save_model"): "test_the_tutorial_gets_as_far_as_its_check",
     ("tutorial.md", "python", "def share"): "test_the_tutorial_gets_as_far_as_its_check",
 }

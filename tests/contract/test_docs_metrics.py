@@ -6,10 +6,12 @@ import ast
 import asyncio
 import re
 
+import numpy as np
 import pytest
 
 from openrlhf_tir.algorithms.losses.diagnostics import MAXIMA, SUMS, Tally
 from openrlhf_tir.config import Config
+from openrlhf_tir.learner.roles.beside import value_metrics
 from openrlhf_tir.pipeline.budget import Budget
 from openrlhf_tir.pipeline.depth import AutoDepth
 from openrlhf_tir.pipeline.evaluation import Evaluator
@@ -19,8 +21,10 @@ from tests.pipeline.fakes import group_of
 
 from .docs_blocks import DOCS, REPO, glossary, unexplained
 
+VALUES = set(value_metrics(np.array([2.0, 1.0, 1.0, 3.0, 5.0, 1.0])))
+"""Of a critic."""
 STATS = {"calls": 1.0, "truncated": 0.0, "correct": 1.0, "used_code": 1.0, "format_ok": 1.0}
-STATS |= {"length_used": 9.0, "length_replacements": 9.0, "length_first_done": 8.0, "requests": 2.0, "chains": 1.0, "untrained_tokens": 0.0}
+STATS |= {"length_used": 9.0, "length_replacements": 9.0, "length_first_done": 8.0, "requests": 2.0, "chains": 1.0}
 
 
 class Rows:
@@ -70,7 +74,7 @@ def logged() -> set[str]:
 
     asyncio.run(phases())
     tally = Tally("cpu")
-    for name, value in {"trained": 4.0, "sampled": 4.0, "lagging": 2.0, "weight": 4.0, "weight_sq": 4.0}.items():
+    for name, value in {"trained": 4.0, "sampled": 3.0, "lagging": 2.0, "weight": 4.0, "weight_sq": 4.0}.items():
         tally.sums[SUMS.index(name)] = value
     tally.gated += 1.0
     assert set(MAXIMA) <= tally.metrics().keys()
@@ -78,7 +82,9 @@ def logged() -> set[str]:
     depth.cap = 4.0
     report = StepReport(version=1, metrics=tally.metrics(), seconds=0.1, trained_tokens=4)
     observer.step(report, Budget(batch_groups=2, max_staleness=1), depth.facts())
-    return rows.names | written_in("cluster/train.py", "eval/") | {f"eval/{n}" for n in fields("report/summary.py", "Scores")} | learner_and_engines()
+    evaluated = {f"eval/{n}" for n in fields("report/summary.py", "Scores") if n != "envs"}
+    evaluated |= {f"eval/guess/{n}" for n in fields("report/summary.py", "EnvScores")}
+    return rows.names | written_in("cluster/train.py", "eval/") | evaluated | learner_and_engines()
 
 
 def written_in(path: str, prefix: str) -> set[str]:
@@ -94,16 +100,18 @@ def fields(path: str, cls: str) -> list[str]:
 
 
 def returned(path: str, function: str) -> set[str]:
-    """Keys of the dictionaries in a function's return statement."""
+    """Keys of the dictionaries in a function's return statements."""
     tree = ast.parse((REPO / "openrlhf_tir" / path).read_text())
     (found,) = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef) and n.name == function]
-    (last,) = [n for n in ast.walk(found) if isinstance(n, ast.Return)]
-    return {k.value for n in ast.walk(last) if isinstance(n, ast.Dict) for k in n.keys if isinstance(k, ast.Constant)}
+    returns = [n for n in ast.walk(found) if isinstance(n, ast.Return)]
+    return {k.value for r in returns for n in ast.walk(r) if isinstance(n, ast.Dict) for k in n.keys if isinstance(k, ast.Constant)}
 
 
 def learner_and_engines() -> set[str]:
     """What needs DeepSpeed or Ray to be called: read from the source. The end-to-end tests look at the rows of real runs."""
-    return returned("learner/zero3.py", "_update") | returned("cluster/pool.py", "engine_stats") | returned("cluster/rollout_actor.py", "load")
+    roles = written_in("learner/roles/beside.py", "kl_") | written_in("learner/roles/critic.py", "critic_") | VALUES
+    learner = returned("learner/zero3.py", "_update") | returned("learner/zero3.py", "over_updates") | roles
+    return learner | returned("cluster/pool.py", "engine_stats") | returned("cluster/rollout_actor.py", "load")
 
 
 def test_every_metric_that_a_run_logs_is_in_the_glossary(logged):
