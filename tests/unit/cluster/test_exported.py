@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from openrlhf_tir.cluster.exported import TEMPLATE, answer_stops, block_of, complete
+from openrlhf_tir.cluster.jobs.exported import TEMPLATE, answer_stops, block_of, complete
 from openrlhf_tir.config import Config
 from openrlhf_tir.data.export_template import Block
 from openrlhf_tir.episodes import turns

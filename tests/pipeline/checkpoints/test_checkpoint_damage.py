@@ -23,7 +23,7 @@ from openrlhf_tir.replay.audit import audit
 from openrlhf_tir.simulation.virtual_loop import run
 from openrlhf_tir.types import Change, GroupKey
 
-from .fakes import FakeLearner, FakePrompts, group_of, pipeline
+from ..fakes import FakeLearner, FakePrompts, group_of, pipeline
 
 PROMPTS = 30
 FLAGS = {"S": 2, "B": 2, "save_steps": 2, "eval_steps": 2}

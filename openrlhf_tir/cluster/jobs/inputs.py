@@ -8,13 +8,13 @@ from typing import Any
 
 from transformers import AutoTokenizer
 
-from ..config import Config, Data
-from ..data import PromptSet, PromptStream, lanes_of, load_prompts
-from ..data.hub import fault_of
-from ..engines.codec import HfCodec
-from ..episodes.chats import chats_of
-from ..errors import DataError
-from ..types import Task
+from ...config import Config, Data
+from ...data import PromptSet, PromptStream, lanes_of, load_prompts
+from ...data.hub import fault_of
+from ...engines.codec import HfCodec
+from ...episodes.chats import chats_of
+from ...errors import DataError
+from ...types import Task
 
 log = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from openrlhf_tir.episodes.agents import Agents
 from openrlhf_tir.episodes.group import GroupRunner
 from openrlhf_tir.types import KEEP, RewardParts
 
-from .conftest import tiny_config
+from ..conftest import tiny_config
 from .tiny_model import make_tokenizer
 
 TOKEN = "s3cret"

@@ -84,7 +84,7 @@ def logged() -> set[str]:
     observer.step(report, Budget(batch_groups=2, max_staleness=1), depth.facts())
     evaluated = {f"eval/{n}" for n in fields("report/summary.py", "Scores") if n != "envs"}
     evaluated |= {f"eval/guess/{n}" for n in fields("report/summary.py", "EnvScores")}
-    return rows.names | written_in("cluster/train.py", "eval/") | evaluated | learner_and_engines()
+    return rows.names | written_in("cluster/jobs/train.py", "eval/") | evaluated | learner_and_engines()
 
 
 def written_in(path: str, prefix: str) -> set[str]:

@@ -17,10 +17,10 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 
-from ..config import Config
-from ..errors import ConfigError, Unavailable
-from ..machine import gpu_count
-from ..sizes import size, weights_bytes
+from ...config import Config
+from ...errors import ConfigError, Unavailable
+from ...machine import gpu_count
+from ...sizes import size, weights_bytes
 
 BWRAP_TRIAL_S = 10
 """Deadline of one `bwrap true`, which takes milliseconds; a starved machine may need seconds."""

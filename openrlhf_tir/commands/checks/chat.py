@@ -5,12 +5,12 @@ from __future__ import annotations
 from contextlib import suppress
 from pathlib import Path
 
-from ..config import Config
-from ..config.environments import Environment
-from ..data import jinja_template
-from ..data.template_check import check_template
-from ..episodes import turns
-from ..errors import ConfigError
+from ...config import Config
+from ...config.environments import Environment
+from ...data import jinja_template
+from ...data.template_check import check_template
+from ...episodes import turns
+from ...errors import ConfigError
 
 
 def check_chat(cfg: Config, e: Environment) -> None:

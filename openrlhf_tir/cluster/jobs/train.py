@@ -13,33 +13,33 @@ from pathlib import Path
 import ray
 from rich.console import Console
 
-from ..background import FOR_EVER, background
-from ..config import Config
-from ..config.settings import to_toml
-from ..deadlines import Deadline, within
-from ..errors import CheckpointDamaged, DataError, InfraError, PayloadLost, Stopped, WeightsUnverified
-from ..logs import metrics as metrics_log
-from ..logs import trace as traces
-from ..logs import trajectories
-from ..logs.progress import Progress
-from ..pipeline.checkpoints import new_ledger
-from ..pipeline.checkpoints.checkpoint import Checkpoints
-from ..pipeline.checkpoints.lineage import LEDGER, checkpoints_of, resumable
-from ..pipeline.loop import Pipeline
-from ..pipeline.observer import Observer
-from ..replay.ledger import Ledger, audit
-from ..report import summary as summaries
-from ..report.build import build_report
-from ..sizes import room, weights_bytes
-from ..weights.publisher import WeightPublisher, push_directory
-from ..weights.verify import Tolerance
+from ...background import FOR_EVER, background
+from ...config import Config
+from ...config.settings import to_toml
+from ...deadlines import Deadline, within
+from ...errors import CheckpointDamaged, DataError, InfraError, PayloadLost, Stopped, WeightsUnverified
+from ...logs import metrics as metrics_log
+from ...logs import trace as traces
+from ...logs import trajectories
+from ...logs.progress import Progress
+from ...pipeline.checkpoints import new_ledger
+from ...pipeline.checkpoints.checkpoint import Checkpoints
+from ...pipeline.checkpoints.lineage import LEDGER, checkpoints_of, resumable
+from ...pipeline.loop import Pipeline
+from ...pipeline.observer import Observer
+from ...replay.ledger import Ledger, audit
+from ...report import summary as summaries
+from ...report.build import build_report
+from ...sizes import room, weights_bytes
+from ...weights.publisher import WeightPublisher, push_directory
+from ...weights.verify import Tolerance
+from ..learner_group import LearnerDied
+from ..rollout_actor import ENDPOINTS
+from ..session import Session
 from . import exported
 from .control import followed
 from .evaluate import evaluate, try_to_measure
 from .inputs import Inputs, TaskPrompts
-from .learner_group import LearnerDied
-from .rollout_actor import ENDPOINTS
-from .session import Session
 
 log = logging.getLogger(__name__)
 

@@ -11,17 +11,17 @@ from pathlib import Path
 
 from rich.console import Console
 
-from ..config import Config
-from ..config.own_files import freeze
-from ..errors import ConfigError, TirError
-from ..pipeline.checkpoints.lineage import checkpoints_of, resumable
-from ..report.summary import Summary
+from ...config import Config
+from ...config.own_files import freeze
+from ...errors import ConfigError, TirError
+from ...pipeline.checkpoints.lineage import checkpoints_of, resumable
+from ...report.summary import Summary
+from ..session import open_session
 from .chat_tools import with_tools
 from .evaluate import Figures, measure, scores
 from .inputs import load_inputs
 from .play import pick_task
 from .play import play as _play
-from .session import open_session
 from .toy import ToyBase, make_base
 from .train import run_training
 

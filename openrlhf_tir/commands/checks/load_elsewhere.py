@@ -1,6 +1,6 @@
 """Load a file of the user's in another process: it may import torch and vLLM, start threads, or hang. A mistake in it is a ConfigError here.
 
-python -m openrlhf_tir.commands.load_elsewhere FD MODULE:PLACE NAME writes what is wrong to FD, nothing when it can be used.
+python -m openrlhf_tir.commands.checks.load_elsewhere FD MODULE:PLACE NAME writes what is wrong to FD, nothing when it can be used.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import os
 import subprocess
 import sys
 
-from .. import plugins
-from ..errors import ConfigError
+from ... import plugins
+from ...errors import ConfigError
 
 LOAD_S = 300.0
 """Importing torch and vLLM takes a minute on a starved host; a file that is not loaded after five waits for something."""

@@ -13,18 +13,18 @@ from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 
-from ..config import Config
-from ..deadlines import Deadline
-from ..logs.progress import bar
-from ..toy import guess
-from ..toy.cold_start import Batch, Schedule, check_gates, cold_start
-from ..toy.model import save_model
-from ..toy.task import write_data
-from ..toy.traces import ColdStartTrace
-from ..weights.publisher import WeightPublisher, push_directory
+from ...config import Config
+from ...deadlines import Deadline
+from ...logs.progress import bar
+from ...toy import guess
+from ...toy.cold_start import Batch, Schedule, check_gates, cold_start
+from ...toy.model import save_model
+from ...toy.task import write_data
+from ...toy.traces import ColdStartTrace
+from ...weights.publisher import WeightPublisher, push_directory
+from ..session import Session
 from .evaluate import Figures, measure
 from .inputs import Inputs
-from .session import Session
 
 
 class ToyBase:

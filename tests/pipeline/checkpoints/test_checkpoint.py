@@ -12,7 +12,7 @@ from openrlhf_tir.errors import ConfigError
 from openrlhf_tir.replay.audit import audit
 from openrlhf_tir.simulation.virtual_loop import run
 
-from .fakes import FakeLearner, FakePrompts, FakeRollout, pipeline
+from ..fakes import FakeLearner, FakePrompts, FakeRollout, pipeline
 
 
 async def seconds(p) -> float:

@@ -13,7 +13,7 @@ import pytest
 
 from env_servers.python_tir.env import judge
 from env_servers.python_tir.isolation.bare import BareSandbox
-from openrlhf_tir.cluster import exported
+from openrlhf_tir.cluster.jobs import exported
 from openrlhf_tir.config import Config, Env
 from openrlhf_tir.data.templates import USER_ASSISTANT
 from openrlhf_tir.engines.codec import HfCodec

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 
-from ..config import Config, Data
-from ..config.environments import in_section
-from ..data import templates
-from ..data.prompts import env_of, render_text
-from ..data.prompts import problems as problems_of
-from ..errors import ConfigError, DataError
-from .env_checks import environments_of
+from ...config import Config, Data
+from ...config.environments import in_section
+from ...data import templates
+from ...data.prompts import env_of, render_text
+from ...data.prompts import problems as problems_of
+from ...errors import ConfigError, DataError
+from .envs import environments_of
 
 
 def check_data(cfg: Config, *, training: bool) -> list[str]:

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from safetensors import safe_open
 
-from ..config import Config
-from ..config.paths import asked, local_path
-from ..errors import ConfigError
+from ...config import Config
+from ...config.paths import asked, local_path
+from ...errors import ConfigError
 
 
 def check_roles(cfg: Config) -> list[str]:

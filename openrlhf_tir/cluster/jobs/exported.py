@@ -9,10 +9,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from ..config import Config
-from ..data.export_template import Block, chat_template, raw_template, template_of
-from ..episodes import turns
-from ..errors import TurnError
+from ...config import Config
+from ...data.export_template import Block, chat_template, raw_template, template_of
+from ...episodes import turns
+from ...errors import TurnError
 
 TEMPLATE = "chat_template.jinja"
 _OUTPUT = "\x00output\x00"

@@ -8,14 +8,14 @@ from contextlib import redirect_stderr
 from importlib import import_module
 from pathlib import Path
 
-from ..backoff import until_available
-from ..cluster.env_process import WITH_WORKERS, server_flags, server_module
-from ..config import Config
-from ..config.environments import Environment
-from ..config.problems import Problems
-from ..envs.probe import probe_env
-from ..errors import ConfigError
-from .host_checks import Machine, check_isolation
+from ...backoff import until_available
+from ...cluster.env_process import WITH_WORKERS, server_flags, server_module
+from ...config import Config
+from ...config.environments import Environment
+from ...config.problems import Problems
+from ...envs.probe import probe_env
+from ...errors import ConfigError
+from .host import Machine, check_isolation
 
 NEED_OPTIONS = ("search",)
 """Servers of ours that cannot be started without server_options."""

@@ -32,8 +32,8 @@ FILES = {
 """Files of one's own that recipes of the pages name."""
 RUN_BY = {
     ("rollout.md", "python", "http.post("): "an outline of examples/openai_agent.py, which tests/e2e/test_openai_sessions.py runs",
-    ("run_elsewhere.md", "python", "def answer"): "tests/contract/test_run_elsewhere.py",
-    ("run_elsewhere.md", "python", "def server_sampler"): "tests/contract/test_run_elsewhere.py",
+    ("run_elsewhere.md", "python", "def answer"): "tests/contract/docs/test_run_elsewhere.py",
+    ("run_elsewhere.md", "python", "def server_sampler"): "tests/contract/docs/test_run_elsewhere.py",
     ("environments.md", "python", "class GuessEnv"): "tests/e2e/test_guess_game.py",
     ("protocols.md", "python", "class Digits"): "tests/e2e/test_guess_game.py",
     ("protocols.md", "python", "class Asks"): "tests/unit/episodes/test_chat_group.py",
@@ -108,7 +108,7 @@ def test_a_recipe_of_the_pages_loads_with_the_functions_that_it_names(b, tmp_pat
 
 
 def test_the_file_of_a_running_runs_control_is_what_the_controller_reads(tmp_path):
-    from openrlhf_tir.cluster.control import read
+    from openrlhf_tir.cluster.jobs.control import read
 
     (tmp_path / "control.toml").write_text(block("rollout.md", "toml", "[env_urls]"))
     assert read(tmp_path / "control.toml").rollout_actors == 4

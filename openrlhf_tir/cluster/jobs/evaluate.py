@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..config import Config
-from ..episodes.group import EvalMode
-from ..errors import METHOD_REASONS, EngineGone, EvaluationFailed, InfraError
-from ..logs.progress import bar
-from ..pipeline.evaluation import attempt
-from ..report.summary import EnvScores, Scores
-from ..types import GroupKey, GroupMeta, Task
-from .pool import RolloutPool
+from ...config import Config
+from ...episodes.group import EvalMode
+from ...errors import METHOD_REASONS, EngineGone, EvaluationFailed, InfraError
+from ...logs.progress import bar
+from ...pipeline.evaluation import attempt
+from ...report.summary import EnvScores, Scores
+from ...types import GroupKey, GroupMeta, Task
+from ..pool import RolloutPool
 
 if TYPE_CHECKING:
-    from .session import Session
+    from ..session import Session
 
 CONCURRENT_GROUPS = 32
 EVAL_EPOCH = -1

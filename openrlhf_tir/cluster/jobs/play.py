@@ -5,14 +5,14 @@ from __future__ import annotations
 from rich.console import Console
 from rich.text import Text
 
-from ..config import Config
-from ..data.templates import render, resolve
-from ..episodes.group import EvalMode
-from ..errors import ConfigError
-from ..types import GroupKey, Task, Trajectory
+from ...config import Config
+from ...data.templates import render, resolve
+from ...episodes.group import EvalMode
+from ...errors import ConfigError
+from ...types import GroupKey, Task, Trajectory
+from ..session import Session
 from .evaluate import EVAL_EPOCH
 from .inputs import held_out_data, prompts_of
-from .session import Session
 
 
 def pick_task(cfg: Config, question: str | None, row: int, tokenizer=None) -> Task:
