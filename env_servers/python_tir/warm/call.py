@@ -16,7 +16,7 @@ import secrets
 import signal
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Literal
@@ -100,9 +100,11 @@ class Call:
         self.kills_before = slot.group.kills() if slot.group is not None else 0
         self.id = secrets.token_hex(8).encode()  # what an earlier cell has left running cannot answer for this one
 
-    async def run(self, job: bytes, given_up: asyncio.Future[None], *fds: int) -> Execution:
-        """`job` is for the snippet's process alone; `fds` go to it after its stdout and stderr. `given_up` ends it early: never cancel this."""
+    async def run(self, job: bytes, given_up: asyncio.Future[None], *fds: int, sent: Callable[[], None] = lambda: None) -> Execution:
+        """`job` is for the snippet's process alone; `fds` go to it after its stdout and stderr, then `sent` is called. `given_up` ends it early: never
+        cancel this."""
         self._send(job, fds)
+        sent()
         for stream in (self.out, self.err):
             self.loop.add_reader(stream.read_fd, self._on_output, stream)
         self.loop.add_reader(self.slot.sock.fileno(), self._on_reply)

@@ -1,7 +1,7 @@
 """WarmSandbox: `sandbox.Sandbox` by forks of a warm interpreter. A free place per call, and in it a slot of the template that suits the call.
 
     "light" (the standard library)     every call but those of "full"
-    "full"  (numpy and sympy besides)  code or files that name one of `template.LIBRARIES`; sessions
+    "full"  (numpy and sympy besides)  code or files that name one of `template.LIBRARIES`; sessions, unless `light_sessions`
 
 A library that is imported otherwise, `__import__("num" + "py")` or through a package that needs it, comes from disk: slower
 (numpy 50 ms, sympy 0.25 s), and its memory counts as the snippet's.
@@ -27,8 +27,10 @@ import dataclasses
 import marshal
 import os
 import shutil
+import socket
 import sys
 from collections import deque
+from collections.abc import Sequence
 from functools import partial
 
 from ..isolation import job
@@ -52,8 +54,11 @@ class WarmSandbox(Sandbox):
         seccomp: bytes | None = None,
         echo_last: bool = False,
         groups: ControlGroups | None = None,
+        imports: Sequence[str] = (),
+        light_sessions: bool = False,
     ) -> None:
-        """Starts nothing: the first call does. `echo_last` is for sessions. Raises SandboxError when bubblewrap is not installed."""
+        """Starts nothing: the first call does. `echo_last` is for sessions, `imports` are modules that the light template has besides;
+        `light_sessions` are forked from that one. Raises SandboxError when bubblewrap is not installed."""
         bwrap = shutil.which("bwrap")
         if bwrap is None:
             raise SandboxError("bubblewrap is not installed. Run `apt-get install bubblewrap`, or use --isolation none on a machine that may be harmed.")
@@ -64,25 +69,40 @@ class WarmSandbox(Sandbox):
         root = root_file_system(bwrap, self._stage, limits)
         container = partial(Container, root, limits, slots, seccomp, inside=self._stage.inside, echo_last=echo_last)
         self._groups = groups
-        self._light = Template("light", partial(container, light=True), slots, groups, limits.memory_bytes)
+        self._light = Template("light", partial(container, light=True, imports=imports), slots, groups, limits.memory_bytes)
         self._full = Template("full", container, slots, groups, limits.memory_bytes)
+        self._of_sessions = self._light if light_sessions else self._full
         self._free: deque[int] = deque(range(slots))
         self._waiting: deque[asyncio.Future[int]] = deque()
         self._turns: set[asyncio.Task[Execution]] = set()
 
     async def execute(self, snippet: Snippet, limits: Limits) -> Execution:
+        return await self._execute(snippet, limits, None)
+
+    async def converse(self, snippet: Snippet, limits: Limits, channel: socket.socket) -> Execution:
+        """`execute`, with `channel` as descriptor 4 of the snippet, which fetches no files. It is closed here: once the call has ended, nobody holds it."""
+        try:
+            return await self._execute(snippet, limits, channel)
+        finally:
+            channel.close()
+
+    async def _execute(self, snippet: Snippet, limits: Limits, channel: socket.socket | None) -> Execution:
         template = self._full if needs_full((snippet.source, *snippet.files.values())) else self._light
         place, given_up = await self._take(), asyncio.get_running_loop().create_future()
-        turn = asyncio.create_task(self._turn(place, template, snippet, limits, given_up), name=f"call in place {place}")
+        turn = asyncio.create_task(self._turn(place, template, snippet, limits, given_up, channel), name=f"call in place {place}")
         self._turns.add(turn)
         turn.add_done_callback(self._ended)
         return await until_ended(turn, given_up)
 
-    async def _turn(self, place: int, template: Template, snippet: Snippet, limits: Limits, given_up: asyncio.Future[None]) -> Execution:
+    async def _turn(
+        self, place: int, template: Template, snippet: Snippet, limits: Limits, given_up: asyncio.Future[None], channel: socket.socket | None
+    ) -> Execution:
         """Holds the place until its call has ended, however often and impatiently the caller is cancelled."""
         try:
             program = marshal.dumps((limits.rlimits(), snippet.source, snippet.stdin, list(snippet.files.items()), list(snippet.fetch)))
             call = Call(await template.slot(place), limits)
+            if channel is not None:
+                return await call.run(program, given_up, channel.fileno(), sent=channel.close)
             if not snippet.fetch:
                 return await call.run(program, given_up)
             fetch_fd = memory_file(b"")
@@ -131,4 +151,4 @@ class WarmSandbox(Sandbox):
 
     async def open_session(self) -> Slot:
         """A slot whose interpreter keeps its state; the caller ends it. Raises SandboxError."""
-        return await self._full.open(None)
+        return await self._of_sessions.open(None)

@@ -5,9 +5,11 @@ and contest maths; nothing here may print, warn, start a thread, or change a glo
 """
 
 
-def warm_up(light):
-    """Python's own modules always; numpy and sympy unless `light`, where they are installed."""
+def warm_up(light, imports):
+    """Python's own modules always; numpy and sympy unless `light`, where they are installed; and the modules named by `imports`."""
     _standard_library()
+    for name in imports:
+        __import__(name)
     for library in () if light else (_numpy, _sympy):
         try:
             library()

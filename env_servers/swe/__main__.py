@@ -1,0 +1,80 @@
+"""python -m env_servers.swe: repositories to mend with bash and an editor, judged by hidden tests. Tasks come from the rows
+(`python -m env_servers.swe.make_tasks`, or SWE-Gym's own with --mirror).
+
+Each session has its copy of a repository in a sandbox of its own (bubblewrap, no network, bounded in memory, processes and files); its patch is applied
+to a fresh copy, and hidden tests run on that in other sandboxes. A server that cannot isolate refuses to start.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import functools
+import sys
+from pathlib import Path
+
+from env_servers.launch import add_serving_flags, serve, serving_config
+from env_servers.processes import run_copies
+from env_servers.python_tir.__main__ import memory_mib
+from env_servers.python_tir.sandbox import SandboxError
+from env_servers.serving import create_env_app
+
+from .env import ACTION, LIMITS, MARGIN_S, MAX_TURNS, SweEnv
+from .start import proved_sandbox, shared
+from .tools import TOOLS
+
+EXAMPLE = """
+example:
+  python -m env_servers.swe.make_tasks --count 3 --out tasks.jsonl
+  python -m env_servers.swe --port 8600 &
+  curl -s localhost:8600/reset -H 'content-type: application/json' -d '{"session_id": "s1", "task": {"repo": "roman"}}'
+  curl -s localhost:8600/step -H 'content-type: application/json' -d '{"session_id": "s1", "step_id": 0, "deadline_s": 60,
+      "action": "[{\\"name\\": \\"execute_bash\\", \\"arguments\\": {\\"command\\": \\"python -m pytest -q\\"}}]"}'
+  -> {"observation": "... 6 passed ...", "signals": {"turn": 1, "error_type": null}, ...}
+"""
+
+
+def parser() -> argparse.ArgumentParser:
+    raw = argparse.RawDescriptionHelpFormatter
+    p = argparse.ArgumentParser(prog="python -m env_servers.swe", description=__doc__, epilog=EXAMPLE, formatter_class=raw)
+    add_serving_flags(p, workers=2)
+    mirror = "directory of git repositories for rows of SWE-Gym's and SWE-bench's form: DIR/owner/name, DIR/owner__name or DIR/name"
+    p.add_argument("--mirror", type=Path, metavar="DIR", help=mirror)
+    p.add_argument("--max-turns", type=int, default=MAX_TURNS, metavar="N", help="steps of a session; the last is graded (default: %(default)s)")
+    command = "how long a command may take before the model is told that it runs on (default: %(default)s)"
+    p.add_argument("--command-timeout", type=float, default=LIMITS.code_timeout_s - MARGIN_S, metavar="S", help=command)
+    p.add_argument("--test-timeout", type=float, default=60.0, metavar="S", help="wall clock of the hidden tests of one patch (default: %(default)s)")
+    p.add_argument("--memory-mib", type=int, default=LIMITS.memory_bytes >> 20, metavar="N", help="of one session, and of one test run (default: %(default)s)")
+    p.add_argument("--files-mib", type=int, default=LIMITS.file_bytes >> 20, metavar="N", help="files of one session (default: %(default)s)")
+    total = "memory of all sessions together, beyond which no new one starts (default: half of what there is, %(default)s)"
+    p.add_argument("--sessions-mib", type=int, default=memory_mib() // 2, metavar="N", help=total)
+    return p
+
+
+def main() -> None:
+    args = parser().parse_args()
+    if args.max_turns < 1 or not args.command_timeout > 0 or not args.test_timeout > 0 or args.memory_mib < 64 or args.files_mib < 1:
+        sys.exit("swe does not start: --max-turns, --command-timeout, --test-timeout and --files-mib must be above 0, --memory-mib at least 64.")
+    run_copies(args)
+    limits = dataclasses.replace(LIMITS, code_timeout_s=args.command_timeout + MARGIN_S, memory_bytes=args.memory_mib << 20, file_bytes=args.files_mib << 20)
+    try:
+        sandbox = proved_sandbox(limits, evaluations=args.workers)
+    except SandboxError as e:
+        sys.exit(f"swe does not start: {e}")
+    ours = shared(
+        sandbox,
+        evaluations=args.workers,
+        command_s=args.command_timeout,
+        test_s=args.test_timeout,
+        max_turns=args.max_turns,
+        mirror=args.mirror,
+        sessions=args.max_sessions,
+        memory=args.sessions_mib << 20,
+    )
+    config = serving_config(args, env="swe", action=ACTION, isolation=sandbox.isolation, stateful=True, tools=TOOLS)
+    gauges = {"repositories": ours.notebooks.__len__, "repository_bytes": lambda: ours.notebooks.held_bytes}
+    serve(create_env_app(functools.partial(SweEnv, ours), config, on_stop=sandbox.close, gauges=gauges), args)
+
+
+if __name__ == "__main__":
+    main()

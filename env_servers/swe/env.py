@@ -1,0 +1,129 @@
+"""SweEnv: action = a JSON list of calls of the three tools, run in order; observation = what they say. `finish`, or the last turn, is graded.
+
+    reset   the task's repository is in a session of its own, at /tmp/NAME
+    step    execute_bash, str_replace_editor -> the session; finish -> patch -> fresh copy -> hidden tests -> reward 1.0 or 0.0, done
+            the `max_turns`-th step is graded as well, and truncated
+
+signals of every step: turn, error_type (None, unknown_function, bad_call, refused, or why a session was ended: time_limit, memory, output_flood,
+ended). Of the last one besides: resolved, evaluation (see grade.Report), tests_passed, tests_total, patch_bytes, patch_left_out. What a model does
+wrong is told to it; a sandbox that fails raises, which is outcome env_error and no reward.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from env_servers.env import Env, Step
+from env_servers.python_tir.limits import Limits
+from env_servers.python_tir.warm.notebooks import Notebooks
+from openrlhf_tir.protocol import Outcome
+
+from .grade import Grader, Report
+from .session import Said, Session
+from .sources import Source, Sources
+from .task import SweTask
+from .tools import BadCall, checked
+
+ACTION = (
+    'a JSON list of calls, [{"name": ..., "arguments": {...}}, ...]; execute_bash(command, is_input), '
+    "str_replace_editor(command, path, ...), finish(): /schema has them in full"
+)
+MAX_CALLS = 16
+"""Calls of one action that are carried out."""
+MAX_TURNS = 50
+"""SkyRL-v0's limit in evaluation; its runs train with 15 to 35."""
+MARGIN_S = 5.0
+"""Between a command's time and its session's limit: what a tool itself may take, git's work on a patch included."""
+LIMITS = Limits(code_timeout_s=30.0, memory_bytes=1 << 30, file_bytes=128 << 20, keep_bytes=1 << 20)
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What the sessions of one server share."""
+
+    notebooks: Notebooks
+    sources: Sources
+    grader: Grader
+    command_s: float
+    """How long one command may take before the model is told that it runs on."""
+    max_turns: int = MAX_TURNS
+
+
+class SweEnv(Env):
+    def __init__(self, shared: Shared) -> None:
+        self._shared = shared
+        self._session: Session | None = None
+
+    async def reset(self, task: dict[str, Any], seed: int) -> str:
+        """Raises ValueError for a task that is malformed or whose repository is not there."""
+        given = SweTask.model_validate(task)
+        self._source: Source = await self._shared.sources.of(given)
+        self._max_turns = min(given.max_turns or self._shared.max_turns, self._shared.max_turns)
+        self._turn, self._over = 0, False
+        self._session = Session(self._shared.notebooks, f"/tmp/{self._source.name}", self._source.tree)
+        await self._session.open()
+        return ""
+
+    async def step(self, action: str, deadline_s: float) -> Step:
+        assert self._session is not None, "reset() comes first"
+        if self._over:
+            return Step("The task is over.", done=True, outcome="model_error", signals={"turn": self._turn, "error_type": "bad_call"})
+        self._turn += 1
+        said, error, finished = await self._calls(self._session, action, deadline_s)
+        signals: dict[str, Any] = {"turn": self._turn, "error_type": error}
+        outcome: Outcome = "model_error" if error else "ok"
+        if not finished and self._turn < self._max_turns:
+            return Step(said, outcome=outcome, signals=signals)
+        self._over = True
+        report, size = await self._graded(self._session)
+        signals |= {**report.signals(), "patch_bytes": size, "finished": finished}
+        return Step(said, reward=float(report.resolved), done=finished, truncated=not finished, outcome=outcome, signals=signals)
+
+    async def _calls(self, session: Session, action: str, deadline_s: float) -> tuple[str, str | None, bool]:
+        """(what they say, the first error's type, whether the model has finished)."""
+        try:
+            calls = _read(action)
+        except BadCall as e:
+            return str(e), e.kind, False
+        texts: list[str] = []
+        error: str | None = None
+        for name, arguments in calls:
+            if name == "finish":
+                return "\n".join([*texts, "The task is finished."]), error, True
+            answer = await self._one(session, name, arguments, deadline_s)
+            texts.append(answer.text)
+            error = error or answer.lost or ("refused" if answer.refused else None)
+        return "\n".join(texts), error, False
+
+    async def _one(self, session: Session, name: str, arguments: dict[str, Any], deadline_s: float) -> Said:
+        if name == "str_replace_editor":
+            rest = {key: value for key, value in arguments.items() if key not in ("command", "path")}
+            return await session.edit(arguments["command"], arguments["path"], rest)
+        seconds = max(0.1, min(self._shared.command_s, deadline_s - MARGIN_S))
+        return await session.bash(arguments["command"], arguments.get("is_input", False), seconds)
+
+    async def _graded(self, session: Session) -> tuple[Report, int]:
+        """(the verdict, bytes of the patch)."""
+        patch = await session.patch()
+        if isinstance(patch, Said):
+            why = patch.lost if patch.lost in ("patch_too_large", "patch_failed") else "patch_failed"
+            return Report(False, why, detail=patch.text), 0
+        return await self._shared.grader.evaluate(self._source.tree, patch, self._source.suite), len(patch)
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+
+
+def _read(action: str) -> list[tuple[str, dict[str, Any]]]:
+    """All calls with checked arguments: if one is wrong, none is run. Raises BadCall."""
+    try:
+        said = json.loads(action)
+    except (ValueError, RecursionError) as e:
+        raise BadCall("bad_call", f"This is no JSON: {e}. Send {ACTION}.") from None
+    calls = said if isinstance(said, list) else [said]
+    if not all(isinstance(c, dict) for c in calls) or not 0 < len(calls) <= MAX_CALLS:
+        raise BadCall("bad_call", f"This is no list of 1 to {MAX_CALLS} calls. Send {ACTION}.")
+    return [(c.get("name"), checked(c.get("name"), c.get("arguments", {}))) for c in calls]

@@ -1,0 +1,119 @@
+"""Grading: a patch -> a fresh copy -> hidden tests -> Report. What the patch does to the graders' own files is undone first.
+
+    apply (sandbox)   git apply, else patch --fuzz=5; regular files come back as bytes, nothing else
+    restore           the tests' files and whatever configures pytest or Python are as the repository had them
+    run (sandbox)     `apart` or `inside`
+
+Everything that a patch can cause is a verdict with a name (`Report.why`); a sandbox that fails is a SandboxError, and no verdict.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from env_servers.python_tir.sandbox import Snippet
+from env_servers.python_tir.warm.sandbox import WarmSandbox
+
+from .apart import examine
+from .inside_run import run_inside
+from .programs import bundle
+from .suite import Suite
+from .tree import EXECUTABLE, LINK, Tree
+
+MOST_PATCH_BYTES = 1 << 20
+APPLY_S = 60.0
+"""Two commands of at most 20 s, and the files before and after."""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """`resolved` is the reward. `why`: resolved, tests_failed, time_limit, memory, output_flood, no_report, patch_empty, patch_too_large,
+    patch_does_not_apply, patch_failed."""
+
+    resolved: bool
+    why: str
+    passed: int = 0
+    total: int = 0
+    detail: str = ""
+    left_out: list[str] = field(default_factory=list)
+    """Paths of the patch that did not come into the copy: links, and files of the graders."""
+    failures: Mapping[str, str] = field(default_factory=dict)
+
+    def signals(self) -> dict[str, Any]:
+        kept: dict[str, Any] = {"resolved": self.resolved, "evaluation": self.why, "tests_passed": self.passed, "tests_total": self.total}
+        return {**kept, "patch_left_out": self.left_out[:20], "detail": self.detail[:300]}
+
+
+class Grader:
+    """Evaluations on one sandbox, so many at once that each finds its two places."""
+
+    def __init__(self, sandbox: WarmSandbox, *, places: int, test_s: float) -> None:
+        """`places` of the sandbox; `test_s`: wall clock of one run of hidden tests."""
+        self._sandbox, self._test_s = sandbox, test_s
+        self._free = asyncio.Semaphore(max(1, places // 2))
+
+    async def evaluate(self, tree: Tree, patch: bytes, suite: Suite) -> Report:
+        """Raises SandboxError."""
+        if not patch.strip():
+            return Report(False, "patch_empty")
+        if len(patch) > MOST_PATCH_BYTES:
+            return Report(False, "patch_too_large", detail=f"{len(patch)} bytes; at most {MOST_PATCH_BYTES}")
+        async with self._free:
+            applied = await self._apply(tree, patch)
+            if applied["error"]:
+                return Report(False, "patch_does_not_apply", detail=applied["error"])
+            files, left_out = restored(tree, applied, suite)
+            return await self._run(files, suite, left_out)
+
+    async def evaluate_tree(self, tree: Tree, suite: Suite) -> Report:
+        """As it is, without a patch. Raises SandboxError."""
+        async with self._free:
+            return await self._run({path: content for path, (mode, content) in tree.items() if mode != LINK}, suite, [])
+
+    async def _run(self, files: Mapping[str, bytes], suite: Suite, left_out: list[str]) -> Report:
+        run = examine if suite.kind == "apart" else run_inside
+        outcome = await run(self._sandbox, files, suite, self._test_s)
+        resolved = outcome.passes(suite)
+        why = "resolved" if resolved else "tests_failed" if outcome.ended == "ended" else outcome.ended
+        counted = suite.must_pass or list(outcome.tests)
+        passed = sum(outcome.tests.get(name) == "passed" for name in counted)
+        return Report(resolved, why, passed, len(counted), left_out=left_out, failures=outcome.failures)
+
+    async def applied(self, tree: Tree, patch: bytes) -> dict[str, Any]:
+        """What `inside/apply` tells; `error` where the patch does not apply. Raises SandboxError."""
+        async with self._free:
+            return await self._apply(tree, patch)
+
+    async def _apply(self, tree: Tree, patch: bytes) -> dict[str, Any]:
+        files = {f"repo/{path}": content for path, (mode, content) in tree.items() if mode != LINK}
+        executable = [path for path, (mode, _) in tree.items() if mode == EXECUTABLE]
+        code = bundle("apply") + f"programs['apply'].main({executable!r})\n"
+        limits = self._sandbox.limits.for_call(APPLY_S, None, None)
+        execution = await self._sandbox.execute(Snippet(code, files={**files, "patch": patch}, fetch=["result"]), limits)
+        try:
+            told: dict[str, Any] = json.loads(execution.files["result"])
+            return told
+        except (KeyError, ValueError):  # a patch of thousands of files, say
+            said = execution.killed or execution.stderr[-300:].decode("utf-8", "replace")
+            return {"error": f"it could not be applied within the limits: {said}"}
+
+
+def restored(tree: Tree, applied: Mapping[str, Any], suite: Suite) -> tuple[dict[str, bytes], list[str]]:
+    """(the files to be tested, paths of the patch that are not among them)."""
+    files = {path: content for path, (mode, content) in tree.items() if mode != LINK}
+    left_out = list(applied["left_out"])
+    changed: dict[str, bytes | None] = {path: base64.b64decode(data) for path, data in applied["files"].items()}
+    changed |= dict.fromkeys(applied["gone"])
+    for path, content in changed.items():
+        if suite.protects(path):
+            left_out.append(path)
+        elif content is None:
+            files.pop(path, None)
+        else:
+            files[path] = content
+    return files, sorted(left_out)

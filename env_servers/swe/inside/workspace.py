@@ -1,0 +1,117 @@
+"""Workspace: a session's copy of the repository, and the two tools at work on it. Runs as cells of a session's interpreter; each prints JSON.
+
+    open(...)           the files and a git directory with one commit are there
+    bash(...)  edit(...)   one call of a tool
+    patch(...)          every other process of the session is ended; what differs from the commit, as a git patch
+
+The git directory that makes the patch is not the one that the model can write to: it is made anew, from memory, when it is needed.
+"""
+
+import base64
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+
+GIT_S = 20.0
+DIFF = ["--cached", "--no-color", "--no-ext-diff", "--no-textconv", "--no-renames", "--full-index", "--src-prefix=a/", "--dst-prefix=b/"]
+
+
+class Workspace:
+    def __init__(self, shell_type, editor_type, refused):
+        self.shell_type, self.editor, self.refused = shell_type, editor_type(), refused
+
+    def open(self, root, files, git, packages):
+        """`files`, `git`: path -> (mode, content)."""
+        self.root, self.git = root, git
+        for top, tree in ((root, files), (f"{root}/.git", git)):
+            _write_tree(top, tree)
+        env = {
+            "HOME": "/tmp",
+            "PATH": os.environ.get("PATH", "/usr/bin:/bin"),
+            "LANG": "C.UTF-8",
+            "TERM": "dumb",
+            "PYTHONPATH": packages,
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+            "OMP_NUM_THREADS": "1",
+            "PAGER": "cat",
+            "GIT_PAGER": "cat",
+            **{f"GIT_{who}_{what}": value for who in ("AUTHOR", "COMMITTER") for what, value in (("NAME", "agent"), ("EMAIL", "agent@localhost"))},
+        }
+        self.env = env
+        self.shell = self.shell_type(root, env)
+        _say({})
+
+    def bash(self, command, is_input, seconds):
+        text, code = self.shell.run(command, is_input, seconds)
+        _say({"text": text, "code": code, "directory": self.shell.directory})
+
+    def edit(self, command, path, arguments):
+        try:
+            _say({"text": self.editor.run(command, path, arguments)})
+        except self.refused as e:
+            _say({"text": f"ERROR:\n{e}", "refused": True})
+
+    def patch(self, most_bytes):
+        self.shell.stop()
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(-1, signal.SIGKILL)  # all but this one and PID 1
+        for place in ("/tmp", "/dev/shm"):
+            for name in os.listdir(place):
+                path = f"{place}/{name}"
+                if path != self.root:
+                    _remove(path)
+        directory = tempfile.mkdtemp(dir="/dev/shm")
+        _write_tree(directory, self.git)
+        command = ["/usr/bin/git", f"--git-dir={directory}", f"--work-tree={self.root}", "-c", "core.fsmonitor=false"]
+        env = {**self.env, "GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": "/dev/null", "GIT_OPTIONAL_LOCKS": "0", "PYTHONPATH": ""}
+        added = _git([*command, "add", "-A"], env)
+        made = _git([*command, "diff", *DIFF, "HEAD"], env) if added.returncode == 0 else added
+        shutil.rmtree(directory, ignore_errors=True)
+        if made.returncode != 0:
+            _say({"error": made.stderr[-500:].decode("utf-8", "replace")})
+        elif len(made.stdout) > most_bytes:
+            _say({"too_large": len(made.stdout)})
+        else:
+            _say({"patch": base64.b64encode(made.stdout).decode()})
+
+
+def _git(command, env):
+    try:
+        return subprocess.run(command, cwd="/", env=env, stdin=subprocess.DEVNULL, capture_output=True, timeout=GIT_S, check=False)
+    except subprocess.TimeoutExpired:
+        return subprocess.CompletedProcess(command, 1, b"", b"git took more than %d s" % GIT_S)
+
+
+def _write_tree(top, tree):
+    made = set()
+    for path, (mode, content) in tree.items():
+        full = f"{top}/{path}"
+        parent = os.path.dirname(full)
+        if parent not in made:
+            os.makedirs(parent, exist_ok=True)
+            made.add(parent)
+        if mode == 0o120000:
+            os.symlink(content, full)
+            continue
+        fd = os.open(full, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode & 0o777)
+        while content:
+            content = content[os.write(fd, content) :]
+        os.close(fd)
+
+
+def _remove(path):
+    with contextlib.suppress(OSError, RecursionError):
+        if os.path.isdir(path) and not os.path.islink(path):
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            os.unlink(path)
+
+
+def _say(answer):
+    sys.stdout.write(json.dumps(answer) + "\n")

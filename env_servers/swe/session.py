@@ -1,0 +1,101 @@
+"""Session: one copy of a repository in an interpreter of its own (`python_tir`'s notebooks), and what the tools do to it.
+
+    open -> cell: the files, a git directory, a Workspace       start: a fork of a warm interpreter and some files
+    bash, edit -> cell -> JSON                                  nothing of it runs between two calls
+    patch -> cell -> git patch                                  every other process of the session is dead by then
+    close -> every process is dead, the files are gone
+
+What the session says is the model's word: texts to show, and a patch that is judged elsewhere.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from env_servers.python_tir.sandbox import SandboxError
+from env_servers.python_tir.warm.notebooks import Notebook, Notebooks
+
+from .programs import bundle, unpacking
+from .tree import Tree, git_directory
+
+MOST_PATCH_BYTES = 512 << 10
+"""As base64 it fits into what is kept of a session's output (`env.LIMITS`)."""
+_OPEN = """
+import sys as _sys
+workspace = programs["workspace"].Workspace(programs["shell"].Shell, programs["editor"].Editor, programs["editor"].Refused)
+workspace.open(*{given}, ":".join(p for p in _sys.path if p.endswith("-packages")))
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """The answer of one call. `lost`: why the session ended with it (time_limit, memory, output_flood, ended); its files are those of the start then."""
+
+    text: str
+    refused: bool = False
+    lost: str | None = None
+
+
+class Session:
+    def __init__(self, notebooks: Notebooks, root: str, tree: Tree) -> None:
+        """`root`: where the repository is, inside."""
+        self._notebook, self._root, self._tree = Notebook(notebooks), root, tree
+        self._is_open = False
+
+    async def open(self) -> None:
+        """Raises SandboxError, CapacityFull."""
+        given = unpacking((self._root, dict(self._tree), git_directory(self._tree)))
+        cell = await self._notebook.run(bundle("shell", "editor", "workspace") + _OPEN.format(given=given))
+        if not cell.alive or cell.execution.stdout != b"{}\n":
+            said = (cell.execution.killed or cell.execution.stderr[-500:].decode("utf-8", "replace")) or "nothing"
+            raise SandboxError(f"a session did not open; it said: {said}")
+        self._is_open = True
+
+    async def bash(self, command: str, is_input: bool, seconds: float) -> Said:
+        answer = await self._ask(f"workspace.bash({command!r}, {is_input!r}, {seconds!r})")
+        if isinstance(answer, Said):
+            return answer
+        text, code = str(answer["text"]), answer["code"]
+        if text and not text.endswith("\n"):
+            text += "\n"
+        if code is None:
+            return Said(f"{text}[The command runs on after {seconds:g} seconds. Exit code -1]")
+        return Said(f"{text}[Current working directory: {answer['directory']}]\n[Command finished with exit code {code}]")
+
+    async def edit(self, command: str, path: str, arguments: dict[str, Any]) -> Said:
+        answer = await self._ask(f"workspace.edit({command!r}, {path!r}, {arguments!r})")
+        return answer if isinstance(answer, Said) else Said(str(answer["text"]), refused=bool(answer.get("refused")))
+
+    async def patch(self) -> bytes | Said:
+        """The session's patch; Said where there is none to be had: of the model's doing, with the reason in `lost`."""
+        answer = await self._ask(f"workspace.patch({MOST_PATCH_BYTES})")
+        if isinstance(answer, Said):
+            return answer
+        if "patch" in answer:
+            return base64.b64decode(answer["patch"])
+        if "too_large" in answer:
+            return Said(f"{answer['too_large']} bytes; at most {MOST_PATCH_BYTES}", lost="patch_too_large")
+        return Said(str(answer.get("error")), lost="patch_failed")
+
+    async def _ask(self, code: str) -> dict[str, Any] | Said:
+        if not self._is_open:
+            await self.open()
+        cell = await self._notebook.run(code + "\n")
+        self._is_open = cell.alive
+        try:
+            if cell.execution.killed is None and cell.execution.return_code == 0:
+                answer = json.loads(cell.execution.stdout)
+                if isinstance(answer, dict):
+                    return answer
+        except ValueError:
+            pass
+        if cell.alive:  # the interpreter is ours alone: what fails in it is no tool's answer
+            raise SandboxError(f"a session's tool failed: {cell.execution.stderr[-500:].decode('utf-8', 'replace')}")
+        why = cell.execution.killed or "ended"
+        return Said(f"[The session was ended ({why}) and begins anew: bash is fresh, and the files are as they were at the start.]", lost=why)
+
+    async def close(self) -> None:
+        await self._notebook.close()

@@ -1,0 +1,124 @@
+"""Sources: task -> what a session begins with, and the hidden tests that judge it.
+
+bundled   repos/NAME/repo is what a session sees; repos/NAME/hidden are its hidden tests, which no session does
+row       `git archive` of the base commit, from a directory of repositories: MIRROR/owner/name, owner__name or name, bare or not
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import functools
+import io
+import tarfile
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .suite import Suite
+from .task import SweTask
+from .tree import EXECUTABLE, FILE, LINK, Tree, read_tree
+
+REPOS = Path(__file__).parent / "repos"
+ARCHIVE_S = 60.0
+KEPT = 16
+"""Checked-out rows that are kept, the last used."""
+Apply = Callable[[Tree, bytes], Awaitable[dict[str, Any]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    name: str
+    """Of the repository's directory in a session."""
+    tree: Tree
+    suite: Suite
+
+
+@functools.cache
+def bundled(name: str) -> Source:
+    """The repository as it should be. Raises ValueError for one that is not there."""
+    if not (REPOS / name / "repo").is_dir() or "/" in name or name.startswith("."):
+        raise ValueError(f"repo = {name!r}: there are {', '.join(names())}; a row of another repository is written owner/name.")
+    tree = read_tree(REPOS / name / "repo")
+    hidden = {path: content for path, (_, content) in read_tree(REPOS / name / "hidden").items()}
+    packages = sorted({path.partition("/")[0].removesuffix(".py") for path in tree if path.endswith(".py") and not path.startswith("tests/")})
+    return Source(name, tree, Suite("apart", hidden, packages))
+
+
+def names() -> list[str]:
+    return sorted(path.name for path in REPOS.iterdir() if (path / "repo").is_dir())
+
+
+class Sources:
+    def __init__(self, mirror: Path | None, apply: Apply) -> None:
+        """`apply`: (tree, patch) -> what `inside/apply` tells, with `error`."""
+        self._mirror, self._apply = mirror, apply
+        self._kept: OrderedDict[str, Source] = OrderedDict()
+
+    async def of(self, task: SweTask) -> Source:
+        """Raises ValueError, with a remedy, for a task that cannot be begun."""
+        if task.is_row:
+            return await self._row(task)
+        source = bundled(task.repo)
+        if strange := sorted(set(task.files) - set(source.tree)):
+            raise ValueError(f"files: {', '.join(strange)} are not in the repository {task.repo}.")
+        changed = {path: (source.tree[path][0], text.encode()) for path, text in task.files.items()}
+        return Source(source.name, {**source.tree, **changed}, source.suite)
+
+    async def _row(self, task: SweTask) -> Source:
+        key = task.model_dump_json()
+        if key not in self._kept:
+            tree = await self._archive(task.repo, task.base_commit or "")
+            told = await self._apply(tree, (task.test_patch or "").encode())
+            if told["error"]:
+                raise ValueError(f"test_patch does not apply to {task.repo} at {task.base_commit}: {told['error']}")
+            hidden = {path: base64.b64decode(data) for path, data in told["files"].items()}
+            must_pass = list(dict.fromkeys([*task.fail_to_pass, *task.pass_to_pass]))
+            files = {name.partition("::")[0] for name in must_pass}
+            if lacking := sorted(f for f in files if f not in hidden and f not in tree):
+                raise ValueError(f"{task.repo} at {task.base_commit} has no {', '.join(lacking[:3])}, which FAIL_TO_PASS and PASS_TO_PASS name.")
+            restored = {path: tree[path][1] for path in files if path in tree and path not in hidden}
+            suite = Suite("inside", {**restored, **hidden}, must_pass=must_pass, restored=tuple(told["gone"]))
+            self._kept[key] = Source(task.repo.rpartition("/")[2], tree, suite)
+        self._kept.move_to_end(key)
+        while len(self._kept) > KEPT:
+            self._kept.popitem(last=False)
+        return self._kept[key]
+
+    def _repository(self, repo: str) -> Path:
+        if self._mirror is None:
+            raise ValueError(f"repo = {repo!r} is not bundled, and this server has no repositories besides. Start it with --mirror DIR.")
+        parts = repo.split("/")
+        if len(parts) != 2 or not all(p and p.strip(".") for p in parts):
+            raise ValueError(f"repo = {repo!r} is not owner/name.")
+        for place in (repo, repo.replace("/", "__"), parts[1]):
+            for path in (self._mirror / place, self._mirror / f"{place}.git"):
+                if (path / ".git").exists() or (path / "HEAD").is_file():
+                    return path
+        raise ValueError(f"{self._mirror} holds no repository {repo}, owner__name or name. `git clone --mirror` it there as {repo.replace('/', '__')}.git.")
+
+    async def _archive(self, repo: str, commit: str) -> Tree:
+        command = ["git", "-C", str(self._repository(repo)), "-c", "safe.directory=*", "archive", "--format=tar", commit]
+        process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE)
+        try:
+            async with asyncio.timeout(ARCHIVE_S):
+                data, said = await process.communicate()
+        finally:
+            if process.returncode is None:
+                process.kill()
+        if process.returncode != 0:
+            raise ValueError(f"base_commit = {commit!r} is not in the mirror of {repo}: {said.decode('utf-8', 'replace').strip()}. Fetch it there.")
+        return await asyncio.to_thread(_untar, data)
+
+
+def _untar(data: bytes) -> dict[str, tuple[int, bytes]]:
+    tree: dict[str, tuple[int, bytes]] = {}
+    with tarfile.open(fileobj=io.BytesIO(data)) as tar:
+        for member in tar:
+            if member.issym():
+                tree[member.name] = LINK, member.linkname.encode()
+            elif member.isfile() and (file := tar.extractfile(member)):
+                tree[member.name] = EXECUTABLE if member.mode & 0o100 else FILE, file.read()
+    return tree

@@ -1,0 +1,58 @@
+"""Start: the sandbox with pytest in its warm interpreter, and what the sessions of a server share."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import shutil
+from pathlib import Path
+from typing import Any
+
+from env_servers.python_tir.isolation.control_group import ControlGroups
+from env_servers.python_tir.isolation.seccomp import filter_program
+from env_servers.python_tir.isolation.selftest import proved
+from env_servers.python_tir.limits import Limits
+from env_servers.python_tir.sandbox import SandboxError
+from env_servers.python_tir.warm.notebooks import Notebooks
+from env_servers.python_tir.warm.sandbox import WarmSandbox
+
+from .env import LIMITS, Shared
+from .grade import Grader
+from .sources import Sources
+from .tree import Tree
+
+
+def new_sandbox(limits: Limits = LIMITS, *, evaluations: int) -> WarmSandbox:
+    """Nothing runs yet. Two places for each of the `evaluations` at once. Raises SandboxError with a remedy."""
+    for program in ("git", "patch", "bash"):
+        if shutil.which(program) is None:
+            raise SandboxError(f"{program} is not installed. Run `apt-get install {program}`.")
+    if importlib.util.find_spec("pytest") is None:
+        raise SandboxError("pytest is not installed in this environment, and hidden tests are run with it. Run `pip install pytest`.")
+    groups, imports = ControlGroups.delegated(), _pytest_modules()
+    return WarmSandbox(limits, slots=2 * evaluations, seccomp=filter_program(), groups=groups, imports=imports, light_sessions=True)
+
+
+def proved_sandbox(limits: Limits, *, evaluations: int) -> WarmSandbox:
+    """One that has passed the self-test. Raises SandboxError: there is no weaker level for what runs bash for a model."""
+    return asyncio.run(proved(new_sandbox(limits, evaluations=evaluations)))
+
+
+def shared(
+    sandbox: WarmSandbox, *, evaluations: int, command_s: float, test_s: float, max_turns: int, mirror: Path | None, sessions: int, memory: int
+) -> Shared:
+    """`sessions` at once, holding `memory` bytes together."""
+    grader = Grader(sandbox, places=2 * evaluations, test_s=test_s)
+
+    async def apply(tree: Tree, patch: bytes) -> dict[str, Any]:
+        return await grader.applied(tree, patch)
+
+    return Shared(Notebooks(sandbox, cap=sessions, memory_bytes=memory), Sources(mirror, apply), grader, command_s, max_turns)
+
+
+def _pytest_modules() -> list[str]:
+    """What pytest.main would import at its first call."""
+    from _pytest.config import default_plugins
+
+    rare = {"pytester", "pytester_assertions", "legacypath", "junitxml", "faulthandler"}
+    return ["pytest", *(f"_pytest.{name}" for name in default_plugins if name not in rare), "_pytest.assertion.rewrite", "_pytest._code.code"]
