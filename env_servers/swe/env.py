@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from env_servers.env import Env, Step
 from env_servers.python_tir.limits import Limits
@@ -71,31 +71,31 @@ class SweEnv(Env):
         if self._over:
             return Step("The task is over.", done=True, outcome="model_error", signals={"turn": self._turn, "error_type": "bad_call"})
         self._turn += 1
-        said, error, finished = await self._calls(self._session, action, deadline_s)
+        said, error, end = await self._calls(self._session, action, deadline_s)
         signals: dict[str, Any] = {"turn": self._turn, "error_type": error}
         outcome: Outcome = "model_error" if error else "ok"
-        if not finished and self._turn < self._max_turns:
+        if not end and self._turn < self._max_turns:
             return Step(said, outcome=outcome, signals=signals)
         self._over = True
         report, size = await self._graded(self._session)
-        signals |= {**report.signals(), "patch_bytes": size, "finished": finished}
-        return Step(said, reward=float(report.resolved), done=finished, truncated=not finished, outcome=outcome, signals=signals)
+        signals |= {**report.signals(), "patch_bytes": size, "finished": end == "finished"}
+        return Step(said, reward=float(report.resolved), done=end == "finished", truncated=end != "finished", outcome=outcome, signals=signals)
 
-    async def _calls(self, session: Session, action: str, deadline_s: float) -> tuple[str, str | None, bool]:
-        """(what they say, the first error's type, whether the model has finished)."""
+    async def _calls(self, session: Session, action: str, deadline_s: float) -> tuple[str, str | None, Literal["finished", "cut", ""]]:
+        """(what they say, the first error's type, whether the model has finished or was cut)."""
         try:
             calls = _read(action)
         except BadCall as e:
-            return str(e), e.kind, False
+            return str(e), e.kind, ""
         texts: list[str] = []
         error: str | None = None
         for name, arguments in calls:
             if name == "finish":
-                return "\n".join([*texts, "The task is finished."]), error, True
+                return "\n".join([*texts, "The task is finished."]), error, "cut" if arguments["cut"] else "finished"
             answer = await self._one(session, name, arguments, deadline_s)
             texts.append(answer.text)
             error = error or answer.lost or ("refused" if answer.refused else None)
-        return "\n".join(texts), error, False
+        return "\n".join(texts), error, ""
 
     async def _one(self, session: Session, name: str, arguments: dict[str, Any], deadline_s: float) -> Said:
         if name == "str_replace_editor":

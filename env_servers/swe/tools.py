@@ -71,8 +71,8 @@ def checked(name: object, arguments: object) -> dict[str, Any]:
     if not isinstance(arguments, dict):
         raise BadCall("bad_call", f"{name}: arguments are {type(arguments).__name__}, not an object of names and values.")
     properties, required = _PARAMETERS[name]["properties"], list(_PARAMETERS[name]["required"])
-    if name == "finish":  # SkyRL's has none; other versions have a message or an outputs field, which changes nothing
-        return {}
+    if name == "finish":  # `cut`: said by a protocol whose turns are used up. Other fields (a message, outputs) are some versions', and change nothing
+        return {"cut": str(arguments.get("cut", "")).lower() == "true"}
     if strange := sorted(set(map(str, arguments)) - set(properties)):
         raise BadCall("bad_call", f"{name}: there is no parameter {', '.join(strange)}. There are {', '.join(properties)}.")
     values = {key: _typed(name, key, value, properties[key]) for key, value in arguments.items() if value is not None}

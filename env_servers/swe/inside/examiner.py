@@ -20,8 +20,8 @@ import types
 
 import pytest
 
-MOST_FAILURES = 5
-MOST_TEXT = 300
+MOST_FAILURES = 12
+MOST_TEXT = 800
 _ours: dict[str, type] = {}
 """Exception types of the code under test -> ours in their place."""
 
@@ -239,8 +239,17 @@ class Collector:
 
     def note(self, name, report):
         if len(self.failures) < MOST_FAILURES:
-            crash = getattr(report.longrepr, "reprcrash", None)
-            self.failures[name] = (crash.message if crash else str(report.longrepr))[:MOST_TEXT]
+            self.failures[name] = said(report.longrepr)[:MOST_TEXT]
+
+
+def said(shown):
+    """The line of the test that failed and what pytest says of it."""
+    entries = getattr(getattr(shown, "reprtraceback", None), "reprentries", ())
+    lines = [line for entry in entries[:1] for line in getattr(entry, "lines", ()) if line.startswith((">", "E"))]
+    crash = getattr(shown, "reprcrash", None)
+    if crash is not None and not any(line.startswith("E") for line in lines):  # raised further down: by the code under test
+        lines.append(f"E       {crash.message}")
+    return "\n".join(lines) if lines else str(shown)
 
 
 def main(wire, packages, names, chosen):

@@ -107,6 +107,7 @@ PROTOCOLS = {
     "messages": f"{__name__}.messages:Messages",
     "retool": f"{__name__}.retool:ReTool",
     "searchr1": f"{__name__}.searchr1:SearchR1",
+    "skyrl": f"{__name__}.skyrl:SkyRL",
     "tool": f"{__name__}.structured:Tool",
     "tooln1": f"{__name__}.structured:ToolN1",
     "toolrl": f"{__name__}.structured:ToolRL",

@@ -1,0 +1,92 @@
+"""Describe: what a user would report of a bug, from the hidden tests that it fails. Behaviour, never the place of the change."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping
+
+MOST_LINES = 8
+_ADDRESS = re.compile(r"<(?:function|bound method) ([\w.<>]+?)(?: of [^>]*)? at 0x[0-9a-f]+>+")
+TOOLS_TEXT = """You have these functions:
+
+1. execute_bash(command, is_input): run a bash command. The session keeps its directory and variables. A command that runs on has exit code -1: send an
+   empty command for more of its output, text for its stdin with is_input true, or C-c with is_input true to end it.
+2. str_replace_editor(command, path, file_text, old_str, new_str, insert_line, view_range): command is view, create, str_replace, insert or undo_edit.
+   str_replace needs old_str exactly as it stands in the file, once; insert puts new_str after insert_line; view takes a view_range [first, last].
+3. finish(): the task is done.
+
+"""
+CALLS_TEXT = {
+    "skyrl": """Call one function in each message, at its end, in this form and no other:
+
+<function=example_function>
+<parameter=example_parameter_1>value_1</parameter>
+<parameter=example_parameter_2>
+a value of
+several lines
+</parameter>
+</function>
+
+A call of execute_bash, for example, is
+
+<function=execute_bash>
+<parameter=command>ls -la</parameter>
+</function>
+
+""",
+    "tool": """Think inside <reasoning></reasoning>, then call functions as a JSON list:
+<tool>[{"name": "execute_bash", "arguments": {"command": "ls"}}]</tool>. Results come inside <tool_result></tool_result>.
+
+""",
+    "hermes": """Call a function with <tool_call>{"name": "execute_bash", "arguments": {"command": "ls"}}</tool_call>; its result comes inside
+<tool_response></tool_response>.
+
+""",
+    "": "",
+}
+"""How the prompt says calls are written, by protocol; "" for a chat template that says it, with the schemas."""
+INSTRUCTION = """The Python repository {name} is in {root}. Consider this issue:
+
+<issue_description>
+{issue}
+</issue_description>
+
+Make the changes to files of {root}, but not to its tests, that resolve the issue. The tests have been adapted already.
+Nobody helps you, and there is no network.
+1. Explore the repository: see how it is built and which files the issue is about.
+2. Write a small script that shows the fault, and run it with `python`.
+3. Edit the source code so that the issue is resolved.
+4. Run the script again, and the tests with `python -m pytest -q`.
+5. Think of edge cases, and see to it that they are handled as well.
+6. Call finish.
+"""
+
+
+def issue(package: str, failures: Mapping[str, str], hint: str = "") -> str:
+    """At most two of the failed tests, in their words and with what was seen."""
+    parts = [f"Something in the package `{package}` does not do what it should{f' (look at {hint})' if hint else ''}."]
+    of_tests = {name.partition("[")[0]: (name, said) for name, said in reversed(failures.items())}  # the first of each test
+    for name, said in list(reversed(of_tests.values()))[:2]:
+        title, bracket, case = name.rpartition("::")[2].removeprefix("test_").partition("[")
+        title = title.replace("_", " ") + (f" ({case.removesuffix(']')})" if bracket else "")
+        lines = [_ADDRESS.sub(r"\1", line) for line in said.splitlines() if line.strip()][:MOST_LINES]
+        shown = "\n".join(f"    {line}" for line in lines)
+        parts.append(f"It should hold: {title}. But this fails:\n\n{shown}")
+    return "\n\n".join(parts)
+
+
+def prompt(name: str, root: str, text: str, protocol: str) -> str:
+    calls = CALLS_TEXT[protocol]
+    tools = TOOLS_TEXT if calls else ""
+    return tools + calls + INSTRUCTION.format(name=name, root=root, issue=text)
+
+
+def patch_text(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> str:
+    """A patch as git reads it, of text files that are on both sides."""
+    parts = []
+    for path in sorted(after):
+        if before[path] != after[path]:
+            old, new = before[path].decode().splitlines(keepends=True), after[path].decode().splitlines(keepends=True)
+            parts += [f"diff --git a/{path} b/{path}\n", *difflib.unified_diff(old, new, f"a/{path}", f"b/{path}")]
+    return "".join(parts)

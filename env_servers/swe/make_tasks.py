@@ -1,0 +1,139 @@
+"""python -m env_servers.swe.make_tasks: write rows of bugs to mend, seeded, each verified by execution.
+
+    a repository of ours -> one small change (mutate.py) -> hidden tests fail on it, and say what the issue is -> the patch back is resolved
+
+A change that no hidden test catches, or that only makes them hang, is no task. --rows FILE makes prompts of rows that you have (SWE-Gym's, SWE-bench's)
+instead: nothing of them is run here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import random
+import sys
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+from env_servers.python_tir.sandbox import SandboxError
+
+from .describe import CALLS_TEXT, issue, patch_text, prompt
+from .grade import Grader
+from .mutate import Mutant, mutants
+from .sources import Source, bundled, names
+from .start import new_sandbox
+from .task import SweTask
+
+TEST_S = 8.0
+"""A bug that makes the tests take this long is left out: they take a fifth of a second."""
+
+
+def candidates(repos: list[str], seed: int) -> Iterator[tuple[str, str, Mutant]]:
+    """(repository, path, mutant): the repositories take turns, each in an order of the seed, every change once."""
+    waiting = []
+    for name in repos:
+        own = [(name, path, m) for path, text in sources_of(bundled(name)).items() for m in mutants(text)]
+        random.Random(f"swe {seed} {name}").shuffle(own)
+        waiting.append(own)
+    while any(waiting):
+        for own in waiting:
+            if own:
+                yield own.pop()
+
+
+def sources_of(source: Source) -> dict[str, str]:
+    return {path: content.decode() for path, (_, content) in source.tree.items() if path.endswith(".py") and not path.startswith("tests/")}
+
+
+async def verified(grader: Grader, name: str, path: str, mutant: Mutant, protocol: str, hint: str) -> dict[str, Any] | None:
+    """The row, or None for a change that no hidden test catches. Raises RuntimeError if its own gold patch does not resolve it."""
+    source = bundled(name)
+    broken = {**source.tree, path: (source.tree[path][0], mutant.source.encode())}
+    report = await grader.evaluate_tree(broken, source.suite)
+    if report.resolved or report.why != "tests_failed" or not report.failures:
+        return None
+    gold = patch_text({path: mutant.source.encode()}, {path: source.tree[path][1]})
+    solved = await grader.evaluate(broken, gold.encode(), source.suite)
+    if not solved.resolved:
+        raise RuntimeError(f"{name}, {path}:{mutant.line} ({mutant.what}): its own gold patch is {solved.why}: {solved.detail}")
+    where = {"none": "", "file": path, "function": f"{path}, {mutant.where}" if mutant.where else path}[hint]
+    text = prompt(name, f"/tmp/{name}", issue(name, report.failures, where), protocol)
+    bug = {"path": path, "line": mutant.line, "what": mutant.what, "failed": report.total - report.passed, "tests": report.total}
+    return {"prompt": text, "label": gold, "env": "swe", "meta": {"repo": name, "files": {path: mutant.source}, "bug": bug}}
+
+
+async def rows(count: int, seed: int, repos: list[str], protocol: str, hint: str, workers: int) -> AsyncIterator[dict[str, Any]]:
+    """At most `count` rows, in an order that does not depend on `workers`. Raises SandboxError."""
+    sandbox = new_sandbox(evaluations=workers)
+    grader = Grader(sandbox, places=2 * workers, test_s=TEST_S)
+    made, waiting = 0, candidates(repos, seed)
+    try:
+        while made < count:
+            batch = [c for _, c in zip(range(min(2 * workers, count - made)), waiting, strict=False)]
+            if not batch:
+                return
+            for row in await asyncio.gather(*(verified(grader, *c, protocol, hint) for c in batch)):
+                if row is not None:
+                    made += 1
+                    yield row
+    finally:
+        await sandbox.close()
+
+
+def row_of(given: dict[str, Any], protocol: str) -> dict[str, Any]:
+    """A row of SWE-Gym's or SWE-bench's form as one of ours. Raises ValueError for one that cannot be judged."""
+    task = SweTask.model_validate(given)
+    if not task.is_row:
+        raise ValueError(f"the row of {task.repo} has no base_commit and no tests.")
+    statement = given.get("problem_statement")
+    if not isinstance(statement, str) or not statement.strip():
+        raise ValueError(f"the row {given.get('instance_id', task.repo)} has no problem_statement.")
+    name = task.repo.rpartition("/")[2]
+    kept = ("instance_id", "repo", "base_commit", "test_patch", "FAIL_TO_PASS", "PASS_TO_PASS", "version")
+    meta = {key: given[key] for key in kept if key in given}
+    return {"prompt": prompt(name, f"/tmp/{name}", statement.strip(), protocol), "label": given.get("patch", ""), "env": "swe", "meta": meta}
+
+
+def parser() -> argparse.ArgumentParser:
+    raw = argparse.RawDescriptionHelpFormatter
+    p = argparse.ArgumentParser(prog="python -m env_servers.swe.make_tasks", description=__doc__, formatter_class=raw)
+    p.add_argument("--count", type=int, default=300, help="rows; fewer where there are no more bugs (default: %(default)s)")
+    p.add_argument("--seed", type=int, default=0, help="of the order in which bugs are made (default: %(default)s)")
+    p.add_argument("--repos", nargs="+", choices=names(), default=names(), metavar="NAME", help=f"of {', '.join(names())} (default: all)")
+    p.add_argument("--hint", choices=["none", "file", "function"], default="none", help="what the issue says about the place (default: %(default)s)")
+    p.add_argument("--protocol", choices=sorted(CALLS_TEXT), default="skyrl", help="how the prompt says calls are written (default: %(default)s)")
+    p.add_argument("--workers", type=int, default=2, help="verifications at once (default: %(default)s)")
+    p.add_argument("--rows", type=Path, metavar="FILE.jsonl", help="rows with repo, base_commit, problem_statement, test_patch, FAIL_TO_PASS, PASS_TO_PASS")
+    p.add_argument("--out", type=Path, required=True, metavar="FILE.jsonl")
+    return p
+
+
+async def write(args: argparse.Namespace) -> int:
+    count = 0
+    with args.out.open("w", encoding="utf-8") as f:
+        if args.rows:
+            for line in args.rows.read_text(encoding="utf-8").splitlines():
+                if line.strip():
+                    f.write(json.dumps(row_of(json.loads(line), args.protocol), ensure_ascii=False) + "\n")
+                    count += 1
+            return count
+        async for row in rows(args.count, args.seed, args.repos, args.protocol, args.hint, args.workers):
+            f.write(json.dumps(row, ensure_ascii=False) + "\n")
+            count += 1
+    return count
+
+
+def main() -> None:
+    args = parser().parse_args()
+    try:
+        count = asyncio.run(write(args))
+    except (SandboxError, ValueError) as e:
+        sys.exit(f"No tasks were made: {e}")
+    how = "each with tests that fail before its gold patch and pass after it" if not args.rows else f"from {args.rows}, not run"
+    print(f"{args.out}: {count} rows, {how}")
+
+
+if __name__ == "__main__":
+    main()
