@@ -66,7 +66,7 @@ Nobody helps you, and there is no network.
 def issue(package: str, failures: Mapping[str, str], hint: str = "") -> str:
     """At most two of the failed tests, in their words and with what was seen."""
     parts = [f"Something in the package `{package}` does not do what it should{f' (look at {hint})' if hint else ''}."]
-    of_tests = {name.partition("[")[0]: (name, said) for name, said in reversed(failures.items())}  # the first of each test
+    of_tests = {name.partition("[")[0]: (name, said) for name, said in list(failures.items())[::-1]}  # the first of each test
     for name, said in list(reversed(of_tests.values()))[:2]:
         title, bracket, case = name.rpartition("::")[2].removeprefix("test_").partition("[")
         title = title.replace("_", " ") + (f" ({case.removesuffix(']')})" if bracket else "")

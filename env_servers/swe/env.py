@@ -101,7 +101,9 @@ class SweEnv(Env):
         if name == "str_replace_editor":
             rest = {key: value for key, value in arguments.items() if key not in ("command", "path")}
             return await session.edit(arguments["command"], arguments["path"], rest)
-        seconds = max(0.1, min(self._shared.command_s, deadline_s - MARGIN_S))
+        seconds = self._shared.command_s
+        if deadline_s > 2 * MARGIN_S:  # a caller that waits for less is late, and learns so
+            seconds = min(seconds, deadline_s - MARGIN_S)
         return await session.bash(arguments["command"], arguments.get("is_input", False), seconds)
 
     async def _graded(self, session: Session) -> tuple[Report, int]:

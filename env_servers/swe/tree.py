@@ -20,6 +20,8 @@ FILE, EXECUTABLE, LINK = 0o100644, 0o100755, 0o120000
 AUTHOR = "repository <repository@localhost> 1735689600 +0000"
 IGNORED = "__pycache__/\n*.pyc\n.pytest_cache/\n.mypy_cache/\n.ruff_cache/\n*.egg-info/\n"
 """In the git directory, not in the repository: what running the tests leaves is no part of a patch."""
+ATTRIBUTES = "* !diff !filter !text !eol !ident !merge !working-tree-encoding\n"
+"""Above the repository's own .gitattributes: none of them hides a change or runs a program."""
 CONFIG = "[core]\n\trepositoryformatversion = 0\n\tfilemode = true\n\tbare = false\n"
 
 
@@ -69,7 +71,7 @@ def git_directory(tree: Tree, message: str = "The repository") -> dict[str, tupl
 
     root = directory({path: (mode, name) for path, (mode, _, name) in blobs.items()})
     commit = store("commit", f"tree {root.hex()}\nauthor {AUTHOR}\ncommitter {AUTHOR}\n\n{message}\n".encode())
-    texts = {"HEAD": "ref: refs/heads/main\n", "config": CONFIG, "info/exclude": IGNORED, "refs/heads/main": commit.hex() + "\n"}
+    texts = {"HEAD": "ref: refs/heads/main\n", "config": CONFIG, "info/exclude": IGNORED, "info/attributes": ATTRIBUTES, "refs/heads/main": commit.hex() + "\n"}
     files |= {name: (0o644, text.encode()) for name, text in texts.items()}
     files["index"] = 0o644, _index(blobs)
     return files

@@ -133,7 +133,8 @@ def become_subreaper() -> None:
         raise SandboxError("prctl(PR_SET_CHILD_SUBREAPER) failed: the kernel is older than 3.4.")
 
 
-def root_file_system(bwrap: str, stage: Stage, limits: Limits, *, proc: bool = True) -> list[str]:
+def root_file_system(bwrap: str, stage: Stage, limits: Limits, *, proc: bool = True, hidden: Sequence[str] = ()) -> list[str]:
+    """`hidden`: directories of the host that are empty inside where they would be seen, as below site-packages."""
     size = str(limits.file_bytes)
     args = [bwrap, "--unshare-user", "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]
     args += ["--die-with-parent", "--new-session", "--clearenv", "--cap-drop", "ALL", "--hostname", "sandbox"]
@@ -147,6 +148,9 @@ def root_file_system(bwrap: str, stage: Stage, limits: Limits, *, proc: bool = T
         args += ["--perms", "0755", "--dir", parent]  # left to bubblewrap they are 0700, and warm children have another uid
     for source, target in stage.mounts:
         args += ["--ro-bind", source, target]
+    for path in (stage.inside(directory) for directory in hidden):
+        if any(f"{path}/".startswith(f"{target}/") for target in ("/usr", *(t for _, t in stage.mounts))):
+            args += ["--tmpfs", path, "--remount-ro", path]
     if proc:
         args += ["--proc", "/proc"]
     for device in ("null", "full", "random", "urandom"):

@@ -56,9 +56,10 @@ class WarmSandbox(Sandbox):
         groups: ControlGroups | None = None,
         imports: Sequence[str] = (),
         light_sessions: bool = False,
+        hidden: Sequence[str] = (),
     ) -> None:
         """Starts nothing: the first call does. `echo_last` is for sessions, `imports` are modules that the light template has besides;
-        `light_sessions` are forked from that one. Raises SandboxError when bubblewrap is not installed."""
+        `light_sessions` are forked from that one; `hidden`: see `root_file_system`. Raises SandboxError when bubblewrap is not installed."""
         bwrap = shutil.which("bwrap")
         if bwrap is None:
             raise SandboxError("bubblewrap is not installed. Run `apt-get install bubblewrap`, or use --isolation none on a machine that may be harmed.")
@@ -66,7 +67,7 @@ class WarmSandbox(Sandbox):
         self.isolation = "bwrap+seccomp" if seccomp else "bwrap"
         self._stage = Stage([sys.base_prefix, *site_packages()], uid=UNPRIVILEGED_UID)
         become_subreaper()
-        root = root_file_system(bwrap, self._stage, limits)
+        root = root_file_system(bwrap, self._stage, limits, hidden=hidden)
         container = partial(Container, root, limits, slots, seccomp, inside=self._stage.inside, echo_last=echo_last)
         self._groups = groups
         self._light = Template("light", partial(container, light=True, imports=imports), slots, groups, limits.memory_bytes)

@@ -46,6 +46,7 @@ for place in ("/tmp/tir_leak", "tir_leak", "/dev/shm/tir_leak"):
     except OSError: pass
 """
 _FILE_TASK = {"domains": ["files"], "gold": [[]]}
+_REPO_TASK = {"repo": "roman"}
 
 
 def _call(name: str, **arguments: str) -> str:
@@ -64,6 +65,17 @@ _KNOWN = {
         ending_task=_FILE_TASK,
         write=_call("write_file", path="/home/leak", text=SECRET),
         read=_call("read_file", path="/home/leak"),
+    ),
+    "swe": Actions(
+        valid=_call("execute_bash", command="cat README.md"),
+        task=_REPO_TASK,
+        slow=_call("execute_bash", command="sleep 3"),
+        slow_task=_REPO_TASK,
+        failing=_call("fly"),
+        ending=_call("finish"),
+        ending_task=_REPO_TASK,
+        write=_call("execute_bash", command=f"echo {SECRET} | tee /tmp/leak /tmp/roman/leak > /dev/shm/leak; export leak={SECRET}"),
+        read=_call("execute_bash", command="cat /tmp/leak /tmp/roman/leak /dev/shm/leak; echo $leak; env"),
     ),
     "search": Actions(valid="a test"),
 }

@@ -1,0 +1,62 @@
+"""The hostile suite of `swe`: no work that does not mend the bug is rewarded, nothing hidden is seen, and the server is as it was before."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+
+import pytest
+
+from env_servers.python_tir.isolation.tree import descendants
+from env_servers.swe.env import LIMITS
+from env_servers.swe.start import new_sandbox, shared
+from env_servers.swe.tree import Tree
+
+from .swe_hostile import ATTACKS, BUG, CODE, GOOD, World, before, broken
+
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")]
+
+
+@pytest.fixture(scope="module")
+def world():
+    sandbox = new_sandbox(LIMITS, evaluations=2)
+    world = World(shared(sandbox, evaluations=2, command_s=2.0, test_s=4.0, max_turns=50, mirror=None, sessions=8, memory=4 << 30))
+    asyncio.run(world.judged(""))
+    yield world
+    asyncio.run(sandbox.close())
+
+
+def test_the_suite_is_large_and_its_names_are_unique():
+    assert len(ATTACKS) >= 40
+    assert len({a.name for a in ATTACKS}) == len(ATTACKS)
+
+
+def gold() -> str:
+    lines = broken()[CODE][1].decode().split("\n")
+    at = next(i for i, line in enumerate(lines) if BUG in line)
+    return f"--- a/{CODE}\n+++ b/{CODE}\n@@ -{at + 1} +{at + 1} @@\n-{lines[at]}\n+{lines[at].replace(BUG, GOOD)}\n"
+
+
+async def test_the_gold_patch_is_rewarded_and_an_idle_one_is_not(world):
+    assert (await world.judged(gold())).why == "resolved"
+    idle = await world.judged(before("README.md", "nothing"))
+    assert (idle.resolved, idle.why) == (False, "tests_failed")
+
+
+@pytest.mark.parametrize("attack", ATTACKS, ids=lambda a: a.name)
+async def test_every_attack_is_contained(world, attack):
+    assert await attack.run(world)
+
+
+async def test_after_all_of_them_the_server_works_and_no_session_is_left(world):
+    assert (await world.judged(gold())).resolved
+    assert len(world.shared.notebooks) == 0
+    tree: Tree = broken()
+    assert BUG.encode() in tree[CODE][1]
+
+
+async def test_a_session_that_is_closed_leaves_no_process(world):
+    sandbox = world.shared.notebooks.sandbox
+    before_it = set(descendants(sandbox._light.container._process.pid))
+    await world.session(["setsid sleep 1000 & sleep 1000 & (setsid sleep 1000 &)"])
+    assert set(descendants(sandbox._light.container._process.pid)) <= before_it
