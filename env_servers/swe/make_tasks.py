@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import functools
 import json
 import random
 import sys
@@ -34,13 +35,18 @@ def candidates(repos: list[str], seed: int) -> Iterator[tuple[str, str, Mutant]]
     """(repository, path, mutant): the repositories take turns, each in an order of the seed, every change once."""
     waiting = []
     for name in repos:
-        own = [(name, path, m) for path, text in sources_of(bundled(name)).items() for m in mutants(text)]
+        own = [(name, path, m) for path, text in sources_of(bundled(name)).items() for m in _mutants_of(text)]
         random.Random(f"swe {seed} {name}").shuffle(own)
         waiting.append(own)
     while any(waiting):
         for own in waiting:
             if own:
                 yield own.pop()
+
+
+@functools.cache
+def _mutants_of(text: str) -> tuple[Mutant, ...]:
+    return tuple(mutants(text))
 
 
 def sources_of(source: Source) -> dict[str, str]:

@@ -46,10 +46,11 @@ class Mutant:
 def mutants(source: str) -> Iterator[Mutant]:
     """Every single change, in the order of the places. Lines that did not change are as they were."""
     tree = ast.parse(source)
+    meaning = ast.dump(tree)
     for node, where in _places(tree, ""):
         for old, new, what in _changes(node):
-            changed = _replaced(source, old, new)
-            if changed is not None and changed != source:
+            changed = _replaced(source, meaning, old, new)
+            if changed is not None:
                 yield Mutant(changed, where, getattr(old, "lineno", 0), what)
 
 
@@ -105,8 +106,8 @@ def _called(node: ast.Call) -> Iterator[tuple[ast.AST, ast.AST, str]]:
         yield node, ast.Call(function, node.args[::-1], []), "arguments swapped"
 
 
-def _replaced(source: str, old: ast.AST, new: ast.AST) -> str | None:
-    """`source` with the text of one node replaced, in parentheses where they are needed; None where the result is no other Python."""
+def _replaced(source: str, before: str, old: ast.AST, new: ast.AST) -> str | None:
+    """`source` with the text of one node replaced, in parentheses where they are needed; None where that means what it did `before`, or nothing."""
     start, end = getattr(old, "lineno", None), getattr(old, "end_lineno", None)
     if start is None or end is None:
         return None
@@ -122,7 +123,7 @@ def _replaced(source: str, old: ast.AST, new: ast.AST) -> str | None:
     if bare is None and safe is None:
         return None
     changed, meaning = (made(text), bare) if safe is None or bare == safe else (made(f"({text})"), safe)
-    return None if meaning == _dump(source) else changed
+    return None if meaning == before else changed
 
 
 def _dump(source: str) -> str | None:

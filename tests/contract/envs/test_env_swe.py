@@ -1,0 +1,221 @@
+"""swe as it is used: a server, rows made for it, a session that mends its bug, and rows of another's form with a mirror."""
+# ruff: noqa: E501 - one attack, one line
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from env_servers.python_tir.sandbox import SandboxError
+from env_servers.swe.env import LIMITS, Shared, SweEnv
+from env_servers.swe.start import new_sandbox, shared
+
+from ..env_process import Http, env_server
+from ..swe_hostile import BUG, CODE, GOOD, MEND, task
+
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")]
+
+
+def call(name: str, **arguments: object) -> str:
+    return json.dumps([{"name": name, "arguments": arguments}])
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """Four rows, made by the command of the docs."""
+    out = tmp_path_factory.mktemp("rows") / "rows.jsonl"
+    command = [sys.executable, "-m", "env_servers.swe.make_tasks", "--count", "4", "--seed", "3", "--repos", "roman", "lru", "--out", str(out)]
+    assert "4 rows, each with tests that fail" in subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return [json.loads(line) for line in out.read_text().splitlines()]
+
+
+def commit(repo, files: dict[str, str]) -> str:
+    for path, text in files.items():
+        (repo / path).parent.mkdir(parents=True, exist_ok=True)
+        (repo / path).write_text(text)
+    git = ["git", "-C", str(repo), "-c", "user.name=a", "-c", "user.email=a@b"]
+    for command in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "one"]):
+        subprocess.run([*git, *command], check=True)
+    return subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
+
+
+BASE = "def twice(x):\n    return 2 * x + 1\n"
+OLD_TEST = "import lib\n\n\ndef test_zero():\n    assert lib.twice(-1) == -1\n"
+TEST_PATCH = """diff --git a/tests/test_lib.py b/tests/test_lib.py
+--- a/tests/test_lib.py
++++ b/tests/test_lib.py
+@@ -2,4 +2,8 @@
+
+
+ def test_zero():
+-    assert lib.twice(-1) == -1
++    assert lib.twice(0) == 0
++
++
++def test_two(tens):
++    assert lib.twice(tens) == 20
+"""
+
+
+@pytest.fixture(scope="module")
+def mirror(tmp_path_factory):
+    top = tmp_path_factory.mktemp("mirror")
+    (top / "o").mkdir()
+    conftest = "import pytest\n\n\n@pytest.fixture\ndef tens():\n    return 10\n"
+    base = commit(top / "o" / "lib", {"lib.py": BASE, "tests/test_lib.py": OLD_TEST, "conftest.py": conftest})
+    names = ["tests/test_lib.py::test_zero", "tests/test_lib.py::test_two"]
+    row = {"repo": "o/lib", "base_commit": base, "test_patch": TEST_PATCH.replace("\n\n\n def", "\n \n \n def"), "FAIL_TO_PASS": names, "PASS_TO_PASS": []}
+    return top, row
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory, mirror):
+    with env_server("env_servers.swe", tmp_path_factory.mktemp("env"), "--mirror", str(mirror[0]), "--max-turns", "6", "--command-timeout", "5") as (url, _):
+        yield url
+
+
+async def test_every_made_bug_is_mended_by_its_gold_patch_through_the_tools(server, made):
+    async with Http(server) as http:
+        for row in made:
+            session = await http.open(row["meta"])
+            apply = f"git apply - <<'EOF_PATCH'\n{row['label']}EOF_PATCH\ngit diff --stat"
+            _, said, _ = await http.step(session, 0, call("execute_bash", command=apply), 60)
+            assert "1 file changed" in said["observation"] and said["reward"] is None, said
+            _, last, _ = await http.step(session, 1, call("finish"), 60)
+            assert (last["reward"], last["done"], last["signals"]["evaluation"]) == (1.0, True, "resolved"), last
+
+
+async def test_the_rows_say_what_is_wrong_and_not_how_it_is_mended(made):
+    for row in made:
+        mended = [line[1:].strip() for line in row["label"].splitlines() if line.startswith("+") and not line.startswith("+++")]
+        assert "It should hold:" in row["prompt"] and row["meta"]["repo"] in row["prompt"]
+        assert not any(line in row["prompt"] for line in mended)
+
+
+async def test_an_untouched_repository_earns_nothing_and_a_finished_task_is_over(server):
+    async with Http(server) as http:
+        session = await http.open(task())
+        _, last, _ = await http.step(session, 0, call("finish"), 60)
+        assert (last["reward"], last["done"], last["signals"]["evaluation"]) == (0.0, True, "patch_empty")
+        _, after, _ = await http.step(session, 1, call("execute_bash", command=MEND), 60)
+        assert after["done"] and after["reward"] is None and after["outcome"] == "model_error"
+
+
+async def test_the_editor_mends_it_and_the_last_turn_is_judged(server):
+    async with Http(server) as http:
+        session = await http.open({**task(), "max_turns": 3})
+        path = f"/tmp/roman/{CODE}"
+        _, no, _ = await http.step(session, 0, call("str_replace_editor", command="str_replace", path=path, old_str="nowhere", new_str=""), 60)
+        assert (no["outcome"], no["signals"]["error_type"], no["reward"]) == ("model_error", "refused", None)
+        _, yes, _ = await http.step(session, 1, call("str_replace_editor", command="str_replace", path=path, old_str=BUG, new_str=GOOD), 60)
+        assert yes["outcome"] == "ok" and "has been edited" in yes["observation"]
+        _, last, _ = await http.step(session, 2, call("execute_bash", command="true"), 60)
+        assert (last["reward"], last["done"], last["truncated"], last["signals"]["finished"]) == (1.0, False, True, False)
+
+
+async def test_a_protocol_whose_turns_are_used_up_cuts(server):
+    async with Http(server) as http:
+        session = await http.open(task())
+        action = json.dumps([{"name": "execute_bash", "arguments": {"command": MEND}}, {"name": "finish", "arguments": {"cut": "true"}}])
+        _, last, _ = await http.step(session, 0, action, 60)
+        assert (last["reward"], last["done"], last["truncated"]) == (1.0, False, True)
+
+
+async def test_what_is_wrong_with_a_call_is_told_and_nothing_is_run(server):
+    async with Http(server) as http:
+        session = await http.open(task())
+        mixed = json.dumps([{"name": "execute_bash", "arguments": {"command": "touch x"}}, {"name": "fly", "arguments": {}}])
+        for step, (action, kind) in enumerate([("ls", "bad_call"), ("[]", "bad_call"), (mixed, "unknown_function"), ('{"name": "execute_bash"}', "bad_call")]):
+            _, said, _ = await http.step(session, step, action, 60)
+            assert (said["outcome"], said["signals"]["error_type"]) == ("model_error", kind), said
+        _, said, _ = await http.step(session, 4, call("execute_bash", command="ls x"), 60)
+        assert "exit code 2" in said["observation"]
+
+
+async def test_a_session_that_was_ended_begins_anew_and_the_model_is_told(server):
+    async with Http(server) as http:
+        session = await http.open(task())
+        _, lost, _ = await http.step(session, 0, call("execute_bash", command=f"{MEND}; kill -9 -1"), 60)
+        assert lost["signals"]["error_type"] == "ended" and "begins anew" in lost["observation"]
+        _, again, _ = await http.step(session, 1, call("execute_bash", command="git status --short; pwd"), 60)
+        assert again["observation"].startswith("/tmp/roman\n")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {},
+        {"repo": "nowhere"},
+        {"repo": "roman", "files": {"new.py": ""}},
+        {"repo": "o/lib"},
+        {"repo": "o/lib", "base_commit": "HEAD"},
+        {"repo": "o/lib", "base_commit": "--help", "test_patch": "x", "FAIL_TO_PASS": ["a"]},
+    ],
+)
+async def test_a_task_that_cannot_be_begun_is_the_callers_mistake(server, wrong):
+    async with Http(server) as http:
+        status, body, _ = await http.send("POST", "/reset", json={"task": wrong})
+        assert status == 422, body
+
+
+MEND_LIB = "sed -i 's/ + 1//' lib.py"
+INSIDE = {
+    "nothing": ("true", 0.0),
+    "the right change": (MEND_LIB, 1.0),
+    "the right change and other tests": (f"{MEND_LIB}; echo 'def test_zero(): assert False' > tests/test_lib.py; rm conftest.py", 1.0),
+    "another conftest": (
+        "printf 'import pytest\\n@pytest.hookimpl(wrapper=True)\\ndef pytest_runtest_makereport(item, call):\\n    r = yield\\n    r.outcome = \"passed\"\\n    return r\\n@pytest.fixture\\ndef tens(): return 9.5\\n' > conftest.py",
+        0.0,
+    ),
+    "an ini": ("printf '[pytest]\\naddopts = --co\\n' > pytest.ini", 0.0),
+    "exit 0": ("echo 'import os; os._exit(0)' > lib.py", 0.0),
+    "a skip": ("echo 'import pytest; pytest.skip(\"no\", allow_module_level=True)' > lib.py", 0.0),
+    "a report of its own": ("echo 'import os; os.write(4, b\"{}\"); os._exit(0)' > lib.py", 0.0),
+    "reports that pass": (
+        "printf 'import _pytest.reports as r\\nold = r.TestReport.from_item_and_call\\ndef new(item, call):\\n    x = old(item, call); x.outcome = \"passed\"; return x\\nr.TestReport.from_item_and_call = new\\ntwice = None\\n' > lib.py",
+        0.0,
+    ),
+    "assertions that pass": ("printf 'import _pytest.python as p\\np.Function.runtest = lambda self: None\\n' > lib.py", 0.0),
+    "a pytest of its own": ("mkdir pytest; echo 'def main(*a, **k): return 0' > pytest/__init__.py; echo 'import os; os._exit(0)' > json.py", 0.0),
+    "never ends": ("echo 'while True: pass' > lib.py", 0.0),
+}
+
+
+@pytest.fixture(scope="module")
+def ours(mirror):
+    sandbox = new_sandbox(LIMITS, evaluations=1)
+    yield shared(sandbox, evaluations=1, command_s=5.0, test_s=5.0, max_turns=9, mirror=mirror[0], sessions=4, memory=2 << 30)
+    asyncio.run(sandbox.close())
+
+
+@pytest.mark.parametrize("name", INSIDE)
+async def test_rows_of_another_form_are_judged_by_their_tests(ours, mirror, name):
+    command, reward = INSIDE[name]
+    env = SweEnv(ours)
+    try:
+        await env.reset(mirror[1], 0)
+        await env.step(call("execute_bash", command=command), 60)
+        last = await env.step(call("finish"), 60)
+    finally:
+        await env.close()
+    assert last.reward == reward, last.signals
+
+
+async def test_a_sandbox_that_fails_is_no_reward(ours):
+    class Broken:
+        async def evaluate(self, *given: object) -> None:
+            raise SandboxError("the slot that ran the snippet ended")
+
+    env = SweEnv(Shared(ours.notebooks, ours.sources, Broken(), 5.0))
+    try:
+        await env.reset(task(), 0)
+        await env.step(call("execute_bash", command=MEND), 60)
+        with pytest.raises(SandboxError):
+            await env.step(call("finish"), 60)
+    finally:
+        await env.close()

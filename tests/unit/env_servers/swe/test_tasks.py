@@ -1,0 +1,170 @@
+"""Bugs by mutation, rows of others, and what is wrong with a task is named."""
+
+from __future__ import annotations
+
+import subprocess
+
+import pytest
+
+from env_servers.swe.describe import issue, patch_text, prompt
+from env_servers.swe.make_tasks import candidates, row_of
+from env_servers.swe.mutate import mutants
+from env_servers.swe.sources import Sources
+from env_servers.swe.suite import Outcome, Suite
+from env_servers.swe.task import SweTask
+
+
+def changed(source: str) -> set[str]:
+    lines = source.split("\n")
+    return {m.source.split("\n")[m.line - 1].strip() for m in mutants(source) if len(m.source.split("\n")) == len(lines)}
+
+
+def test_one_place_is_changed_and_parentheses_come_where_they_are_needed():
+    found = changed("def f(a, b):\n    return a < b and not b * (a + 1) > 2")
+    assert "return a <= b and not b * (a + 1) > 2" in found
+    assert "return a < b or not b * (a + 1) > 2" in found
+    assert "return a < b and not b * (a - 1) > 2" in found
+    assert "return a < b and not b + (a + 1) > 2" in found
+    assert "return a < b and b * (a + 1) > 2" in found
+    assert "return None" in found
+
+
+def test_a_change_that_binds_less_is_put_in_parentheses():
+    assert "return 2 * (3 + 4) - 1" in changed("def f():\n    return 2 * (3 * 4) - 1")
+    assert "return (a + b) ** 2" in changed("def f(a, b):\n    return (a * b) ** 2")
+
+
+def test_every_mutant_is_another_program_and_says_where():
+    source = (
+        "class A:\n    def f(self, x):\n        while x > 0:\n            if x == 3:\n                break\n            x -= 1\n        return min(x, 2)\n"
+    )
+    found = list(mutants(source))
+    assert len({m.source for m in found}) == len(found) >= 8
+    assert all(m.source != source and m.where.startswith("A.f") for m in found)
+
+
+def test_the_order_of_bugs_is_the_seeds_and_the_repositories_take_turns():
+    first = [(n, p, m.line) for n, p, m in candidates(["roman", "lru"], 1)]
+    assert [n for n, _, _ in first[:4]] == ["roman", "lru", "roman", "lru"]
+    assert first == [(n, p, m.line) for n, p, m in candidates(["roman", "lru"], 1)]
+    assert first != [(n, p, m.line) for n, p, m in candidates(["roman", "lru"], 2)]
+
+
+def test_an_issue_has_two_different_tests_and_no_addresses():
+    said = {"t.py::test_a[1-2]": ">  assert f(1)\nE  where <function f at 0x7f00>(1)", "t.py::test_a[3]": "E no", "t.py::test_b_c": "E  x"}
+    text = issue("pkg", said)
+    assert "It should hold: a (1-2)." in text and "It should hold: b c." in text and "0x" not in text and "E no" not in text
+
+
+def test_a_patch_is_gits_and_the_prompt_says_how_calls_are_written():
+    assert patch_text({"a": b"x\ny\n"}, {"a": b"x\nz\n"}).startswith("diff --git a/a b/a\n--- a/a\n+++ b/a\n@@")
+    assert "<function=execute_bash>" in prompt("roman", "/tmp/roman", "It fails.", "skyrl")
+    assert "execute_bash(" not in prompt("roman", "/tmp/roman", "It fails.", "")
+
+
+ROW = {
+    "instance_id": "o__lib-1",
+    "repo": "o/lib",
+    "base_commit": "HEAD",
+    "problem_statement": "twice(2) is 5.",
+    "patch": "",
+    "test_patch": "--- a/test_lib.py\n+++ b/test_lib.py\n@@ -4 +4 @@\n-    assert lib.twice(0) == 1\n+    assert lib.twice(2) == 4\n",
+    "FAIL_TO_PASS": '["test_lib.py::test_twice"]',
+    "PASS_TO_PASS": [],
+}
+
+
+def test_a_row_of_swe_bench_is_made_one_of_ours():
+    row = row_of(ROW, "skyrl")
+    assert row["env"] == "swe" and "twice(2) is 5." in row["prompt"] and "test_patch" in row["meta"] and "patch" not in row["meta"]
+    assert SweTask.model_validate(row["meta"]).fail_to_pass == ["test_lib.py::test_twice"]
+
+
+@pytest.mark.parametrize(
+    ("lacking", "said"),
+    [("base_commit", "no base_commit"), ("test_patch", "no tests"), ("FAIL_TO_PASS", "no tests"), ("problem_statement", "no problem_statement")],
+)
+def test_a_row_that_lacks_something_is_refused_by_name(lacking, said):
+    with pytest.raises(ValueError, match=said):
+        row_of({k: v for k, v in ROW.items() if k != lacking}, "skyrl")
+
+
+@pytest.fixture(scope="module")
+def mirror(tmp_path_factory):
+    top = tmp_path_factory.mktemp("mirror")
+    repo = top / "o__lib"
+    repo.mkdir()
+    (repo / "lib.py").write_text("def twice(x):\n    return 2 * x + 1\n")
+    (repo / "test_lib.py").write_text("import lib\n\ndef test_twice():\n    assert lib.twice(0) == 1\n")
+    git = ["git", "-C", str(repo), "-c", "user.name=a", "-c", "user.email=a@b", "-c", "init.defaultBranch=main"]
+    for command in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "one"]):
+        subprocess.run([*git, *command], check=True)
+    return top
+
+
+async def applied(tree, patch):
+    """A stand-in for the sandbox that knows this one patch."""
+    if b"NOT" in patch:
+        return {"error": "patch failed: test_lib.py:1"}
+    return {"error": None, "files": {"test_lib.py": "bmV3"}, "gone": [], "left_out": []}
+
+
+async def test_a_row_is_checked_out_from_the_mirror_without_its_tests(mirror):
+    source = await Sources(mirror, applied).of(SweTask.model_validate(ROW))
+    assert source.name == "lib" and sorted(source.tree) == ["lib.py", "test_lib.py"] and b"twice(0)" in source.tree["test_lib.py"][1]
+    assert source.suite.files == {"test_lib.py": b"new"} and source.suite.must_pass == ["test_lib.py::test_twice"]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"base_commit": "0123456789"}, "is not in the mirror"),
+        ({"repo": "o/other"}, "holds no repository o/other"),
+        ({"repo": "../lib"}, "not owner/name"),
+        ({"test_patch": "NOT"}, "does not apply"),
+        ({"FAIL_TO_PASS": ["test_none.py::test_x"]}, "has no test_none.py"),
+    ],
+)
+async def test_a_row_that_cannot_be_begun_is_named(mirror, change, said):
+    with pytest.raises(ValueError, match=said):
+        await Sources(mirror, applied).of(SweTask.model_validate({**ROW, **change}))
+
+
+async def test_a_server_without_a_mirror_says_which_flag_is_missing():
+    with pytest.raises(ValueError, match="--mirror DIR"):
+        await Sources(None, applied).of(SweTask.model_validate(ROW))
+
+
+async def test_a_bundled_task_replaces_files_that_are_there():
+    sources = Sources(None, applied)
+    source = await sources.of(SweTask(repo="roman", files={"roman/number.py": "x = 1\n"}))
+    assert source.tree["roman/number.py"][1] == b"x = 1\n"
+    with pytest.raises(ValueError, match=r"roman/new\.py are not in"):
+        await sources.of(SweTask(repo="roman", files={"roman/new.py": ""}))
+
+
+def test_what_counts_as_passed():
+    every, chosen = Suite("apart", {}), Suite("inside", {}, must_pass=["a"])
+    assert Outcome({"a": "passed"}, all_well=True).passes(every)
+    for tests, well in (({"a": "passed"}, False), ({}, True), ({"a": "passed", "b": "skipped"}, True)):
+        assert not Outcome(tests, all_well=well).passes(every)
+    assert Outcome({"a": "passed", "b": "failed"}).passes(chosen)
+    assert not Outcome({"b": "passed"}, all_well=True).passes(chosen)
+
+
+@pytest.mark.parametrize(
+    "path", ["conftest.py", "a/conftest.py", "pytest.ini", "setup.cfg", "sitecustomize.py", "x.pth", "pytest.py", "_pytest/a.py", "pluggy/__init__.py"]
+)
+def test_what_configures_pytest_or_python_is_the_repositorys_own(path):
+    assert Suite("inside", {}).protects(path)
+
+
+def test_what_the_tests_are_is_not_the_patchs_and_code_is():
+    suite = Suite("inside", {"tests/test_a.py": b""}, restored=("tests/data.txt",))
+    assert [suite.protects(p) for p in ("tests/test_a.py", "tests/data.txt", "tests/test_b.py", "lib/pytest_like.py", "pyproject.py")] == [
+        True,
+        True,
+        False,
+        False,
+        False,
+    ]

@@ -1,0 +1,151 @@
+"""Calls are checked before anything runs; the editor's words and the shell's state."""
+
+from __future__ import annotations
+
+import pytest
+
+from env_servers.swe.inside.editor import Editor, Refused
+from env_servers.swe.inside.shell import KEEP_CHARS, RESTARTED, Shell
+from env_servers.swe.tools import TOOLS, BadCall, checked
+
+EDIT = "str_replace_editor"
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "checked_to"),
+    [
+        ("execute_bash", {"command": "ls"}, {"command": "ls"}),
+        ("execute_bash", {"command": "", "is_input": "TRUE"}, {"command": "", "is_input": True}),
+        ("execute_bash", {"command": "x", "is_input": False}, {"command": "x", "is_input": False}),
+        (EDIT, {"command": "view", "path": "/a", "view_range": "[1, -1]"}, {"command": "view", "path": "/a", "view_range": [1, -1]}),
+        (
+            EDIT,
+            {"command": "insert", "path": "/a", "insert_line": "7", "new_str": "x"},
+            {"command": "insert", "path": "/a", "insert_line": 7, "new_str": "x"},
+        ),
+        (EDIT, {"command": "view", "path": "/a", "old_str": "left over"}, {"command": "view", "path": "/a"}),
+        (EDIT, {"command": "create", "path": "/a", "file_text": "", "view_range": None}, {"command": "create", "path": "/a", "file_text": ""}),
+        ("finish", {"message": "Done."}, {"cut": False}),
+        ("finish", {"cut": "true"}, {"cut": True}),
+    ],
+)
+def test_arguments_get_their_types(name, given, checked_to):
+    assert checked(name, given) == checked_to
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "kind", "said"),
+    [
+        ("fly", {}, "unknown_function", "There are execute_bash"),
+        (None, {}, "unknown_function", "None"),
+        ("execute_bash", [], "bad_call", "list"),
+        ("execute_bash", {}, "bad_call", "command is missing"),
+        ("execute_bash", {"command": 7}, "bad_call", "not a string"),
+        ("execute_bash", {"command": "ls", "timeout": "3"}, "bad_call", "no parameter timeout"),
+        ("execute_bash", {"command": "ls", "is_input": "yes"}, "bad_call", "true or false"),
+        (EDIT, {"command": "delete", "path": "/a"}, "bad_call", "one of view"),
+        (EDIT, {"command": "create", "path": "/a"}, "bad_call", "file_text is missing"),
+        (EDIT, {"command": "insert", "path": "/a", "new_str": "x", "insert_line": "two"}, "bad_call", "no integer"),
+        (EDIT, {"command": "insert", "path": "/a", "new_str": "x", "insert_line": True}, "bad_call", "not an integer"),
+        (EDIT, {"command": "view", "path": "/a", "view_range": "[1]"}, "bad_call", "two integers"),
+    ],
+)
+def test_what_is_wrong_is_told_to_the_model(name, given, kind, said):
+    with pytest.raises(BadCall) as error:
+        checked(name, given)
+    assert error.value.kind == kind and said in str(error.value)
+
+
+def test_there_are_skyrls_three_tools():
+    assert [t["function"]["name"] for t in TOOLS] == ["execute_bash", EDIT, "finish"]
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "f.py"
+    path.write_text("one\ntwo\nthree\ntwo\n")
+    return path
+
+
+def test_view_numbers_lines_and_lists_directories(file):
+    edit = Editor()
+    assert "     2\ttwo\n     3\tthree" in edit.run("view", str(file), {"view_range": [2, 3]})
+    assert str(file) in edit.run("view", str(file.parent), {})
+    for bad in ([0, 1], [3, 2], [1, 99]):
+        with pytest.raises(Refused, match="Invalid `view_range`"):
+            edit.run("view", str(file), {"view_range": bad})
+
+
+def test_a_replacement_needs_one_place(file):
+    edit = Editor()
+    edit.run("str_replace", str(file), {"old_str": "three", "new_str": "3"})
+    assert file.read_text() == "one\ntwo\n3\ntwo\n"
+    with pytest.raises(Refused, match=r"in lines \[2, 4\]"):
+        edit.run("str_replace", str(file), {"old_str": "two", "new_str": "2"})
+    with pytest.raises(Refused, match="did not appear"):
+        edit.run("str_replace", str(file), {"old_str": "four", "new_str": ""})
+
+
+def test_edits_are_undone_one_by_one(file):
+    edit, new = Editor(), str(file.parent / "sub" / "new.py")
+    edit.run("insert", str(file), {"insert_line": 0, "new_str": "zero"})
+    edit.run("insert", str(file), {"insert_line": 2, "new_str": "more"})
+    assert file.read_text() == "zero\none\nmore\ntwo\nthree\ntwo\n"
+    edit.run("undo_edit", str(file), {})
+    assert file.read_text() == "zero\none\ntwo\nthree\ntwo\n"
+    edit.run("undo_edit", str(file), {})
+    with pytest.raises(Refused, match="No edit history"):
+        edit.run("undo_edit", str(file), {})
+    edit.run("create", new, {"file_text": "x"})
+    with pytest.raises(Refused, match="already exists"):
+        edit.run("create", new, {"file_text": "x"})
+    edit.run("undo_edit", new, {})
+    with pytest.raises(Refused, match="does not exist"):
+        edit.run("view", new, {})
+
+
+@pytest.mark.parametrize("path", ["f.py", "/nowhere/at/all"])
+def test_paths_are_absolute_and_there(path):
+    with pytest.raises(Refused):
+        Editor().run("view", path, {})
+
+
+@pytest.fixture
+def shell(tmp_path):
+    made = Shell(str(tmp_path), {"PATH": "/usr/bin:/bin"})
+    yield made
+    made.stop()
+
+
+def test_a_shell_keeps_directory_variables_and_functions(shell, tmp_path):
+    assert shell.run("mkdir d; cd d; X=5; f() { echo f$X; }", False, 20) == ("", 0)
+    assert shell.run("f; pwd", False, 20) == (f"f5\n{tmp_path}/d\n", 0)
+    assert shell.run("false", False, 20) == ("", 1)
+    assert shell.run("ls /nowhere", False, 20)[1] == 2
+    assert shell.run("cat", False, 0.05) == ("", None)  # its own stdin, not bash's commands
+
+
+def test_a_command_that_runs_on_can_be_fed_and_interrupted(shell):
+    assert shell.run("read a; echo got $a; sleep 100", False, 0.2) == ("", None)
+    assert shell.run("echo no", False, 1)[1] is None
+    assert shell.run("hello", True, 0.5) == ("got hello\n", None)
+    _, code = shell.run("C-c", True, 5)
+    assert code == 130 and shell.run("echo again", False, 20) == ("again\n", 0)
+
+
+def test_a_shell_that_ended_is_started_anew_and_says_so(shell):
+    text, code = shell.run("echo bye; exit 3", False, 20)
+    assert text.startswith("bye\n") and RESTARTED in text and code == 1
+    assert shell.run("echo $X", False, 20) == ("\n", 0)
+
+
+def test_of_long_output_the_ends_are_kept(shell):
+    text, code = shell.run("seq 100000", False, 20)
+    assert code == 0 and text.startswith("1\n2\n") and text.endswith("99999\n100000\n") and "bytes left out" in text
+    assert len(text) < KEEP_CHARS + 100
+
+
+def test_a_syntax_error_is_an_answer(shell):
+    text, code = shell.run("if then", False, 20)
+    assert "syntax error" in text and code != 0
+    assert shell.run("echo fine", False, 20) == ("fine\n", 0)

@@ -1,0 +1,76 @@
+"""SkyRL turns by hand: one call a message, a user's answer, the continue message, and a last turn that is judged."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from openrlhf_tir.episodes.turns import Call, End, Reject
+from openrlhf_tir.episodes.turns.skyrl import CONTINUE, LAST, MOST_CHARS, SkyRL
+from openrlhf_tir.types import Completion
+
+
+def said(text: str, finish: str = "stop") -> Completion:
+    return Completion(np.array([1]), np.zeros(1), np.zeros(1, np.int32), text, finish)
+
+
+def call(name: str, **arguments: str) -> str:
+    return f"<function={name}>\n" + "".join(f"<parameter={k}>{v}</parameter>\n" for k, v in arguments.items()) + "</function>"
+
+
+def test_a_call_is_an_action_and_its_result_a_message_of_the_user():
+    turns = SkyRL(max_calls=50)
+    answer = turns.advance(said("I look. " + call("execute_bash", command="ls")))
+    assert answer == Call(json.dumps([{"name": "execute_bash", "arguments": {"command": "ls"}}]))
+    assert turns.replies("a.py\n") == [{"role": "user", "content": "EXECUTION RESULT of [execute_bash]:\na.py"}]
+
+
+def test_a_message_without_a_call_is_asked_to_continue_and_nothing_runs():
+    turns = SkyRL(max_calls=50)
+    answer = turns.advance(said("I think it is done."))
+    assert isinstance(answer, Reject) and (answer.defect, answer.message) == ("no_call", CONTINUE)
+    assert turns.replies(answer.message) == [{"role": "user", "content": CONTINUE}]
+    assert "NEVER ASK FOR HUMAN HELP" in CONTINUE
+
+
+@pytest.mark.parametrize("text", ["<function=execute_bash><parameter=command>ls</function>", "<function=>\n</function>", "<function=finish>"])
+def test_a_call_that_cannot_be_read_is_told(text):
+    turns = SkyRL(max_calls=50)
+    answer = turns.advance(said(text))
+    assert isinstance(answer, Reject) and not turns.replies(answer.message)[0]["content"].startswith("EXECUTION")
+
+
+def test_a_stop_in_the_closing_tag_counts_as_closed_and_only_the_first_call_is_made():
+    text = call("execute_bash", command="ls").removesuffix(">")
+    assert isinstance(SkyRL(max_calls=9).advance(said(text)), Call)
+    two = SkyRL(max_calls=9).advance(said(call("execute_bash", command="a") + call("finish")))
+    assert two == Call(json.dumps([{"name": "execute_bash", "arguments": {"command": "a"}}]))
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [(call("execute_bash", command="ls"), ["execute_bash", "finish"]), ("Hm.", ["finish"]), (call("finish"), ["finish"]), ("<function=", ["finish"])],
+)
+def test_the_last_turn_is_judged_whatever_it_is(text, names):
+    turns = SkyRL(max_calls=2, budget_message=True)
+    turns.advance(said(call("execute_bash", command="ls")))
+    assert turns.replies("x")[0]["content"].endswith(LAST)
+    answer = turns.advance(said(text))
+    assert isinstance(answer, Call)
+    calls = json.loads(answer.action)
+    assert [c["name"] for c in calls] == names
+    assert calls[-1]["arguments"] == ({} if text == call("finish") else {"cut": "true"})
+    assert turns.advance(said(text)) == End()
+
+
+def test_a_message_that_ran_out_of_tokens_ends():
+    assert SkyRL(max_calls=50).advance(said(call("finish"), finish="length")) == End()
+
+
+def test_of_a_long_result_the_ends_are_shown():
+    turns = SkyRL(max_calls=50)
+    turns.advance(said(call("execute_bash", command="ls")))
+    shown = turns.replies("a" * MOST_CHARS + "zz")[0]["content"]
+    assert "2 characters left out" in shown and shown.endswith("zz") and len(shown) < MOST_CHARS + 100
