@@ -6,6 +6,7 @@
     simple numerals through POST /verify of the maths server, one and 500 to a request                -> answers per second
     hostile snippets through POST /step, as scripts and in sessions with state                        -> how many were contained
     benchmarks.envs.search                                                                                 -> time per query
+    benchmarks.envs.swe                              -> session start, a patch judged, hostile patches and sessions contained
 
 Ratios are medians over rounds of one run, ours and theirs next to each other in time: the machine's mood cancels. The last line is JSON.
 """
@@ -73,7 +74,8 @@ async def measure(args: argparse.Namespace) -> dict[str, float | None]:
         facts |= await numerals(http, seconds)
         for stateful in (False, True):
             facts |= await hostile_suite(http, every=6 if args.quick else 1, stateful=stateful)
-    return facts | search(20_000 if args.quick else args.passages)
+    facts |= alone("benchmarks.envs.swe", *(["--quick"] if args.quick else []))
+    return facts | alone("benchmarks.envs.search", "--passages", str(20_000 if args.quick else args.passages))
 
 
 async def function_calls(http: aiohttp.ClientSession, seconds: float) -> dict[str, float]:
@@ -95,9 +97,9 @@ async def numerals(http: aiohttp.ClientSession, seconds: float) -> dict[str, flo
     return {"verify_per_s": round(one.per_s), "verify_batch_per_s": round(many.per_s), "verify_failed": one.failed + many.failed}
 
 
-def search(passages: int) -> dict[str, float]:
-    """In a process of its own: what it reports of memory is then the search's."""
-    command = [sys.executable, "-m", "benchmarks.envs.search", "--passages", str(passages)]
+def alone(module: str, *flags: str) -> dict[str, float]:
+    """In a process of its own: what it reports of memory, and what it leaves, is then its own."""
+    command = [sys.executable, "-m", module, *flags]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, "OMP_NUM_THREADS": "1"})
     if done.returncode:
         sys.exit(f"{' '.join(command)} failed:\n{done.stderr[-2000:]}")
