@@ -14,7 +14,7 @@ _LOAD = """
 def _modules(programs):
     import marshal, sys, zlib, base64
     found = {}
-    for name, code in marshal.loads(zlib.decompress(base64.b85decode(programs))).items():
+    for name, code in marshal.loads(zlib.decompress(base64.b64decode(programs))).items():
         module = found[name] = type(sys)(name)
         exec(code, module.__dict__)
     return found
@@ -30,9 +30,9 @@ def bundle(*names: str) -> str:
 
 def packed(value: Any) -> str:
     """A literal of `value` for `marshal`, compressed and without escapes: long literals of bytes are slow to read."""
-    return repr(base64.b85encode(zlib.compress(marshal.dumps(value), 1)))
+    return repr(base64.b64encode(zlib.compress(marshal.dumps(value), 1)))
 
 
 def unpacking(value: Any) -> str:
     """An expression that is `value` in the sandbox; `bundle` comes before it."""
-    return f"__import__('marshal').loads(__import__('zlib').decompress(__import__('base64').b85decode({packed(value)})))"
+    return f"__import__('marshal').loads(__import__('zlib').decompress(__import__('base64').b64decode({packed(value)})))"
