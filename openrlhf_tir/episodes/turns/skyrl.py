@@ -17,7 +17,7 @@ from typing import Any
 from ...types import Completion
 from ..calls.function import CLOSE, function_calls
 from ..calls.tool_call import Malformed, ParsedCall
-from . import Call, End, Reject
+from . import TURN_LIMIT, Call, End, Reject
 from .structured import as_action
 
 CONTINUE = (
@@ -34,14 +34,16 @@ LAST = "This was the last result: after your next message the task is judged."
 class SkyRL:
     stops = (CLOSE,)
 
-    def __init__(self, *, max_calls: int, budget_message: bool = False, continue_message: str = CONTINUE) -> None:
-        """continue_message: the answer to a message without a call."""
+    def __init__(self, *, max_calls: int, budget_message: bool = False, continue_message: str = CONTINUE, max_turn_tokens: int | None = None) -> None:
+        """continue_message: the answer to a message without a call. max_turn_tokens: of one message (the method's: 1536); a message that is cut there
+        has no call."""
         self.calls_left, self.budget_message, self.continue_message = max_calls, budget_message, continue_message
+        self.max_turn_tokens = max_turn_tokens
         self.name: str | None = None
         """Of the function just called; None: the reply is no result."""
 
     def advance(self, completion: Completion) -> Call | Reject | End:
-        if completion.finish_reason != "stop" or not self.calls_left:
+        if (completion.finish_reason != "stop" and completion.stop_reason != TURN_LIMIT) or not self.calls_left:
             return End()
         self.calls_left -= 1
         first = next(iter(function_calls(completion.text)), None)

@@ -13,6 +13,10 @@ from openrlhf_tir.errors import ConfigError
 from tests.data.make_samples import rows
 
 CPU = Machine(gpus=0, cpus=2, shm_free=1 << 30, has_module=lambda name: True, isolation_fault=lambda: None)
+CHATML = """{% for m in messages %}<|im_start|>{{ m.role }}
+{{ m.content }}<|im_end|>
+{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
+{% endif %}"""
 SAMPLES = {
     "artist_functions_7b": [{"prompt": "Book a table.", "label": "-", "meta": {"domains": ["calendar"], "gold": [[]]}}],
     "artist_math_7b": [{"prompt": "1+1?", "label": "2"}],
@@ -20,6 +24,7 @@ SAMPLES = {
     "otc_grpo_torl": rows()["torl.parquet"],
     "retool_32b": rows()["dapo.parquet"],
     "search_r1_7b": rows()["searchr1.jsonl"],
+    "skyrl_v0_7b": [{"prompt": "Mend it.", "label": "-", "env": "swe", "meta": {"repo": "roman"}}],
     "tool_n1_7b": rows()["tooln1.jsonl"],
     "toolrl_3b": rows()["toolrl.jsonl"],
     "torl_1_5b": rows()["torl.parquet"],
@@ -41,7 +46,7 @@ def beside_a_cluster(tmp_path, monkeypatch):
     monkeypatch.setenv("RAY_ADDRESS", "head:6379")
     model = tmp_path / "model"
     model.mkdir()
-    for name, text in (("config.json", '{"hidden_size": 128, "num_attention_heads": 4}'), ("tokenizer.json", "{}"), ("chat_template.jinja", "x")):
+    for name, text in (("config.json", '{"hidden_size": 128, "num_attention_heads": 4}'), ("tokenizer.json", "{}"), ("chat_template.jinja", CHATML)):
         (model / name).write_text(text)
     (model / "model.safetensors").write_bytes(b"x" * 1000)
     corpus = tmp_path / "corpus.jsonl"
@@ -93,6 +98,22 @@ def test_a_recipe_on_the_wrong_data_says_which_field_it_wants(beside_a_cluster, 
         ("toolrl_3b", {"rollout.n_samples_per_prompt": 4, "rollout.max_new_tokens": 1024, "env.max_calls": 0}),
         ("tool_n1_7b", {"rollout.n_samples_per_prompt": 5, "rollout.max_new_tokens": 8192}),
         ("search_r1_7b", {"env.options": {"max_turn_tokens": 500}, "data.max_len": 4096, "env.output_max_tokens": 500, "env.max_calls": 4}),
+        (
+            "skyrl_v0_7b",
+            {
+                "rollout.batch_size": 16,
+                "rollout.n_samples_per_prompt": 16,
+                "rollout.temperature": 0.5,
+                "rollout.top_p": 0.95,
+                "env.max_calls": 15,
+                "env.options": {"max_turn_tokens": 1536},
+                "algo.kl.init_coef": 0.001,
+                "algo.kl.use_loss": True,
+                "algo.kl.estimator": "k3",
+                "actor.clip": (0.2, 0.2),
+                "actor.learning_rate": 1e-6,
+            },
+        ),
         ("otc_grpo_search", {"reward.group": "otc", "reward.group_options": {"c": 4}, "reward.name": "searchr1", "rollout.n_samples_per_prompt": 5}),
         ("otc_grpo_torl", {"reward.group": "otc", "reward.group_options": {"c": 3}, "reward.name": "torl", "env.max_calls": 3}),
     ],

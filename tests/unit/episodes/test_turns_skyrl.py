@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import numpy as np
 import pytest
 
-from openrlhf_tir.episodes.turns import Call, End, Reject
+from openrlhf_tir.episodes.turns import TURN_LIMIT, Call, End, Reject
 from openrlhf_tir.episodes.turns.skyrl import CONTINUE, LAST, MOST_CHARS, SkyRL
 from openrlhf_tir.types import Completion
 
@@ -67,6 +68,13 @@ def test_the_last_turn_is_judged_whatever_it_is(text, names):
 
 def test_a_message_that_ran_out_of_tokens_ends():
     assert SkyRL(max_calls=50).advance(said(call("finish"), finish="length")) == End()
+
+
+def test_a_message_that_is_cut_at_its_own_limit_is_asked_to_continue():
+    turns = SkyRL(max_calls=50, max_turn_tokens=3)
+    cut = dataclasses.replace(said("I think that", finish="length"), stop_reason=TURN_LIMIT)
+    answer = turns.advance(cut)
+    assert isinstance(answer, Reject) and answer.defect == "no_call" and turns.max_turn_tokens == 3
 
 
 def test_of_a_long_result_the_ends_are_shown():
