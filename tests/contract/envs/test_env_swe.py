@@ -8,12 +8,22 @@ import json
 import shutil
 import subprocess
 import sys
+from dataclasses import fields
 
 import pytest
 
 from env_servers.python_tir.sandbox import SandboxError
 from env_servers.swe.env import LIMITS, Shared, SweEnv
 from env_servers.swe.start import new_sandbox, shared
+from openrlhf_tir.config import Config
+from openrlhf_tir.engines.codec import HfCodec
+from openrlhf_tir.episodes.chats import Chats
+from openrlhf_tir.episodes.episode import Limits, run_episode
+from openrlhf_tir.episodes.turns import make
+from openrlhf_tir.protocol import StepReply
+from openrlhf_tir.types import Task, Trajectory
+from tests.unit.episodes.chat_models import tokenizer
+from tests.unit.episodes.test_chat_show import Said
 
 from ..env_process import Http, env_server
 from ..swe_hostile import BUG, CODE, GOOD, MEND, task
@@ -204,6 +214,61 @@ async def test_rows_of_another_form_are_judged_by_their_tests(ours, mirror, name
     finally:
         await env.close()
     assert last.reward == reward, last.signals
+
+
+class InProcess:
+    """A trajectory's session, without HTTP."""
+
+    server = None
+
+    def __init__(self, env: SweEnv) -> None:
+        self.env = env
+
+    async def reset(self) -> str:
+        return await self.env.reset(task(), 0)
+
+    async def step(self, action: str, *, step_id: int) -> StepReply:
+        step = await self.env.step(action, 60)
+        return StepReply(session_id="s", step_id=step_id, **{f.name: getattr(step, f.name) for f in fields(step)})
+
+
+def function(name: str, **parameters: str) -> str:
+    return f"<function={name}>\n" + "".join(f"<parameter={k}>{v}</parameter>\n" for k, v in parameters.items()) + "</function>"
+
+
+async def played(ours: Shared, max_calls: int, *texts: str) -> Trajectory:
+    """A conversation in SkyRL's protocol as Qwen's chat template writes it."""
+    cfg = Config(env={"name": "swe", "protocol": "skyrl", "max_calls": max_calls, "output_max_tokens": 300}, data={"apply_chat_template": True})
+    codec = HfCodec(tokenizer("qwen2_5"))
+    chats = Chats.of(cfg, cfg.env, codec, tokenizer("qwen2_5"))
+    prompt, protocol, env = chats.task(Task("Mend it.", "-")), make(cfg.env), SweEnv(ours)
+    try:
+        return await run_episode(
+            codec.encode_prompt(prompt.prompt),
+            index=0,
+            engine=Said(codec, *texts, stop="</function>"),
+            env=InProcess(env),
+            codec=codec,
+            protocol=protocol,
+            limits=Limits(8000, 300),
+            request_id="r",
+            show=chats.show(protocol, prompt),
+        )
+    finally:
+        await env.close()
+
+
+async def test_an_episode_in_skyrls_protocol_is_rewarded(ours):
+    t = await played(ours, 50, "I mend it. " + function("execute_bash", command=MEND), "Now I am done. " + function("finish"))
+    assert t.failed is None and [c.reward for c in t.calls] == [None, 1.0] and t.calls[-1].done
+    assert [s.source for s in t.segments] == ["model", "env", "model", "env"]
+    assert t.segments[1].text.startswith("<|im_end|>\n<|im_start|>user\nEXECUTION RESULT of [execute_bash]:\n[Current working directory: /tmp/roman]\n")
+    assert t.segments[1].text.endswith("exit code 0]<|im_end|>\n<|im_start|>assistant\n")
+
+
+async def test_an_episode_whose_turns_are_used_up_is_judged_as_it_stands(ours):
+    t = await played(ours, 2, function("execute_bash", command=MEND), "What shall I do?" + function("execute_bash", command="ls"))
+    assert [c.reward for c in t.calls] == [None, 1.0] and t.calls[-1].truncated and t.finish_reason == "length"
 
 
 async def test_a_sandbox_that_fails_is_no_reward(ours):
