@@ -146,10 +146,10 @@ def check_ports(cfg: Config) -> None:
                 raise kind(f"rollout.port = {first}{what} cannot be used: {e.strerror}. Choose a free one, or 0 for any.") from None
 
 
-def check_isolation(machine: Machine) -> None:
-    """A server of ours that runs model-written code can confine it here."""
+def check_isolation(machine: Machine, server: str) -> None:
+    """The `server` of ours that runs model-written code can confine it here."""
     if fault := machine.isolation_fault():
         raise ConfigError(
-            f"The python_tir server that the run would start cannot confine model-written code here: {fault}. "
+            f"The {server} server that the run would start cannot confine model-written code here: {fault}. "
             "Install bubblewrap (apt-get install bubblewrap) where user namespaces are allowed, or point env.url at a server on another machine."
         )

@@ -342,6 +342,7 @@ def test_an_occupied_port_is_refused_and_so_is_the_one_of_a_later_actor(ready):
 def test_a_machine_that_cannot_confine_code_is_refused_unless_the_server_is_elsewhere(ready, env_server):
     open_machine = replace(CPU, isolation_fault=lambda: "bubblewrap is not installed")
     assert "cannot confine model-written code here: bubblewrap is not installed. Install bubblewrap" in refused(ready, open_machine)
+    assert "The swe server that the run would start cannot confine" in refused(ready, open_machine, env__name="swe")
     check(load(None, {**ready, "env.url": env_server.url}), machine=open_machine)
     check(load(None, {**ready, "env.name": "echo"}), machine=open_machine)
 
