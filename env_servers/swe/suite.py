@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 CONFIGURATION = re.compile(
-    r"(^|/)(conftest\.py|pytest\.ini|\.pytest\.ini|pytest\.toml|\.pytest\.toml|tox\.ini|setup\.cfg|pyproject\.toml|sitecustomize\.py|usercustomize\.py|[^/]+\.pth"
-    r"|_?pytest(/.*|\.py)|pluggy(/.*|\.py)|iniconfig(/.*|\.py)|packaging(/.*|\.py))$"
+    r"(^|/)(conftest\.py|pytest\.ini|\.pytest\.ini|pytest\.toml|\.pytest\.toml|tox\.ini|setup\.cfg|pyproject\.toml|sitecustomize\.py|usercustomize\.py|[^/]+\.pth)$"
 )
 """What changes how pytest or Python run, and no library's code: taken from the repository as it was, whatever the patch says."""
 

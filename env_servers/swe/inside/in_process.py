@@ -1,4 +1,5 @@
-"""In process: pytest on hidden tests that import the code. The report goes out over descriptor 4, once, with the word of this run.
+"""In process: pytest on hidden tests that import the code, with the repository's own settings of pytest but for its addopts, and the plugins that are
+installed. The report goes out over descriptor 4, once, with the word of this run.
 
 pytest and all that it needs are imported before the repository's directory is on the path, so nothing there takes their names. Two tests beside the
 hidden ones must fail, one by an assertion and one by an error: where they pass, what runs is no pytest any more.
@@ -49,14 +50,13 @@ class Collector:
 def main(word, chosen, control):
     dumps, write, end = json.dumps, os.write, os._exit
     os.chdir("/tmp/repo")
-    os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
     sys.dont_write_bytecode = True
     path = f"test_{control}.py"
     with open(path, "w") as f:
         f.write(CONTROLS.format(a=control, b=control[::-1] + "b"))
     collector = Collector(control)
-    options = ["-p", "no:cacheprovider", "-p", "no:terminal", "-p", "no:faulthandler", "-p", "no:junitxml", "-c", "/dev/null", "--rootdir", "/tmp/repo"]
-    sys.path.insert(0, "/tmp/repo")
+    options = ["-p", "no:cacheprovider", "-p", "no:terminal", "-p", "no:faulthandler", "-p", "no:junitxml", "--rootdir", "/tmp/repo", "-o", "addopts="]
+    sys.path[:0] = [path for path in ("/tmp/repo", "/tmp/repo/src") if os.path.isdir(path)]
     with contextlib.redirect_stdout(io.StringIO()):
         code = pytest.main([*options, *chosen, path], plugins=[collector])
     controls = list(collector.controls.values())

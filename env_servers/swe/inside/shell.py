@@ -75,14 +75,14 @@ class Shell:
             self.stop()
             self._start()
         self.running = command
-        data = command.replace("\0", "").encode("utf-8", "surrogateescape") + b"\0"
+        data = command.replace("\0", "").encode("utf-8", "surrogatepass") + b"\0"
         return self._wait(seconds, data)
 
     def _input(self, text, seconds):
         if text.strip() in ("C-c", "C-z", "C-d"):
             return self._interrupt()
         with contextlib.suppress(OSError):
-            os.write(self.stdin, text.encode("utf-8", "surrogateescape") + b"\n")
+            os.write(self.stdin, text.encode("utf-8", "surrogatepass") + b"\n")
         return self._wait(seconds)
 
     def _interrupt(self):

@@ -48,16 +48,25 @@ class Workspace:
         _say({})
 
     def bash(self, command, is_input, seconds):
-        text, code = self.shell.run(command, is_input, seconds)
+        try:
+            text, code = self.shell.run(command, is_input, seconds)
+        except Exception as e:  # no process or no descriptor is left: of the session's own doing, as nothing else is in here
+            text, code = f"bash failed: {type(e).__name__}: {e}", 1
         _say({"text": text, "code": code, "directory": self.shell.directory})
 
     def edit(self, command, path, arguments):
         try:
             _say({"text": self.editor.run(command, path, arguments)})
-        except self.refused as e:
+        except (self.refused, ValueError, MemoryError, RecursionError) as e:  # a path with a null byte, say
             _say({"text": f"ERROR:\n{e}", "refused": True})
 
     def patch(self, most_bytes):
+        try:
+            self._patch(most_bytes)
+        except Exception as e:
+            _say({"error": f"{type(e).__name__}: {e}"})
+
+    def _patch(self, most_bytes):
         self.shell.stop()
         with contextlib.suppress(ProcessLookupError):
             os.kill(-1, signal.SIGKILL)  # all but this one and PID 1

@@ -55,6 +55,7 @@ def commit(repo, files: dict[str, str]) -> str:
 
 
 BASE = "def twice(x):\n    return 2 * x + 1\n"
+INI = "[pytest]\naddopts = --no-such-option\npythonpath = src\n"
 OLD_TEST = "import lib\n\n\ndef test_zero():\n    assert lib.twice(-1) == -1\n"
 TEST_PATCH = """diff --git a/tests/test_lib.py b/tests/test_lib.py
 --- a/tests/test_lib.py
@@ -77,7 +78,7 @@ def mirror(tmp_path_factory):
     top = tmp_path_factory.mktemp("mirror")
     (top / "o").mkdir()
     conftest = "import pytest\n\n\n@pytest.fixture\ndef tens():\n    return 10\n"
-    base = commit(top / "o" / "lib", {"lib.py": BASE, "tests/test_lib.py": OLD_TEST, "conftest.py": conftest})
+    base = commit(top / "o" / "lib", {"src/lib.py": BASE, "pytest.ini": INI, "tests/test_lib.py": OLD_TEST, "conftest.py": conftest})
     names = ["tests/test_lib.py::test_zero", "tests/test_lib.py::test_two"]
     row = {"repo": "o/lib", "base_commit": base, "test_patch": TEST_PATCH.replace("\n\n\n def", "\n \n \n def"), "FAIL_TO_PASS": names, "PASS_TO_PASS": []}
     return top, row
@@ -147,6 +148,33 @@ async def test_what_is_wrong_with_a_call_is_told_and_nothing_is_run(server):
         assert "exit code 2" in said["observation"]
 
 
+ODD = [
+    call("execute_bash", command="mkdir $'\\xff'; cd $'\\xff'; touch $'a\\xfe'; ls; pwd"),
+    call("execute_bash", command="echo \ud800 \udc80 \0 \u00e4"),
+    call("str_replace_editor", command="view", path="/tmp/roman/"),
+    call("str_replace_editor", command="view", path="/tmp/\0x"),
+    call("str_replace_editor", command="create", path="/tmp/\ud800", file_text="x"),
+    call("str_replace_editor", command="create", path="/tmp/odd", file_text="\ud800"),
+    call("str_replace_editor", command="view", path="/tmp/odd"),
+    call("str_replace_editor", command="create", path="/proc/self/x", file_text=""),
+    call("str_replace_editor", command="create", path="/tmp/" + "x" * 300, file_text=""),
+    call("str_replace_editor", command="view", path="/dev/zero"),
+    call("execute_bash", command="for i in $(seq 100); do sleep 50 & done 2>/dev/null; exit"),
+    call("execute_bash", command="echo here"),
+    call("finish"),
+]
+
+
+async def test_odd_names_texts_and_states_are_answers_and_never_the_servers_fault(server):
+    session = ""
+    async with Http(server) as http:
+        for i, action in enumerate(ODD):
+            step = i % 5
+            session = session if step else await http.open(task())
+            status, said, _ = await http.step(session, step, action, 60)
+            assert status == 200 and said["outcome"] in ("ok", "model_error"), (action, said)
+
+
 async def test_a_session_that_was_ended_begins_anew_and_the_model_is_told(server):
     async with Http(server) as http:
         session = await http.open(task())
@@ -173,7 +201,7 @@ async def test_a_task_that_cannot_be_begun_is_the_callers_mistake(server, wrong)
         assert status == 422, body
 
 
-MEND_LIB = "sed -i 's/ + 1//' lib.py"
+MEND_LIB = "sed -i 's/ + 1//' src/lib.py"
 INSIDE = {
     "nothing": ("true", 0.0),
     "the right change": (MEND_LIB, 1.0),
@@ -183,16 +211,16 @@ INSIDE = {
         0.0,
     ),
     "an ini": ("printf '[pytest]\\naddopts = --co\\n' > pytest.ini", 0.0),
-    "exit 0": ("echo 'import os; os._exit(0)' > lib.py", 0.0),
-    "a skip": ("echo 'import pytest; pytest.skip(\"no\", allow_module_level=True)' > lib.py", 0.0),
-    "a report of its own": ("echo 'import os; os.write(4, b\"{}\"); os._exit(0)' > lib.py", 0.0),
+    "exit 0": ("echo 'import os; os._exit(0)' > src/lib.py", 0.0),
+    "a skip": ("echo 'import pytest; pytest.skip(\"no\", allow_module_level=True)' > src/lib.py", 0.0),
+    "a report of its own": ("echo 'import os; os.write(4, b\"{}\"); os._exit(0)' > src/lib.py", 0.0),
     "reports that pass": (
-        "printf 'import _pytest.reports as r\\nold = r.TestReport.from_item_and_call\\ndef new(item, call):\\n    x = old(item, call); x.outcome = \"passed\"; return x\\nr.TestReport.from_item_and_call = new\\ntwice = None\\n' > lib.py",
+        "printf 'import _pytest.reports as r\\nold = r.TestReport.from_item_and_call\\ndef new(item, call):\\n    x = old(item, call); x.outcome = \"passed\"; return x\\nr.TestReport.from_item_and_call = new\\ntwice = None\\n' > src/lib.py",
         0.0,
     ),
-    "assertions that pass": ("printf 'import _pytest.python as p\\np.Function.runtest = lambda self: None\\n' > lib.py", 0.0),
+    "assertions that pass": ("printf 'import _pytest.python as p\\np.Function.runtest = lambda self: None\\n' > src/lib.py", 0.0),
     "a pytest of its own": ("mkdir pytest; echo 'def main(*a, **k): return 0' > pytest/__init__.py; echo 'import os; os._exit(0)' > json.py", 0.0),
-    "never ends": ("echo 'while True: pass' > lib.py", 0.0),
+    "never ends": ("echo 'while True: pass' > src/lib.py", 0.0),
 }
 
 
