@@ -11,6 +11,7 @@ import argparse
 import dataclasses
 import functools
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from env_servers.launch import add_serving_flags, serve, serving_config
@@ -46,6 +47,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--test-timeout", type=float, default=60.0, metavar="S", help="wall clock of the hidden tests of one patch (default: %(default)s)")
     p.add_argument("--memory-mib", type=int, default=LIMITS.memory_bytes >> 20, metavar="N", help="of one session, and of one test run (default: %(default)s)")
     p.add_argument("--files-mib", type=int, default=LIMITS.file_bytes >> 20, metavar="N", help="files of one session (default: %(default)s)")
+    p.add_argument("--evaluations", type=int, metavar="N", help="patches judged at once; more wait (default: --workers)")
     total = "memory of all sessions together, beyond which no new one starts (default: half of what there is, %(default)s)"
     p.add_argument("--sessions-mib", type=int, default=memory_mib() // 2, metavar="N", help=total)
     return p
@@ -56,14 +58,15 @@ def main() -> None:
     if args.max_turns < 1 or not args.command_timeout > 0 or not args.test_timeout > 0 or args.memory_mib < 64 or args.files_mib < 1:
         sys.exit("swe does not start: --max-turns, --command-timeout, --test-timeout and --files-mib must be above 0, --memory-mib at least 64.")
     run_copies(args)
+    evaluations = args.workers if args.evaluations is None else max(1, args.evaluations)
     limits = dataclasses.replace(LIMITS, code_timeout_s=args.command_timeout + MARGIN_S, memory_bytes=args.memory_mib << 20, file_bytes=args.files_mib << 20)
     try:
-        sandbox = proved_sandbox(limits, evaluations=args.workers)
+        sandbox = proved_sandbox(limits, evaluations=evaluations)
     except SandboxError as e:
         sys.exit(f"swe does not start: {e}")
     ours = shared(
         sandbox,
-        evaluations=args.workers,
+        evaluations=evaluations,
         command_s=args.command_timeout,
         test_s=args.test_timeout,
         max_turns=args.max_turns,
@@ -72,7 +75,8 @@ def main() -> None:
         memory=args.sessions_mib << 20,
     )
     config = serving_config(args, env="swe", action=ACTION, isolation=sandbox.isolation, stateful=True, tools=TOOLS)
-    gauges = {"repositories": ours.notebooks.__len__, "repository_bytes": lambda: ours.notebooks.held_bytes}
+    gauges: dict[str, Callable[[], float]] = {"repositories": ours.notebooks.__len__, "repository_bytes": lambda: ours.notebooks.held_bytes}
+    gauges |= {"evaluating": lambda: ours.grader.running, "evaluations_waiting": lambda: ours.grader.waiting}
     serve(create_env_app(functools.partial(SweEnv, ours), config, on_stop=sandbox.close, gauges=gauges), args)
 
 

@@ -86,7 +86,9 @@ def mirror(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory, mirror):
-    with env_server("env_servers.swe", tmp_path_factory.mktemp("env"), "--mirror", str(mirror[0]), "--max-turns", "6", "--command-timeout", "5") as (url, _):
+    with env_server(
+        "env_servers.swe", tmp_path_factory.mktemp("env"), "--mirror", str(mirror[0]), "--max-turns", "6", "--command-timeout", "5", "--evaluations", "1"
+    ) as (url, _):
         yield url
 
 
@@ -99,6 +101,21 @@ async def test_every_made_bug_is_mended_by_its_gold_patch_through_the_tools(serv
             assert "1 file changed" in said["observation"] and said["reward"] is None, said
             _, last, _ = await http.step(session, 1, call("finish"), 60)
             assert (last["reward"], last["done"], last["signals"]["evaluation"]) == (1.0, True, "resolved"), last
+
+
+async def test_evaluations_are_counted_apart_from_steps(server):
+    async with Http(server) as http:
+        sessions = [await http.open(task()) for _ in range(3)]
+        body = [
+            http.step_body(s, 0, json.dumps([json.loads(call("execute_bash", command=MEND))[0], {"name": "finish", "arguments": {}}]), 60) for s in sessions
+        ]
+        replies = asyncio.create_task(http.send("POST", "/step_batch", json=body))
+        seen = set()
+        while not replies.done():
+            _, text, _ = await http.send("GET", "/metrics")
+            seen |= {line for line in text.splitlines() if line.startswith(("env_evaluating", "env_evaluations_waiting", "env_repositories"))}
+    assert [json.loads(line)["reward"] for line in replies.result()[1].splitlines()] == [1.0] * 3
+    assert {"env_evaluating 1.0", "env_evaluations_waiting 1.0"} <= seen and "env_evaluating 2.0" not in seen
 
 
 async def test_the_rows_say_what_is_wrong_and_not_how_it_is_mended(made):
