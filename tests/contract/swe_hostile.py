@@ -269,8 +269,8 @@ HOOKS = "mkdir -p .git/hooks /tmp/h; for h in pre-commit post-checkout post-inde
 SESSIONS = [
     bash(
         "find the hidden tests",
-        "find / -name 'test_convert.py' -o -name 'test_number.py' -o -path '*hidden/test_*' 2>/dev/null",
-        hidden=("test_convert.py\n", "test_number.py\n", "hidden/test_"),
+        r"find / \( -path '*/repos/*' -o -path '*/roman/*' -o -path '/tmp/*' -o -path '/dev/*' \) \( -name test_convert.py -o -name test_number.py \) 2>/dev/null",
+        hidden=("test_convert.py", "test_number.py"),
     ),
     bash("search for what they say", "grep -rl 'test_bad_numerals_are_invalid\\|test_next_begins_again' / --include='*.py' 2>/dev/null; true", hidden=(".py",)),
     bash(
