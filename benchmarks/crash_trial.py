@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,8 @@ from openrlhf_tir.replay.audit import audit
 from openrlhf_tir.weights.digest import digest_file
 
 ROOT = Path(__file__).parents[1]
+MARK = "TIR_TRIAL"
+"""Environment variable of every process of a run, by which they are found after it: its log."""
 BATCH, SAMPLES = 4, 4
 TARGETS = ("controller", "rollout-0", "learner-0", "learner-1", "env")
 TIMEOUT_S = 900
@@ -84,8 +87,11 @@ class Trial:
         return bool(self.recovered) and self.audit_clean and self.weights_equal is not False
 
 
-def command(run_dir: Path, job: Job) -> list[str]:
-    """Every trajectory must be valid (min_valid): a group that a dead sandbox cut short is rolled again, not trained with fewer."""
+def command(run_dir: Path, job: Job, deadlines: Mapping[str, float] = DEADLINES) -> list[str]:
+    """Every trajectory must be valid (min_valid): a group that a dead sandbox cut short is rolled again, not trained with fewer.
+
+    `deadlines`: {} for a run in which nothing freezes; those that ship with the package bear with a busy machine.
+    """
     flags = {
         "recipe": "quickstart_cpu",
         "run-dir": run_dir,
@@ -99,7 +105,7 @@ def command(run_dir: Path, job: Job) -> list[str]:
         "rollout.min_valid": SAMPLES,
         "train.max_steps": job.steps,
         "train.max_restarts": RESTARTS,
-        **DEADLINES,
+        **deadlines,
         "ckpt.save_steps": 2,
         "logger.tensorboard": "false",
     }
@@ -136,7 +142,7 @@ def _words(process: psutil.Process) -> str:
 
 
 def start(args: list[str], log: Path) -> subprocess.Popen:
-    env = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "DS_ACCELERATOR": "cpu"}
+    env = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "DS_ACCELERATOR": "cpu", MARK: str(log)}
     with log.open("a") as out:
         return subprocess.Popen(args, stdout=out, stderr=out, cwd=ROOT, env=env, start_new_session=True)
 

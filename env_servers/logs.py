@@ -22,14 +22,14 @@ def add_log_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def configure(level: str, format: str) -> None:
-    """For this process, once, before it serves."""
+    """Sets up logging for this process; called once, before it serves."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines() if format == "json" else Text())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
 
 
 def facts(record: logging.LogRecord) -> dict[str, object]:
-    """What `extra` added."""
+    """Returns what the record's `extra` has added."""
     return {name: value for name, value in vars(record).items() if name not in _PLAIN}
 
 

@@ -14,10 +14,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import Any
 
 from fastapi import FastAPI, HTTPException, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
@@ -44,6 +45,8 @@ class ServingConfig:
     action: str
     isolation: str = "none"
     stateful: bool = False
+    tools: Sequence[dict[str, Any]] = ()
+    """Schemas of its tools, as OpenAI's."""
     prefers_batches: bool = False
     workers: int = 2
     """Executions at once; about the number of cores."""
@@ -92,7 +95,7 @@ class EnvService:
             raise NoSession(f"session {request.session_id!r} was closed while step {request.step_id} ran") from None
 
     async def step_or_outcome(self, request: StepRequest) -> StepReply:
-        """For a batch, where an item's refusal must not refuse the others."""
+        """A step of a batch: the refusal of one item is its outcome, so that it does not refuse the others."""
         try:
             return await self.step(request)
         except CapacityFull as e:
@@ -238,7 +241,14 @@ def create_env_app(
 
     @app.get("/schema")
     async def schema() -> EnvSchema:
-        return EnvSchema(env=config.env, action=config.action, capacity=config.workers, prefers_batches=config.prefers_batches, stateful=config.stateful)
+        return EnvSchema(
+            env=config.env,
+            action=config.action,
+            capacity=config.workers,
+            prefers_batches=config.prefers_batches,
+            stateful=config.stateful,
+            tools=list(config.tools),
+        )
 
     @app.get("/metrics")
     async def metrics() -> Response:

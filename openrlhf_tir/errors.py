@@ -15,16 +15,19 @@
     |  |- PayloadLost         the object store lost a sampled group, with the node that held it
     |  |- QueueFull           a rollout actor has no room; says when to try again
     |  |- RequestRefused      the engine is well and has no answer to this request (too long, beyond the vocabulary)
+    |  |- AgentLost           an agent file's `execute` was not heard of for too long
     |  |- TokenDrift          a trajectory's tokens do not say what its text says
     |  |- EvaluationFailed    too many samples of an evaluation were lost; says how many
     |  |- Unavailable         what is needed does not answer or has no room now; waiting may mend it
     |  |  |- ClusterFull      the cluster has no resources free for an actor or a rank now
     |  |- VerifierError       the answer checker died or missed its deadline
+    |  |- RewardModelError    the reward model died, failed or missed its deadline
     |  |- WeightsUnverified   a weight push could not be proved to have landed
     |  |- MethodError          a function of the method failed on one sample or group; the sample has no reward and is not trained
     |  |  |- RewardError       a reward raised, or returned no number
     |  |  |- FilterError       a filter raised, or returned no verdict
     |  |  |- TurnError         a turn protocol raised, or answered with something else than a turn
+    |  |  |- AgentError        an agent file raised, or returned what cannot be trained
     |  |- CheckpointFailed    a checkpoint could not be written; the older ones stay, training may go on
     |- CheckpointDamaged      what a resume needs is not on disk as it was written; names the file and what to resume from instead
     |- PipelineError
@@ -111,6 +114,10 @@ class RequestRefused(InfraError):
     reason = "request_refused"
 
 
+class AgentLost(InfraError):
+    reason = "agent_lost"
+
+
 class TokenDrift(InfraError):
     reason = "token_drift"
 
@@ -140,6 +147,10 @@ class VerifierError(InfraError):
     reason = "verifier_error"
 
 
+class RewardModelError(InfraError):
+    reason = "reward_model"
+
+
 class WeightsUnverified(InfraError):
     reason = "weights_unverified"
 
@@ -162,7 +173,11 @@ class TurnError(MethodError):
     reason = "protocol_error"
 
 
-METHOD_REASONS = frozenset({RewardError.reason, FilterError.reason, TurnError.reason})
+class AgentError(MethodError):
+    reason = "agent_error"
+
+
+METHOD_REASONS = frozenset({RewardError.reason, FilterError.reason, TurnError.reason, AgentError.reason})
 """Reasons of failure whose cause is in the method's own code: trying again helps seldom, and the user must hear of it."""
 
 

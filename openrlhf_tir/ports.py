@@ -25,7 +25,8 @@ class Engine(Protocol):
     simulation/emulated_engine.py (sleeps like a cluster)."""
 
     async def generate(self, token_ids: Sequence[int], sampling: Sampling, *, request_id: str) -> Completion:
-        """Continue `token_ids`. Stop strings are included in the text; the log-probs are the sampler's, at temperature 1.
+        """Continue `token_ids`. Stop strings are included in the text. The log-probs are of the plain softmax, or, in a run that samples from another
+        distribution (Rollout.plain), of what `sampling` makes of it.
 
         Raises EngineError when the engine cannot answer, RequestRefused when no engine could. `Completion.versions` names, per token,
         the weights that sampled it.
@@ -68,7 +69,7 @@ class RolloutEngine(Engine, Protocol):
         """Load a safetensors file; what `canary` sampled with it. Raises WeightsUnverified."""
 
     async def proved(self, version: int) -> None:
-        """What `version` sampled may be used."""
+        """Says that what `version` sampled may be used."""
 
     async def discard(self, why: str) -> None:
         """The weights are unknown: nothing that they sampled is ever used."""
@@ -148,6 +149,9 @@ class Prompts(Protocol):
     def next(self) -> tuple[int, int] | None:
         """(epoch, prompt), or None when all episodes are through."""
 
+    def in_place_of(self, prompt: int) -> tuple[int, int] | None:
+        """Another (epoch, prompt) of the same environment, out of turn, for one that will not be trained; None where environments have no shares."""
+
     def task(self, prompt: int) -> Task: ...
     def state(self) -> dict[str, Any]: ...
     def restore(self, state: dict[str, Any]) -> None: ...
@@ -158,7 +162,8 @@ class Learner(Protocol):
     """Number of updates behind the current weights."""
 
     async def step(self, batch: TrainBatch) -> StepReport:
-        """One optimiser update on the whole batch, or none when its gradient is not finite: then the version stays. Raises InfraError when a rank died."""
+        """One optimiser update for each of `batch.updates`, less those whose gradient is not finite; the version counts them. Raises InfraError when a
+        rank died."""
 
     async def publish(self, path: Path) -> str:
         """Write the full weights, HF names, as safetensors to `path`; return their digest."""

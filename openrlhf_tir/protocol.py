@@ -28,6 +28,17 @@ Outcome = Literal["ok", "model_error", "env_error", "timeout", "capacity"]
 TRAINABLE_OUTCOMES: frozenset[str] = frozenset({"ok", "model_error"})
 
 
+PYTHON_TOOL: dict[str, Any] = {
+    "type": "function",
+    "function": {
+        "name": "python",
+        "description": "Runs Python source code and returns what it prints.",
+        "parameters": {"type": "object", "properties": {"code": {"type": "string", "description": "the source code"}}, "required": ["code"]},
+    },
+}
+"""python_tir's, in the form of OpenAI's; its action is the argument `code`."""
+
+
 class _Wire(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
@@ -77,3 +88,4 @@ class EnvSchema(_Wire):
     capacity: int = Field(description="executions the server runs at once; more wait or get 429")
     prefers_batches: bool = False
     stateful: bool = False
+    tools: list[dict[str, Any]] = Field(default_factory=list, description="schemas of its tools, as OpenAI's, for the model's chat template")

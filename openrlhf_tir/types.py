@@ -46,7 +46,7 @@ class GroupState(StrEnum):
     TRAINED = "trained"
     FILTERED = "filtered"
     FAILED = "failed"
-    """For good: it was issued again as often as train.max_reissues allows."""
+    """It failed for good: it was issued again as often as train.max_reissues allows."""
     REQUEUED = "requeued"
     """Not this attempt, but the prompt goes on: it is queued again (after a fault, as surplus, or interrupted)."""
 
@@ -69,6 +69,14 @@ class RunFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class Chat:
+    """The messages that a prompt was rendered from, and the schemas of the tools that it names."""
+
+    messages: tuple[Mapping[str, Any], ...]
+    tools: tuple[Mapping[str, Any], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Task:
     """One problem: rendered prompt text, its label, and the name of its environment."""
 
@@ -77,6 +85,8 @@ class Task:
     env: str = "python_tir"
     meta: Mapping[str, Any] = field(default_factory=dict)
     run: RunFacts = RunFacts()
+    chat: Chat | None = None
+    """Where the model's chat template rendered the prompt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +98,9 @@ class Sampling:
     temperature: float = 1.0
     top_p: float = 1.0
     seed: int | None = None
+    top_k: int = 0
+    """0: all."""
+    min_p: float = 0.0
 
 
 class EngineBounds(NamedTuple):
@@ -158,6 +171,8 @@ class ToolCall:
     """What the environment gave for it, if anything; `reward.name = "env"` makes it the trajectory's."""
     done: bool = False
     truncated: bool = False
+    turn: int | None = None
+    """Which of the trajectory's model segments made it, from 0; None where nobody kept count."""
 
 
 class Change(NamedTuple):
@@ -182,12 +197,19 @@ class Trajectory:
     stop_reason: str | int | None = None
     failed: str | None = None
     why: str = ""
-    """Of a failed one: the fault in words, for a person."""
+    """The fault in words, for a person; empty unless it failed."""
     reward: float | None = None
     parts: dict[str, float] = field(default_factory=dict)
     masked: str = ""
     changes: list[Change] = field(default_factory=list)
     """What its reward asks the run's counters to be changed by."""
+    branches: list[Trajectory] = field(default_factory=list)
+    """Other chains of tokens of the same session (engines/session_trace.py): prompt and segments only. Its reward is theirs; they are trained with it."""
+
+    @property
+    def sequences(self) -> list[Trajectory]:
+        """All of its chains of tokens; its own, at whose end the reward is paid, is the last."""
+        return [*self.branches, self]
 
     def _cat(self, name: str, dtype: DTypeLike) -> np.ndarray:
         return np.concatenate([getattr(s, name) for s in self.segments]) if self.segments else np.zeros(0, dtype)
@@ -221,16 +243,38 @@ class Trajectory:
         return np.concatenate(parts) if parts else np.zeros(0, bool)
 
     @property
+    def turns(self) -> np.ndarray:
+        """[T] int, the number of the model segment that a token is in or follows, from 0."""
+        count, parts = -1, [np.zeros(0, int)]
+        for s in self.segments:
+            count += s.source == "model"
+            parts.append(np.full(len(s.token_ids), max(count, 0)))
+        return np.concatenate(parts)
+
+    def earned(self, weight: float = 1.0) -> np.ndarray:
+        """[number of model segments] float64, what the environment gave for the calls of each, times `weight`."""
+        out = np.zeros(sum(s.source == "model" for s in self.segments))
+        for j, call in enumerate(self.calls):
+            out[min(j if call.turn is None else call.turn, len(out) - 1)] += weight * (call.reward or 0.0)
+        return out
+
+    @property
     def text(self) -> str:
         return "".join(s.text for s in self.segments)
 
     @property
     def model_tokens(self) -> int:
-        return sum(len(s.token_ids) for s in self.segments if s.source == "model")
+        """Sampled tokens, those of its branches included."""
+        return sum(len(s.token_ids) for t in self.sequences for s in t.segments if s.source == "model")
+
+    @property
+    def branch_tokens(self) -> int:
+        """Tokens of its branches, their prompts included: what they add to a learner step."""
+        return sum(len(t.prompt_ids) + len(t.token_ids) for t in self.branches)
 
     @property
     def oldest_version(self) -> int | None:
-        versions = [int(s.versions.min()) for s in self.segments if s.source == "model" and len(s.versions)]
+        versions = [int(s.versions.min()) for t in self.sequences for s in t.segments if s.source == "model" and len(s.versions)]
         return min(versions) if versions else None
 
 
@@ -295,7 +339,9 @@ class GroupMeta:
     masked: list[str] = field(default_factory=list)
     """Per valid trajectory: why its loss is masked, "" where it is trained. Empty: all are trained."""
     changes: list[Change] = field(default_factory=list)
-    """To the run's counters."""
+    """What the run's counters are to be changed by."""
+    branch_tokens: list[int] = field(default_factory=list)
+    """Per valid trajectory: tokens of its session's other chains, prompts included. Empty: there are none."""
 
     @property
     def trained_tokens(self) -> int:
@@ -312,13 +358,23 @@ class BatchItem:
     payload: Any
 
 
+RankOf = Mapping[tuple[int, int], int]
+"""(b, i) -> the rank that trains valid trajectory i of group b."""
+
+
 @dataclass(frozen=True, slots=True)
 class TrainBatch:
-    """What the learner steps on. `rank_of[(b, i)]` is the rank that trains valid trajectory i of group b."""
+    """What the learner steps on. `rank_of` spreads all of it over the ranks, and `cuts` the part of each update."""
 
     step: int
     items: list[BatchItem]
-    rank_of: Mapping[tuple[int, int], int]
+    rank_of: RankOf
+    cuts: Sequence[RankOf] = ()
+    """One for each update that the batch is cut into, of the trajectories that it trains; empty: one update of all."""
+
+    @property
+    def updates(self) -> Sequence[RankOf]:
+        return self.cuts or (self.rank_of,)
 
     @property
     def num_tokens(self) -> int:
@@ -328,7 +384,7 @@ class TrainBatch:
 
 @dataclass(slots=True)
 class StepReport:
-    """What a learner step returns. `version` is the version after the step: that before it when the gradient was not `finite`."""
+    """What a learner step returns. `version` is the version after the step: that before it when no gradient was `finite`."""
 
     version: int
     metrics: dict[str, float]

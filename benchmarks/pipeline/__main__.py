@@ -31,7 +31,7 @@ from .late import PARTS, late_training
 from .late_training import headline
 from .parts import SYNC_ROLLOUT, Plan
 from .predict import predict
-from .record import Figures
+from .record import ModeFigures
 from .run import run
 from .table import lines, markdown, median_of, plot, text
 
@@ -83,7 +83,7 @@ async def measure(c: Cluster, args: argparse.Namespace) -> dict:
     w = c.workload
     rollout_s = args.rollout_s or await rollout_seconds(c, args)
     print(f"R = {rollout_s:.1f} emulated s, saturated engines {bound_s(w, 0):.1f} s per batch of {w.prompts} x {w.samples_per_prompt}", flush=True)
-    results: dict[tuple[float, str], list[Figures]] = defaultdict(list)
+    results: dict[tuple[float, str], list[ModeFigures]] = defaultdict(list)
     chosen: dict[tuple[float, str], Plan] = {}
     for _ in range(args.repeats):
         for ratio in args.ratios:
@@ -118,7 +118,7 @@ def say(split: dict[str, float]) -> str:
     return ", ".join(f"{name.replace('_', ' ')} {seconds:.1f}" for name, seconds in split.items())
 
 
-def summary(w: Workload, results: dict[tuple[float, str], list[Figures]], rollout_s: float) -> dict:
+def summary(w: Workload, results: dict[tuple[float, str], list[ModeFigures]], rollout_s: float) -> dict:
     """The bars of this benchmark; one that needs a point which was not run is left out."""
 
     def rate(ratio: float, name: str) -> float:
@@ -140,7 +140,7 @@ def summary(w: Workload, results: dict[tuple[float, str], list[Figures]], rollou
     return facts
 
 
-def fast_learner(w: Workload, results: dict[tuple[float, str], list[Figures]]) -> dict:
+def fast_learner(w: Workload, results: dict[tuple[float, str], list[ModeFigures]]) -> dict:
     """`pipeline` over `one_step`, by S (docs/benchmarks.md has the arithmetic of what S allows)."""
     base = median_of(results[FAST_LEARNER, "one_step"]).trained_tokens_per_s
     names = {DEFAULT_S: "pipeline"} | {s: f"pipeline S={s}" for s in OTHER_S}

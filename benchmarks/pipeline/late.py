@@ -14,7 +14,7 @@ from openrlhf_tir.simulation.workload import Acceptance, Workload
 
 from .cluster import Cluster
 from .parts import Plan
-from .record import Figures
+from .record import ModeFigures
 from .run import run
 
 TIME_SCALE = 0.25
@@ -29,7 +29,7 @@ def efficiency(w: Workload, plan: Plan, walls_s: list[float]) -> float:
     return sum(ideal) / sum(walls_s)
 
 
-def surplus_share(f: Figures) -> float:
+def surplus_share(f: ModeFigures) -> float:
     """Accepted groups that came too many, of all accepted ones."""
     return f.surplus_groups / max(1, f.trained_groups + f.surplus_groups)
 
@@ -41,7 +41,7 @@ async def late_training(c: Cluster, parts: Collection[str], steps: int, scale: f
     fall, jump = Acceptance(w.late.start, w.late.end, steps), Acceptance(w.jump.start, w.jump.end, steps, jump=True)
     facts: dict[str, float | str] = {"late_training_clock": "wall"}
 
-    async def measured(name: str, acceptance: Acceptance, depth: int | None = None) -> tuple[Plan, Figures]:
+    async def measured(name: str, acceptance: Acceptance, depth: int | None = None) -> tuple[Plan, ModeFigures]:
         plan = Plan("pipeline", learner_s, scale or TIME_SCALE, steps, 2, acceptance, depth=depth)
         f = await run(c, plan)
         print(

@@ -19,7 +19,7 @@ from openrlhf_tir.simulation.workload import PROMPT_TOKENS, Workload
 from openrlhf_tir.types import GroupKey
 
 from .parts import SYNC_ROLLOUT, Plan
-from .record import Figures
+from .record import ModeFigures
 from .table import lines, markdown, plot
 
 AFTER_THE_END = "requeued/end_of_run"
@@ -72,7 +72,7 @@ def sync_rollout_seconds(w: Workload, plan: Plan) -> float:
     return sum(run(rollout(step)) for step in counted) / len(counted) + plan.learner_s + w.engine.weight_push_s
 
 
-def figures(w: Workload, plan: Plan) -> Figures:
+def figures(w: Workload, plan: Plan) -> ModeFigures:
     """What the wall-clock benchmark would record, as far as a simulation knows it."""
     if plan.mode == SYNC_ROLLOUT:
         step_s = sync_rollout_seconds(w, plan)
@@ -92,7 +92,7 @@ def figures(w: Workload, plan: Plan) -> Figures:
         use, ages = over("engine_tokens") / (step_s * w.engine.count * w.engine.saturated_tokens_per_s), r.staleness
         discarded = sum(n for end, n in r.ends.items() if end.startswith(("failed/", "requeued/")) and end != AFTER_THE_END)
     tokens = sum(ages.values())
-    return Figures(
+    return ModeFigures(
         name=plan.name,
         step_s=step_s,
         steps_s=[],

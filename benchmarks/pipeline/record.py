@@ -18,7 +18,7 @@ PHASES = ("replay_wait_s", "gate_wait_s", "drain_s", "step_s", "push_s")
 
 
 @dataclass(slots=True)
-class Figures:
+class ModeFigures:
     """One run, of its counted steps. Seconds are emulated, but for cpu and lag."""
 
     name: str
@@ -95,7 +95,7 @@ class Record:
     def span(self, *args):
         yield
 
-    def figures(self, plan: Plan, w: Workload, ages: Mapping[int, Counter[int]]) -> Figures:
+    def figures(self, plan: Plan, w: Workload, ages: Mapping[int, Counter[int]]) -> ModeFigures:
         """`ages`: per step, trained tokens by age. Counted time begins when the last warm-up step has ended."""
         warmup, scale = plan.warmup, plan.scale
         saturated = w.engine.count * w.engine.saturated_tokens_per_s
@@ -113,7 +113,7 @@ class Record:
         ends = Counter({k: sum(r.facts.get(k, 0.0) for r in counted) for k in {k for r in counted for k in r.facts}})
         total, busy = (last.jiffies[i] - first.jiffies[i] for i in (0, 1))
         decoded = last.engines.get("tokens", 0.0) - first.engines.get("tokens", 0.0)
-        return Figures(
+        return ModeFigures(
             name=plan.name,
             step_s=wall / n,
             steps_s=walls,

@@ -16,14 +16,14 @@ from openrlhf_tir.types import GroupKey
 
 from .cluster import Cluster, EmulatedLearner, EmulatedPublisher
 from .parts import SYNC_ROLLOUT, EndlessPrompts, Plan
-from .record import Figures, Record
+from .record import ModeFigures, Record
 
 
-async def run(c: Cluster, plan: Plan) -> Figures:
+async def run(c: Cluster, plan: Plan) -> ModeFigures:
     return await (run_sync_rollout(c, plan) if plan.mode == SYNC_ROLLOUT else run_mode(c, plan))
 
 
-async def run_mode(c: Cluster, plan: Plan) -> Figures:
+async def run_mode(c: Cluster, plan: Plan) -> ModeFigures:
     """A mode of the pipeline. It is cut after plan.steps, with groups in flight: what it has in store then was in store at the start too."""
     await c.begin(plan)
     record = Record(plan.steps)
@@ -53,7 +53,7 @@ async def run_mode(c: Cluster, plan: Plan) -> Figures:
     return record.figures(plan, c.workload, learner.ages)
 
 
-async def run_sync_rollout(c: Cluster, plan: Plan) -> Figures:
+async def run_sync_rollout(c: Cluster, plan: Plan) -> ModeFigures:
     """The seed work's slow way: generate for the whole batch, run its tool calls one after another, generate on, ..., train, push.
 
     The serial calls are slept in one piece, without HTTP: the baseline pays for none of the emulation's own overhead.

@@ -24,7 +24,7 @@ from openrlhf_tir.config import Config
 from openrlhf_tir.pipeline.checkpoints.checkpoint import Checkpoints
 from openrlhf_tir.pipeline.loop import Pipeline
 from openrlhf_tir.replay.ledger import Ledger
-from openrlhf_tir.simulation.parts import EndlessPrompts, Figures, SimulatedLearner, SimulatedPublisher
+from openrlhf_tir.simulation.parts import EndlessPrompts, SimulatedLearner, SimulatedPublisher, StepRecorder
 from openrlhf_tir.simulation.run import Result, configure, simulate
 from openrlhf_tir.simulation.virtual_loop import run
 from openrlhf_tir.simulation.workload import SEED_WORKLOAD, Workload
@@ -122,7 +122,7 @@ def controller_cpu_s(steps: int) -> float:
             publisher=SimulatedPublisher(rollout, 0.1),
             ledger=Ledger(directory / "ledger.jsonl"),
             checkpoints=Checkpoints(directory / "ckpt", 1),
-            observer=Figures(),
+            observer=StepRecorder(),
         )
         start = time.process_time()
         await pipeline.run()

@@ -9,9 +9,9 @@ from itertools import cycle
 from pathlib import Path
 from typing import NamedTuple
 
-from .record import Figures
+from .record import ModeFigures
 
-Results = Mapping[tuple[float, str], Sequence[Figures]]
+Results = Mapping[tuple[float, str], Sequence[ModeFigures]]
 """(learner seconds over rollout seconds of a batch, mode) -> its repeats."""
 HEAD = ("R:T", "mode", "step s", "x sync", "tokens/s", "discarded", "learner idle", "engine idle", "engine use", "age mean", "age max", "simulated")
 
@@ -20,7 +20,7 @@ class Line(NamedTuple):
     ratio: float
     name: str
     step_s: float
-    figures: Figures
+    figures: ModeFigures
     """Of the repeat with the median step."""
     speedup: float | None
     """Over `sync` at the same R:T, by trained tokens per second; None where that was not run."""
@@ -32,7 +32,7 @@ def ratio_name(ratio: float) -> str:
     return f"1:{ratio:g}" if ratio >= 1 else f"{1 / ratio:g}:1"
 
 
-def median_of(runs: Sequence[Figures]) -> Figures:
+def median_of(runs: Sequence[ModeFigures]) -> ModeFigures:
     """The repeat whose trained tokens/s are the median (of an even number: the lower one)."""
     return sorted(runs, key=lambda f: f.trained_tokens_per_s)[(len(runs) - 1) // 2]
 

@@ -27,10 +27,14 @@ class EchoEnv(Env):
         return Step(observation=action, signals={"length": len(action)})
 
 
+def parser() -> argparse.ArgumentParser:
+    p = argparse.ArgumentParser(prog="python -m env_servers.echo", description=__doc__)
+    add_serving_flags(p, workers=8)
+    return p
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m env_servers.echo", description=__doc__)
-    add_serving_flags(parser, workers=8)
-    args = parser.parse_args()
+    args = parser().parse_args()
     run_copies(args)
     serve(create_env_app(EchoEnv, serving_config(args, env="echo", action="any text; it comes back")), args)
 

@@ -25,15 +25,19 @@ example:
 """
 
 
-def main() -> None:
+def parser() -> argparse.ArgumentParser:
     raw = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(prog="python -m env_servers.functions", description=__doc__, epilog=EXAMPLE, formatter_class=raw)
-    add_serving_flags(parser, workers=64)
+    p = argparse.ArgumentParser(prog="python -m env_servers.functions", description=__doc__, epilog=EXAMPLE, formatter_class=raw)
+    add_serving_flags(p, workers=64)
     played = "an OpenAI-compatible URL (.../v1) whose model plays the user of tasks that have an instruction; "
-    parser.add_argument("--user-url", metavar="URL", help=f"{played}{TOKEN_ENV} is its bearer token (default: the task's script)")
-    parser.add_argument("--user-model", default="user", metavar="NAME", help="the model's name there (default: %(default)s)")
-    parser.add_argument("--user-timeout", type=float, default=60.0, metavar="S", help="seconds for one answer of the user's model (default: %(default)s)")
-    args = parser.parse_args()
+    p.add_argument("--user-url", metavar="URL", help=f"{played}{TOKEN_ENV} is its bearer token (default: the task's script)")
+    p.add_argument("--user-model", default="user", metavar="NAME", help="the model's name there (default: %(default)s)")
+    p.add_argument("--user-timeout", type=float, default=60.0, metavar="S", help="seconds for one answer of the user's model (default: %(default)s)")
+    return p
+
+
+def main() -> None:
+    args = parser().parse_args()
     run_copies(args)
 
     def make_user(task: FunctionTask) -> User:

@@ -58,22 +58,25 @@ def make_task(seed: int, *, domains: int, calls: tuple[int, int], distractors: i
         goals = chain([DOMAINS[n](states[n]) for n in names], rng.randint(*calls), rng)
         if variant != "missing_parameter" or goals[-1].missing:
             break
-    steps = [{"name": n, "arguments": a} for g in goals for n, a in g.calls]
-    last = [{"name": n, "arguments": a} for n, a in goals[-1].calls]
-    needed = {s["name"] for s in steps}
+    steps = [n for g in goals for n in g.calls]
+    last = goals[-1].calls
+    needed = {name for name, _ in steps}
     others = [f for n in names for f in DOMAINS[n].tools() if f not in needed]
     hidden = set(others) - set(rng.sample(others, min(distractors, len(others))))
-    text, user, gold = " ".join(g.text for g in goals), [], [steps]
+    text, gold = " ".join(g.text for g in goals), [steps]
+    user: list[dict[str, Any]] = []
     if variant == "missing_parameter" and goals[-1].missing:
         asked, told = goals[-1].missing
         text = " ".join([*(g.text for g in goals[:-1]), asked])
         user, gold = [{"text": told}], [steps[: len(steps) - len(last)], last]
     elif variant == "missing_function":
-        late = rng.choice(sorted({c["name"] for c in last} - {s["name"] for s in steps[: len(steps) - len(last)]}) or [last[-1]["name"]])
-        before = next(i for i, s in enumerate(steps) if s["name"] == late)
+        late = rng.choice(sorted({name for name, _ in last} - {name for name, _ in steps[: len(steps) - len(last)]}) or [last[-1][0]])
+        before = next(i for i, (name, _) in enumerate(steps) if name == late)
         hidden.add(late)
         user, gold = [{"text": NOW_OFFERED, "reveal": [late]}], [steps[:before], steps[before:]]
-    task = FunctionTask.model_validate({"domains": names, "state": states, "gold": gold, "hidden": sorted(hidden), "user": user})
+    task = FunctionTask.model_validate(
+        {"domains": names, "state": states, "gold": [[{"name": n, "arguments": a} for n, a in turn] for turn in gold], "hidden": sorted(hidden), "user": user}
+    )
     task.run_gold(task.world())
     return text, task
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar, get_type_hints
@@ -80,6 +81,11 @@ class Domain:
 
     def __init__(self, state: dict[str, Any]) -> None:
         self.state = copy.deepcopy(state)
+
+    @classmethod
+    def initial(cls, rng: random.Random) -> dict[str, Any]:
+        """The state that an episode starts with."""
+        raise NotImplementedError
 
     @classmethod
     def tools(cls) -> dict[str, Tool]:

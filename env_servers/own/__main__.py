@@ -24,7 +24,8 @@ def main() -> None:
         sys.exit(f"{type(e).__name__}: {e}")
     run_copies(args)
     action = str(getattr(cls, "action", "text"))
-    serve(create_env_app(cls, serving_config(args, env=args.name, action=action, stateful=bool(getattr(cls, "stateful", True)))), args)
+    config = serving_config(args, env=args.name, action=action, stateful=bool(getattr(cls, "stateful", True)), tools=list(getattr(cls, "tools", [])))
+    serve(create_env_app(cls, config), args)
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ from env_servers.env import Env
 from env_servers.launch import TOKEN_ENV, add_serving_flags, serve, serving_config
 from env_servers.processes import run_copies
 from env_servers.serving import create_env_app
+from openrlhf_tir.protocol import PYTHON_TOOL
 
 from .env import PythonEnv
 from .fusion_backend import FusionSandbox
@@ -132,7 +133,7 @@ def main() -> None:
         sys.exit(f"python_tir does not start: {e}")
     kept = ", in the interpreter that the session's earlier calls left" if args.stateful else ", run as a script"
     action = f"Python source code{kept}; print what you want to see"
-    config = serving_config(args, env="python_tir", action=action, isolation=sandbox.isolation, stateful=args.stateful)
+    config = serving_config(args, env="python_tir", action=action, isolation=sandbox.isolation, stateful=args.stateful, tools=[PYTHON_TOOL])
     factory, gauges, notebooks = env_factory(args, sandbox)
     app = create_env_app(factory, config, on_stop=sandbox.close, gauges=gauges)
     add_run_code(app, sandbox)

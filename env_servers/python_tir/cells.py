@@ -22,7 +22,7 @@ import traceback
 
 RICH = {"text/html": "_repr_html_", "text/markdown": "_repr_markdown_", "text/latex": "_repr_latex_", "image/svg+xml": "_repr_svg_", "image/png": "_repr_png_"}
 MOST_CHARS = 4 << 20
-"""Of everything that one cell displays; what comes after is named only."""
+"""Characters of everything that one cell displays; what comes after is only named."""
 COROUTINE = 0x80  # inspect.CO_COROUTINE, without the import
 _main = sys.modules["__main__"].__dict__
 _shown: list[dict[str, str]] = []
@@ -77,7 +77,7 @@ def _execute(code):
 
 
 def _below(trace):
-    """Without our own frames."""
+    """The traceback without our own frames."""
     while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
         trace = trace.tb_next
     return trace

@@ -57,7 +57,7 @@ FetchFiles = Annotated[list[str], Field(max_length=MOST_FILES), AfterValidator(_
 
 
 def decoded(files: Mapping[str, str | None]) -> dict[str, bytes]:
-    """Those with a content."""
+    """Returns the files that have a content, decoded."""
     return {path: base64.b64decode(content) for path, content in files.items() if content is not None}
 
 

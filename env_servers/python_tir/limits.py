@@ -25,6 +25,12 @@ class Limits:
     flood_bytes: int = 8 << 20
     """Of stdout and stderr together; more kills the snippet: error_type output_flood."""
 
+    @property
+    def files(self) -> int:
+        """In /tmp and in /dev/shm each: one per page of `file_bytes`. More is ENOSPC in a warm slot; a fresh sandbox, whose tmpfs cannot be told
+        of it, is killed at the next look at its memory: error_type memory."""
+        return self.file_bytes >> 12
+
     def for_call(self, timeout_s: float | None, memory_bytes: int | None, keep_bytes: int | None) -> Limits:
         """What one call may ask for: another wall clock and output cap, and less memory."""
         if timeout_s is memory_bytes is keep_bytes is None:

@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 
 MOST_CELLS = 256
 REPLY_BYTES = 32 << 20
-"""Of all cells' output; more ends the request as a flood does."""
+"""Bytes of all cells' output; more than that ends the request as a flood does."""
 FETCH_BYTES = 8 << 20
 TELL_BYTES = 16 << 20
 """What the interpreter may say about a cell, or hand back as files, base64 included."""

@@ -31,7 +31,7 @@ WORDS_AT_ONCE = 32
 
 class Hit(NamedTuple):
     document: dict[str, Any]
-    """The corpus row."""
+    """The passage's row of the corpus."""
     score: float
 
 
@@ -40,7 +40,7 @@ class Retriever(Protocol):
         """At most `k` passages, best first. Called from several threads. Raises Stopped when `stop()` says so on the way."""
 
     def __len__(self) -> int:
-        """Passages."""
+        """The number of passages."""
 
 
 def ensure_index(corpus: Path, directory: Path, progress: Callable[[float], None] = lambda share: None) -> bool:

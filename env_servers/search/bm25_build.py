@@ -30,7 +30,7 @@ K1, B = 0.9, 0.4
 CHUNK_WORDS = 4_000_000
 """Words per chunk; about 50 bytes of memory each."""
 READ_SHARE = 0.8
-"""Of the time, for the progress bar."""
+"""Share of the time that reading takes, for the progress bar."""
 
 
 class _Vocabulary(dict):

@@ -36,7 +36,7 @@ class RetrieveRequest(BaseModel):
 
 
 class _TooLarge(Exception):
-    """The reply would be."""
+    """The reply would be larger than a reply may be."""
 
 
 def add_retrieve(app: FastAPI, retriever: Retriever, searches: Searches, topk: int, timeout_s: float) -> None:

@@ -39,7 +39,7 @@ class Actor(Protocol):
         """Raises EngineGone when the process is no more."""
 
     async def stop(self) -> None:
-        """In good order; must end by itself."""
+        """End in good order. The call must end by itself."""
 
     def kill(self) -> None: ...
 
@@ -58,10 +58,10 @@ class Fleet(Generic[A]):
         self.prove: Callable[[A], Coroutine[Any, Any, None]] | None = None
         self.on_lost: Callable[[A], None] = lambda actor: None
         self._starting: dict[int, asyncio.Task] = {}
-        self._minding: dict[A, asyncio.Task] = {}
+        self._watching: dict[A, asyncio.Task] = {}
         self._retiring: dict[A, asyncio.Task] = {}
         self._failures: dict[int, int] = {}
-        """Of those that are starting, in a row, by index."""
+        """How often in a row the start of each place has failed, by index."""
 
     async def start(self) -> None:
         """The first `size` actors. Raises what the first that failed raised; then, as when cancelled, none is left."""
@@ -94,8 +94,8 @@ class Fleet(Generic[A]):
         self._reconcile()
 
     async def stop(self) -> None:
-        """End everyone."""
-        tasks = [*self._starting.values(), *self._minding.values(), *self._retiring.values()]
+        """End every member and what is starting."""
+        tasks = [*self._starting.values(), *self._watching.values(), *self._retiring.values()]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -166,12 +166,12 @@ class Fleet(Generic[A]):
         self.members.append(actor)
         self.router.give_up(None)
         self.router.join(actor.name, actor)
-        self._minding[actor] = asyncio.create_task(self._mind(actor), name=f"mind {actor.name}")
+        self._watching[actor] = asyncio.create_task(self._watch(actor), name=f"watch {actor.name}")
 
     def _leave(self, actor: A) -> None:
         self.members.remove(actor)
         self.router.leave(actor.name)
-        for tasks in (self._minding, self._retiring):
+        for tasks in (self._watching, self._retiring):
             task = tasks.pop(actor, None)
             if task is not None and task is not asyncio.current_task():
                 task.cancel()
@@ -186,7 +186,7 @@ class Fleet(Generic[A]):
             log.warning("%s did not stop in good order (%s: %s) and is killed", actor.name, type(e).__name__, e)
             actor.kill()
 
-    async def _mind(self, actor: A) -> None:
+    async def _watch(self, actor: A) -> None:
         """For as long as it is a member. An error of the watching itself is tried again; one that stays costs the actor, not the run."""
 
         async def until_lost() -> None:

@@ -11,7 +11,8 @@ gradient_accumulation_steps), adds them up over m, and averages the gradient ove
     loss_rm  = dp_size * accumulation / N * sum_t mask_t * l_t                      makes gradient = grad(L).
 
 OpenRLHF's aggregate_loss computes sum_t mask_t * l_t / batch_num_tokens * dp_size, hence batch_num_tokens = N / accumulation.
-The same holds for "seq-mean-token-mean" with sequence means in place of tokens and the number of trained sequences for N.
+The same holds for "seq-mean-token-mean" with sequence means in place of tokens and the number of trained sequences for N. And "seq-mean-token-sum-norm"
+(Dr. GRPO, arXiv 2503.20783: a sequence's sum over a constant c instead of its own length) is token-mean with N = sequences * c.
 A rank's mean over *its own* tokens would be wrong whenever ranks or micro batches hold different numbers of tokens, which
 with tool calls is always. zero3.py sets accumulation = 1 and tells DeepSpeed where the last micro batch is, because the number
 of micro batches changes from step to step.
@@ -30,12 +31,14 @@ class GlobalCounts:
     sequences: float
     dp_size: int
     accumulation: int = 1
+    sum_norm: float | None = None
+    """c above, where that is the mode."""
 
     def loss_kwargs(self) -> dict[str, float]:
         """The scaling arguments of OpenRLHF's PolicyLoss, SFTLoss and aggregate_loss. An empty batch divides 0 by a floor, not by 0."""
         return {
             "dp_size": self.dp_size,
-            "batch_num_tokens": max(self.tokens, 1e-8) / self.accumulation,
+            "batch_num_tokens": max(self.sum_norm * self.sequences if self.sum_norm else self.tokens, 1e-8) / self.accumulation,
             "global_batch_size": max(self.sequences, 1.0) / self.accumulation,
         }
 

@@ -27,7 +27,7 @@ from ..background import FOR_EVER, background
 from ..config import Config
 from ..config.toml_file import read_toml
 from ..envs.probe import probe_env
-from ..errors import ConfigError, Unavailable
+from ..errors import ConfigError, Unavailable, unknown
 
 log = logging.getLogger(__name__)
 FILE = "control.toml"
@@ -68,14 +68,20 @@ def write(path: Path, control: Control) -> None:
     _replace(path, "\n".join(lines) + "\n")
 
 
-async def apply(control: Control, run: Steered, *, token: str | None, probe: Callable[..., Any] = probe_env) -> None:
-    """Raises ConfigError or Unavailable (a URL does not answer), and then nothing was changed."""
+async def apply(control: Control, run: Steered, *, token: str | None, serves: Mapping[str, str] | None = None, probe: Callable[..., Any] = probe_env) -> None:
+    """`serves`: what the servers of each environment say that they are (default: its name).
+
+    Raises ConfigError or Unavailable (a URL does not answer), and then nothing was changed.
+    """
     if control.env_urls is not None:
         for env, urls in control.env_urls.items():
+            if serves is not None and env not in serves:
+                raise unknown("env", env, serves, "Correct env_urls: a run keeps the environments that it began with.")
+            is_named = (serves or {}).get(env, env)
             for url in urls:
                 _, schema = await asyncio.to_thread(probe, url, token=token)
-                if schema.env != env:
-                    raise ConfigError(f"The server at {url} is env {schema.env!r}, not {env!r}. Correct env_urls.")
+                if schema.env != is_named:
+                    raise ConfigError(f"The server at {url} is env {schema.env!r}, not {is_named!r}. Correct env_urls.")
         await run.set_env_urls({**run.env_urls, **control.env_urls})
     if control.rollout_actors is not None:
         run.resize(control.rollout_actors)
@@ -88,11 +94,12 @@ async def followed(cfg: Config, run: Steered) -> AsyncIterator[None]:
         for name in (FILE, APPLIED):
             (cfg.run_dir / name).unlink(missing_ok=True)
     token = os.environ.get(cfg.env.token_env)
-    async with background("control file", lambda: _follow(cfg.run_dir, run, token), attempts=FOR_EVER):
+    serves = {name: e.serves for name, e in cfg.environments.items()}
+    async with background("control file", lambda: _follow(cfg.run_dir, run, token, serves), attempts=FOR_EVER):
         yield
 
 
-async def _follow(run_dir: Path, run: Steered, token: str | None) -> None:
+async def _follow(run_dir: Path, run: Steered, token: str | None, serves: Mapping[str, str]) -> None:
     path, seen = run_dir / FILE, None
     while True:
         stamp = _stamp(path)
@@ -100,7 +107,7 @@ async def _follow(run_dir: Path, run: Steered, token: str | None) -> None:
             control, error = None, None
             try:
                 control = read(path)
-                await apply(control, run, token=token)
+                await apply(control, run, token=token, serves=serves)
                 log.warning("%s applied: %s", path, control.model_dump(exclude_none=True))
             except (ConfigError, Unavailable) as e:
                 error = str(e)

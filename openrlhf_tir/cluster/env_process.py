@@ -1,24 +1,32 @@
-"""EnvProcess: the environment server that a run starts for itself when no `env.url` is given. Restarted if it dies."""
+"""EnvProcess: the environment servers that a run starts for itself, one for each environment without a URL. Restarted if they die."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import os
+import re
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 from ..background import FOR_EVER, background
 from ..backoff import backoff_s
 from ..config import Config
+from ..config.environments import Environment
 from ..errors import ConfigError, EnvError, TirError, unknown
 
-SERVERS = {"python_tir": "env_servers.python_tir", "echo": "env_servers.echo"}
+SERVERS = {name: f"env_servers.{name}" for name in ("python_tir", "search", "math", "functions", "echo")}
+WITH_WORKERS = ("python_tir", "search", "math")
+"""Servers of ours that env.workers is told; the others answer at once, and have a default of many."""
+OURS = ("host", "port", "port-file", "die-with-parent", "processes", "listen-fds", "workers", "name")
+"""Flags of a server that the run sets itself, or has a setting for."""
 OWN = "env_servers.own"
 """The server of a class of the user's own, env.file."""
-START_TIMEOUT_S = 120
+START_TIMEOUT_S = 120.0
+SLOW_START = ("search",)
+"""Servers that may build an index at their first start: these have timeouts.start_s."""
 STARTS = 3
 """How often one that is killed while it starts is started again at once, the first included."""
 log = logging.getLogger(__name__)
@@ -26,27 +34,66 @@ log = logging.getLogger(__name__)
 
 @asynccontextmanager
 async def env_urls(cfg: Config) -> AsyncIterator[dict[str, list[str]]]:
-    """Environment name -> base URLs. Yields `env.url`'s (comma-separated) if set, else those of a server of our own on loopback."""
-    if cfg.env.url:
-        yield {cfg.env.name: [u.strip().rstrip("/") for u in cfg.env.url.split(",")]}
+    """Environment -> base URLs: those of its section, else that of a server of our own on loopback, which is up."""
+    if cfg.train.agent_func_path:  # the file is the environment
+        yield {}
         return
-    if cfg.env.name not in SERVERS and not cfg.env.file:
-        raise unknown("env", cfg.env.name, SERVERS, "Set env.name to one of them, point env.url at a running server, or give env.file.")
-    server = _Server(cfg)
+    environments = cfg.environments
+    servers = {name: _Server(cfg, e) for name, e in environments.items() if not e.urls}
+    for name in servers:
+        server_module(environments[name])
+    urls = {name: e.urls for name, e in environments.items()}
     try:
-        url = await server.first_start(cfg.train.start_wait_s)
-        async with background("env server", server.keep_alive, attempts=FOR_EVER):
-            yield {cfg.env.name: [url]}
+        async with AsyncExitStack() as kept:
+            for name, server in servers.items():
+                urls[name] = [await server.first_start(cfg.train.start_wait_s)]
+                await kept.enter_async_context(background(f"env server {name}", server.keep_alive, attempts=FOR_EVER))
+            yield urls
     finally:
-        await server.stop()
+        await asyncio.gather(*(server.stop() for server in servers.values()))
+
+
+def server_module(e: Environment) -> str:
+    """The server that the run starts for it. Raises ConfigError when there is none."""
+    if e.env.file:
+        return OWN
+    if e.serves not in SERVERS:
+        raise unknown("env", e.serves, SERVERS, _REMEDY.format(s=e.section, name="name" if e.section == "env" else "server"))
+    return SERVERS[e.serves]
+
+
+_REMEDY = "Set {s}.{name} to one of them, point {s}.url at a running server, or give {s}.file, a class of your own."
+
+
+def server_flags(e: Environment) -> list[str]:
+    """What its server is told besides where to listen. Raises ConfigError for server_options that are not ours to pass on."""
+    flags: list[str] = []
+    if e.env.file:
+        flags += [e.env.file, "--name", e.serves]
+    elif e.serves in WITH_WORKERS:
+        flags += ["--workers", str(e.env.workers)]
+    if e.serves == "python_tir" and not e.env.file:
+        flags += ["--code-timeout", str(e.env.code_timeout_s), *(["--stateful"] if e.env.stateful else [])]
+    for key, value in e.env.server_options.items():
+        flag = key.replace("_", "-")
+        if flag in OURS or not re.fullmatch(r"[a-z][a-z0-9-]*", flag):
+            raise ConfigError(f"{e.section}.server_options has {key!r}, which the run sets itself or no server has. Leave it out.")
+        match value:
+            case bool():
+                flags.append(f"--{flag}" if value else f"--no-{flag}")
+            case int() | float() | str():
+                flags += [f"--{flag}", str(value)]
+            case _:
+                raise ConfigError(f"{e.section}.server_options.{key} = {value!r} is no flag's value. Write text, a number or a boolean.")
+    return flags
 
 
 class _Server:
-    def __init__(self, cfg: Config) -> None:
-        self.cfg, self.port = cfg, 0
+    def __init__(self, cfg: Config, e: Environment) -> None:
+        self.cfg, self.env, self.port = cfg, e, 0
         self.process: asyncio.subprocess.Process | None = None
-        self.port_file = Path(cfg.run_dir) / "env_server.port"
-        self.log = Path(cfg.run_dir) / "env_server.log"
+        of = f"env_server_{e.name}" if cfg.envs else "env_server"
+        self.port_file, self.log = Path(cfg.run_dir) / f"{of}.port", Path(cfg.run_dir) / f"{of}.log"
 
     async def first_start(self, wait_s: float) -> str:
         """`start` on a free port. A restart by the launcher tries again for `wait_s`: what ends this server now did not when the run began."""
@@ -63,35 +110,31 @@ class _Server:
 
     async def start(self, port: int) -> str:
         """Returns the URL once the server answers. Raises ConfigError when it ends by itself, EnvError when it is killed or hangs; with the log's end."""
+        patience_s = self.cfg.timeouts.start_s if self.env.serves in SLOW_START else START_TIMEOUT_S
         for _ in range(STARTS):
             await self._spawn(port)
             process = self._up()
             try:
-                async with asyncio.timeout(START_TIMEOUT_S):
+                async with asyncio.timeout(patience_s):
                     while not self.port_file.exists() and process.returncode is None:
                         await asyncio.sleep(0.05)
             except TimeoutError:
                 process.kill()
-                raise EnvError(self._said(f"did not start within {START_TIMEOUT_S} s")) from None
+                raise EnvError(self._said(f"did not start within {patience_s:g} s")) from None
             if self.port_file.exists():
                 self.port = int(self.port_file.read_text())
                 return f"http://127.0.0.1:{self.port}"
             if (code := process.returncode) is None or code >= 0:
                 raise ConfigError(self._said(f"did not start: it ended with code {code}"))
-            log.warning("the %s environment server was killed by signal %s while it started", self.cfg.env.name, -code)
+            log.warning("the %s environment server was killed by signal %s while it started", self.env.name, -code)
         raise EnvError(self._said(f"was killed {STARTS} times while it started"))
 
     async def _spawn(self, port: int) -> None:
         self.port_file.unlink(missing_ok=True)
         args = ["--host", "127.0.0.1", "--port", str(port), "--port-file", str(self.port_file), "--die-with-parent", str(os.getpid())]
-        module = OWN if self.cfg.env.file else SERVERS[self.cfg.env.name]
-        if self.cfg.env.file:
-            args += [self.cfg.env.file, "--name", self.cfg.env.name]
-        elif self.cfg.env.name == "python_tir":
-            args += ["--workers", str(self.cfg.env.workers), "--code-timeout", str(self.cfg.env.code_timeout_s)]
-            args += ["--stateful"] if self.cfg.env.stateful else []
+        args += server_flags(self.env)
         with self.log.open("ab") as log:
-            command = (sys.executable, "-m", module, *args)
+            command = (sys.executable, "-m", server_module(self.env), *args)
             self.process = await asyncio.create_subprocess_exec(*command, stdout=log, stderr=log, env=self._environ())
 
     def _up(self) -> asyncio.subprocess.Process:
@@ -103,7 +146,7 @@ class _Server:
         return {k: v for k, v in os.environ.items() if k not in (self.cfg.rollout.token_env, "WANDB_API_KEY")}
 
     def _said(self, what: str) -> str:
-        return f"The {self.cfg.env.name} environment server {what}. Its log ({self.log}) ends:\n{self.log.read_text(errors='replace')[-600:]}"
+        return f"The {self.env.name} environment server {what}. Its log ({self.log}) ends:\n{self.log.read_text(errors='replace')[-600:]}"
 
     async def keep_alive(self) -> None:
         """Start it again on the same port whenever it dies; the env client retries meanwhile.
@@ -114,7 +157,7 @@ class _Server:
         failures = 0
         while True:
             code = await self._up().wait()
-            log.warning("the %s environment server ended with code %s; starting it again", self.cfg.env.name, code)
+            log.warning("the %s environment server ended with code %s; starting it again", self.env.name, code)
             try:
                 await self.start(self.port)
                 failures = 0
@@ -124,7 +167,7 @@ class _Server:
 
     async def _pause(self, failures: int, error: Exception) -> None:
         pause_s = backoff_s(failures, cap_s=self.cfg.train.max_backoff_s)
-        log.error("the %s environment server does not start (%s); next try in %g s", self.cfg.env.name, error, pause_s)
+        log.error("the %s environment server does not start (%s); next try in %g s", self.env.name, error, pause_s)
         await asyncio.sleep(pause_s)
 
     async def stop(self) -> None:

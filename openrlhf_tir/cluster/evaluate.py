@@ -6,19 +6,38 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ..config import Config
 from ..episodes.group import EvalMode
 from ..errors import METHOD_REASONS, EngineGone, EvaluationFailed, InfraError
+from ..logs.progress import bar
+from ..pipeline.evaluation import attempt
+from ..report.summary import EnvScores, Scores
 from ..types import GroupKey, GroupMeta, Task
 from .pool import RolloutPool
+
+if TYPE_CHECKING:
+    from .session import Session
 
 CONCURRENT_GROUPS = 32
 EVAL_EPOCH = -1
 ACTOR_RETRIES = 120
 MAX_FAILED = 0.02
 """Share of samples that may be lost to infrastructure before the figures are refused: they would be of other problems."""
+
+
+@dataclass(slots=True)
+class EnvFigures:
+    """Of one environment of several, over its valid samples."""
+
+    accuracy: float
+    code_ratio: float
+    calls: float
+    samples: int
+    failed: int
 
 
 @dataclass(slots=True)
@@ -32,18 +51,48 @@ class Figures:
     samples: int
     failed: int
     by_kind: dict[str, tuple[float, float]] = field(default_factory=dict)
+    by_env: dict[str, EnvFigures] = field(default_factory=dict)
+    """With several environments: each one's own."""
 
 
-async def evaluate(pool: RolloutPool, tasks: list[Task], *, n: int, temperature: float, tick: Callable[[], None] = lambda: None) -> Figures:
+async def measure(session: Session, cfg: Config, tasks: list[Task], what: str) -> tuple[Figures, Figures]:
+    """Sampled (eval.temperature, n samples) and greedy figures of the engines' current weights. Raises EvaluationFailed."""
+    n = cfg.eval.n_samples_per_prompt
+    with bar(f"evaluate {what}", (n + 1) * len(tasks), session.console) as advance:
+        sampled = await evaluate(session.pool, tasks, n=n, temperature=cfg.eval.temperature, top_p=cfg.eval.top_p, tick=lambda: advance(n))
+        greedy = await evaluate(session.pool, tasks, n=1, temperature=0.0, tick=advance)
+    return sampled, greedy
+
+
+async def try_to_measure(session: Session, cfg: Config, tasks: list[Task], what: str) -> Scores | None:
+    """Scores, or None when eval.max_tries evaluations failed, which is said: training and export do not depend on them."""
+    figures = await attempt(lambda: measure(session, cfg, tasks, what), what, tries=cfg.eval.max_tries, timeout_s=cfg.eval.timeout_s)
+    if isinstance(figures, EvaluationFailed):
+        session.console.print(f"[yellow]no figures of {what}: {figures}", soft_wrap=True, highlight=False)
+        return None
+    return scores(*figures)
+
+
+def scores(sampled: Figures, greedy: Figures) -> Scores:
+    """As the run's summary holds them; by environment those that both evaluations have."""
+    envs = {
+        env: EnvScores(accuracy=figures.accuracy, code_ratio=figures.code_ratio, calls=figures.calls, greedy_accuracy=greedy.by_env[env].accuracy)
+        for env, figures in sampled.by_env.items()
+        if env in greedy.by_env
+    }
+    return Scores(accuracy=sampled.accuracy, code_ratio=sampled.code_ratio, greedy_accuracy=greedy.accuracy, envs=envs)
+
+
+async def evaluate(pool: RolloutPool, tasks: list[Task], *, n: int, temperature: float, top_p: float = 1.0, tick: Callable[[], None] = lambda: None) -> Figures:
     """n samples per task at `temperature` (0: greedy); `tick` after each. Raises EvaluationFailed when more than 2 % of the samples failed."""
     gate = asyncio.Semaphore(CONCURRENT_GROUPS)
 
     async def one(i: int, task: Task) -> GroupMeta | str:
-        """What came back, or why nothing did."""
+        """The group's metadata, or the reason why nothing came back."""
         async with gate:
             for _ in range(ACTOR_RETRIES):
                 try:
-                    meta, _ = await pool.run_group(GroupKey(EVAL_EPOCH, i), task, EvalMode(n, temperature))
+                    meta, _ = await pool.run_group(GroupKey(EVAL_EPOCH, i), task, EvalMode(n, temperature, top_p))
                     break
                 except EngineGone:
                     await asyncio.sleep(1)
@@ -86,5 +135,25 @@ def summarise(tasks: list[Task], ended: list[GroupMeta | str], n: int) -> Figure
         code_correct=float(correct[code].mean()) if code.any() else 0.0,
         samples=len(correct),
         failed=failed,
+        by_env=_by_env(tasks, ended, n),
         by_kind={k: (float(np.mean([c for c, _ in v])), float(np.mean([u for _, u in v]))) for k, v in sorted(kinds.items())},
     )
+
+
+def _by_env(tasks: list[Task], ended: list[GroupMeta | str], n: int) -> dict[str, EnvFigures]:
+    """Nothing where all tasks are of one environment. One of which nothing could be measured has no figures."""
+    ends: dict[str, list[GroupMeta | str]] = {}
+    for task, end in zip(tasks, ended, strict=True):
+        ends.setdefault(task.env, []).append(end)
+    found = {}
+    for env, of_env in sorted(ends.items()) if len(ends) > 1 else ():
+        metas = [m for m in of_env if isinstance(m, GroupMeta) and m.correct]
+        if metas:
+            found[env] = EnvFigures(
+                accuracy=float(np.concatenate([m.correct for m in metas]).astype(float).mean()),
+                code_ratio=float(np.concatenate([m.used_code for m in metas]).astype(float).mean()),
+                calls=float(np.average([m.stats["calls"] for m in metas], weights=[len(m.correct) for m in metas])),
+                samples=sum(len(m.correct) for m in metas),
+                failed=sum(n if isinstance(end, str) else sum(end.failures.values()) for end in of_env),
+            )
+    return found

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -45,7 +44,7 @@ class LearnerRank:
     """A rank's process. torch and DeepSpeed are imported here, in the worker."""
 
     inner: Zero3Rank
-    """From `start` on."""
+    """The rank itself; it exists from `start` on."""
 
     def __init__(self, rank: int, world_size: int) -> None:
         self.rank, self.world_size = rank, world_size
@@ -114,11 +113,10 @@ class LearnerGroup:
 
     async def step(self, batch: TrainBatch) -> StepReport:
         start = time.monotonic()
-        light = TrainBatch(batch.step, [type(i)(i.meta, None) for i in batch.items], batch.rank_of)
+        light = TrainBatch(batch.step, [type(i)(i.meta, None) for i in batch.items], batch.rank_of, batch.cuts)
         payloads = [item.payload for item in batch.items]
         metrics = (await self._all([r.step.remote(light, *payloads) for r in self.ranks], "step", "timeouts.learner_s"))[0]
-        if math.isfinite(metrics["grad_norm"]):
-            self.version += 1
+        self.version += int(metrics["updates"])
         return StepReport(self.version, metrics, time.monotonic() - start, batch.num_tokens)
 
     async def publish(self, path: Path) -> str:
@@ -179,7 +177,9 @@ class LearnerGroup:
             if happened := death(error):
                 raise LearnerDied(f"A learner rank is lost: {happened}. All ranks restart from the last checkpoint.") from error
         if errors:
-            raise errors[0]
+            # What a disk refused is told by whoever called, in a sentence: without the worker's traceback, which Ray makes its text.
+            cause = getattr(errors[0], "cause", None)
+            raise cause if isinstance(cause, OSError) else errors[0]
         return [call.result() for call in calls]
 
 

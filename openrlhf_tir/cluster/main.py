@@ -16,18 +16,19 @@ from ..config.own_files import freeze
 from ..errors import ConfigError, TirError
 from ..pipeline.checkpoints.lineage import checkpoints_of, resumable
 from ..report.summary import Summary
-from .evaluate import Figures
+from .chat_tools import with_tools
+from .evaluate import Figures, measure, scores
 from .inputs import load_inputs
 from .play import pick_task
 from .play import play as _play
 from .session import open_session
 from .toy import ToyBase, make_base
-from .train import measure, run_training, scores
+from .train import run_training
 
 
 def train(cfg: Config) -> Summary:
     """The `train` command."""
-    cfg = freeze(cfg)
+    cfg = with_tools(freeze(cfg))
 
     async def go() -> Summary:
         inputs = load_inputs(cfg)
@@ -43,7 +44,7 @@ def evaluate(cfg: Config, out: Path | None = None) -> tuple[Figures, Figures]:
     """The `eval` command: prints figures, writes them as JSON to `out`."""
     if not cfg.eval.dataset:
         raise ConfigError("eval.dataset is not set. Give the held-out problems, e.g. --eval.dataset data/test.jsonl.")
-    cfg = freeze(cfg)
+    cfg = with_tools(freeze(cfg))
 
     async def go() -> tuple[Figures, Figures]:
         tasks = load_inputs(cfg, training=False).held_out
@@ -60,7 +61,7 @@ def evaluate(cfg: Config, out: Path | None = None) -> tuple[Figures, Figures]:
 
 def play(cfg: Config, question: str | None = None, row: int = 0) -> None:
     """The `play` command."""
-    cfg = freeze(cfg)
+    cfg = with_tools(freeze(cfg))
 
     async def go() -> None:
         task = pick_task(cfg, question, row)
@@ -103,7 +104,8 @@ def quickstart(cfg: Config, setup_s: float = 0.0) -> Summary:
         async with open_session(cold, model=str(base.init)) as session:
             figures = scores(*await make_base(session, base, inputs))
             await session.learner.reload(rl)
-            return await run_training(session, rl, inputs, base=figures, setup_s=setup_s, cold_start_s=time.monotonic() - started)
+            known = figures if len(cfg.environments) == 1 else None  # of the problems only: with games, the base is measured on all
+            return await run_training(session, rl, inputs, base=known, setup_s=setup_s, cold_start_s=time.monotonic() - started)
 
     return _run(go())
 

@@ -125,7 +125,7 @@ class Member:
         return await self.call(self.actor.busy_intervals.remote(), "rollout.unresponsive_s", "The report of busy times")
 
     async def stop(self) -> None:
-        """In good order, or killed when it does not answer in time."""
+        """End the actor in good order; it is killed when it does not answer in time."""
         with suppress(InfraError, ray.exceptions.RayError):
             await within(STOP, _result(self.actor.stop.remote()), f"The end of {self.name}")
         self.kill()

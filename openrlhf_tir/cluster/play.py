@@ -6,23 +6,22 @@ from rich.console import Console
 from rich.text import Text
 
 from ..config import Config
-from ..data import load_prompts
 from ..data.templates import render, resolve
 from ..episodes.group import EvalMode
 from ..errors import ConfigError
 from ..types import GroupKey, Task, Trajectory
 from .evaluate import EVAL_EPOCH
+from .inputs import held_out_data, prompts_of
 from .session import Session
 
 
 def pick_task(cfg: Config, question: str | None, row: int, tokenizer=None) -> Task:
-    """The question through the data's template, or a row of eval.dataset (else of the training data)."""
+    """The question through the template of the (first) environment, or a row of eval.dataset (else of the training data)."""
     if question is not None:
-        return Task(render(resolve(cfg.data.input_template), question), label="", env=cfg.env.name)
-    data = cfg.data
-    if cfg.eval.dataset:
-        data = data.model_copy(update={"prompt_dataset": cfg.eval.dataset, "prompt_split": cfg.eval.split})
-    prompts = load_prompts(data, tokenizer, env=cfg.env.name)
+        first = next(iter(cfg.environments.values()))
+        return Task(render(resolve(first.input_template), question), label="", env=first.name)
+    data = held_out_data(cfg).model_copy(update={"max_samples": cfg.data.max_samples}) if cfg.eval.dataset else cfg.data
+    prompts = prompts_of(cfg, data, tokenizer)
     if not 0 <= row < len(prompts):
         raise ConfigError(f"--row {row}: {data.prompt_dataset} has the rows 0 to {len(prompts) - 1}.")
     return prompts[row]
@@ -30,7 +29,7 @@ def pick_task(cfg: Config, question: str | None, row: int, tokenizer=None) -> Ta
 
 async def play(session: Session, cfg: Config, task: Task) -> Trajectory:
     """Sample one response at eval.temperature and print it."""
-    _, payload = await session.pool.run_group(GroupKey(EVAL_EPOCH, 0), task, EvalMode(1, cfg.eval.temperature))
+    _, payload = await session.pool.run_group(GroupKey(EVAL_EPOCH, 0), task, EvalMode(1, cfg.eval.temperature, cfg.eval.top_p))
     (group,) = await session.pool.fetch([payload])
     show(session.console, task, group.trajectories[0])
     return group.trajectories[0]

@@ -93,6 +93,11 @@ class RolloutPool:
             self.fleet.lost(member, why)
             raise EngineGone(f"{member.name} is lost: {why}.")
 
+    async def some(self) -> None:
+        """Until an actor is up and answers. Raises PipelineError when none is left and none will come."""
+        async with self.fleet.router.place("", 0):
+            return
+
     def resize(self, actors: int) -> None:
         """From now on so many are wanted: new ones are started, those too many finish their groups and leave."""
         self.fleet.resize(actors)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from ray import exceptions as ray
 
+from ..config.paths import shorten
+
 DEATHS: tuple[tuple[type[Exception], str], ...] = (
     (ray.OutOfMemoryError, "Ray's memory monitor killed it because its node ran out of memory"),
     (ray.OwnerDiedError, "the process that owned one of its objects died"),
@@ -38,7 +40,6 @@ def death(error: BaseException) -> str | None:
         error = error.cause
     for kind, meaning in DEATHS:
         if isinstance(error, kind):
-            said = str(error).strip().partition("\n")[0]
-            said = said if len(said) <= MAX_SAID else f"{said[:MAX_SAID]}..."
+            said = shorten(str(error).strip().partition("\n")[0], MAX_SAID)
             return f"{meaning} ({type(error).__name__}: {said or 'no more is known'})"
     return None

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 
+import psutil
 import ray
+from ray._private import utils
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 
 from ..config import Config
 from ..deadlines import Deadline, within
-from ..errors import ClusterFull, DeadlineMissed
+from ..errors import ClusterFull, DeadlineMissed, Unavailable
 from ..machine import gpu_count
+from .signals import DIE_S, StopSignals
 
 LOCAL_OBJECT_STORE = 512 << 20
 START_ATTEMPTS = 3
@@ -20,16 +23,18 @@ START_TIMED_OUT = "timed out during startup"
 
 
 @contextmanager
-def ray_session(cfg: Config) -> Iterator[None]:
+def ray_session(cfg: Config, signals: StopSignals | None = None) -> Iterator[None]:
     """A connection to Ray. Inside `ray job submit` (RAY_ADDRESS is set) or after `ray start`, that cluster; else one of our own.
 
-    Logical CPUs of a local cluster are as many as our actors need: on two cores they share them.
+    Logical CPUs of a local cluster are as many as our actors need: on two cores they share them. `signals` are listened to while it starts,
+    which raises Stopped.
     """
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # Ray's coming default; it warns where neither is chosen
-    if os.environ.get("RAY_ADDRESS"):
-        ray.init(log_to_driver=cfg.logger.worker_logs, logging_level="warning")
-    else:
-        _start_local(cfg)
+    with _own_handler(), signals.blocking() if signals else nullcontext():
+        if os.environ.get("RAY_ADDRESS"):
+            ray.init(log_to_driver=cfg.logger.worker_logs, logging_level="warning")
+        else:
+            _start_local(cfg)
     try:
         yield
     finally:
@@ -37,9 +42,13 @@ def ray_session(cfg: Config) -> Iterator[None]:
 
 
 def _start_local(cfg: Config) -> None:
-    """A Ray of our own. It gives its daemons 30 s to come up, which a busy machine can miss: then they get another chance."""
-    actors = cfg.vllm.num_engines + cfg.actor.world_size + 2
-    for left in reversed(range(START_ATTEMPTS)):
+    """A Ray of our own. It gives its daemons 30 s to come up, which a busy machine can miss: then they get another chance. Raises Unavailable
+    when they had START_ATTEMPTS of them.
+    """
+    rewarding = cfg.reward.model_replicas if cfg.reward.model_name_or_path else 0
+    actors = cfg.vllm.num_engines + cfg.actor.world_size + rewarding + 2
+    before = set(psutil.Process().children(recursive=True))
+    for _ in range(START_ATTEMPTS):
         try:
             ray.init(
                 address="local",  # never a cluster that someone else happens to run here
@@ -50,10 +59,34 @@ def _start_local(cfg: Config) -> None:
                 logging_level="warning",
             )
             return
-        except Exception as e:  # Ray raises nothing narrower here
-            if START_TIMED_OUT not in str(e) or not left:
-                raise
+        except BaseException as e:  # Ray raises nothing narrower than Exception; or a signal strikes
             ray.shutdown()
+            _end_all_but(before)
+            if START_TIMED_OUT not in str(e):
+                raise
+    raise Unavailable(
+        f"Ray's daemons did not come up on this machine, {START_ATTEMPTS} times in a row (it gives them 30 s). The machine is very busy, or they end at once: "
+        "their logs are in /tmp/ray. Try again when it is less busy, or start Ray yourself (ray start --head) and set RAY_ADDRESS=auto."
+    )
+
+
+def _end_all_but(before: set[psutil.Process]) -> None:
+    """Ray forgets the daemons of a start that timed out; they would live as long as we do, and take the next try its share of the machine."""
+    daemons = set(psutil.Process().children(recursive=True)) - before
+    for daemon in daemons:
+        with suppress(psutil.NoSuchProcess):
+            daemon.kill()
+    psutil.wait_procs(daemons, timeout=DIE_S)
+
+
+@contextmanager
+def _own_handler() -> Iterator[None]:
+    """ray.init would take SIGTERM for itself, and end the process with exit code 15 when it comes."""
+    before, utils.set_sigterm_handler = utils.set_sigterm_handler, lambda handler: None
+    try:
+        yield
+    finally:
+        utils.set_sigterm_handler = before
 
 
 async def place(bundles: list[dict[str, float]], strategy: str, what: str, cfg: Config) -> PlacementGroup:

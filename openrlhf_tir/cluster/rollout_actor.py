@@ -51,27 +51,36 @@ class RolloutActor:
         from ..engines.batcher import Batcher
         from ..engines.codec import HfCodec
         from ..engines.sessions import Sessions
-        from ..envs.client import EnvClient
+        from ..envs.several import EnvClients
+        from ..episodes.agent_file.agent_file import AgentFile
         from ..episodes.agents import Agents
+        from ..episodes.chats import chats_of
         from ..episodes.group import GroupRunner
         from ..episodes.judge import Judge
         from ..logs.own_log import own_log
         from ..logs.trajectories import TrajectoryLog
-        from ..rewards.pool import RewardPool
+        from ..rewards.pool import RewardPools
         from ..serving.app import build_app, serve
+        from .reward_models.replicas import RewardModelClient
         from .service import RolloutService
 
         own_log(cfg.run_dir / "logs" / f"{self.name}.log")
         self.engine = await _engine_class(cfg).start(model, cfg, index=self.index)
         r = cfg.rollout
         self.batcher = Batcher(self.engine, max_wait_ms=r.max_wait_ms, max_batch=r.max_batch, max_running=cfg.max_running, max_queue=r.max_queue)
-        self.envs = EnvClient.of(cfg.env, env_urls, token=tokens.env, owner=ray.get_runtime_context().get_actor_id())
-        self.rewards = RewardPool(cfg.reward)
+        self.envs = EnvClients.of(cfg.environments, env_urls, token=tokens.env, owner=ray.get_runtime_context().get_actor_id())
         self.kept = TrajectoryLog(cfg.run_dir, self.name, cfg.logger.trajectories)
-        codec = HfCodec(AutoTokenizer.from_pretrained(model))
+        tokenizer = AutoTokenizer.from_pretrained(model)
+        codec = HfCodec(tokenizer)
+        model_scores = RewardModelClient(cfg) if cfg.reward.model_name_or_path else None
+        self.rewards = RewardPools(cfg.environments, model_scores, decode=codec.spell)
         self.agents = Agents(Sessions(idle_s=r.agent_idle_s), codec, self.engine.proof.passed, overflow=r.agent_overflow)
-        external = self.agents if r.agent == "external" else None
-        self.runner = GroupRunner(cfg, self.batcher, codec, self.envs, self.rewards, Judge(cfg, self.rewards.workers), self.name, external)
+        self.agent_file = AgentFile(cfg, model, self.batcher, codec, self.name) if cfg.train.agent_func_path else None
+        if self.agent_file:
+            await self.agent_file.start()
+        writers = self.agent_file or (self.agents if r.agent == "external" else None)
+        chats = None if writers else chats_of(cfg, codec, tokenizer)
+        self.runner = GroupRunner(cfg, self.batcher, codec, self.envs, self.rewards, Judge(cfg, self.rewards.workers), self.name, writers, chats)
         host = "127.0.0.1" if tokens.rollout is None else ray.util.get_node_ip_address()
         app = build_app(RolloutService(self), token=tokens.rollout, vllm_app=await self.engine.openai_app(cfg))
         self._server, port = await serve(app, host, r.port and r.port + self.index)
@@ -118,6 +127,8 @@ class RolloutActor:
         self._endpoint.unlink(missing_ok=True)
         self._server.cancel()
         await self.envs.close()
-        self.rewards.close()
+        if self.agent_file:
+            await self.agent_file.stop()
+        await self.rewards.stop()
         self.kept.close()
         await self.engine.stop()

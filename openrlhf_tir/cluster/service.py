@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING, Any
 
 from ..episodes.group import EvalMode
+from ..errors import ConfigError
 from ..serving.metrics import Exposition
 from ..types import Completion, GroupKey, Sampling, Task, Trajectory
 
@@ -29,12 +30,20 @@ class RolloutService:
 
     def admit(self, request: GroupRequest) -> None:
         """Raises ConfigError, QueueFull."""
-        self.actor.envs.urls.check(request.env or self.actor.runner.cfg.env.name)
+        if self.actor.runner.cfg.train.agent_func_path is None:
+            self.actor.envs.check(self._env(request))
         self.actor.batcher.admit(request.n or self.actor.runner.cfg.rollout.n_samples_per_prompt)
+
+    def _env(self, request: GroupRequest) -> str:
+        """The one that it names, or the only one. Raises ConfigError where there are several and it names none."""
+        environments = self.actor.runner.environments
+        if not request.env and len(environments) > 1:
+            raise ConfigError(f"The group names no env, and this run has {', '.join(environments)}. Set env to one of them.")
+        return request.env or next(iter(environments))
 
     async def run_group(self, request: GroupRequest) -> AsyncGenerator[Trajectory, None]:
         cfg = self.actor.runner.cfg
-        task = Task(request.prompt, request.label, request.env or cfg.env.name, request.meta)
+        task = Task(request.prompt, request.label, self._env(request), request.meta)
         temperature = cfg.rollout.temperature if request.temperature is None else request.temperature
         mode = EvalMode(request.n or cfg.rollout.n_samples_per_prompt, temperature)
         finished: asyncio.Queue[Trajectory] = asyncio.Queue()

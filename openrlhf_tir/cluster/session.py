@@ -20,6 +20,7 @@ from .env_process import env_urls
 from .learner_group import LearnerGroup
 from .pool import RolloutPool
 from .ray_session import ray_session
+from .reward_models.replicas import rewarding
 from .signals import StopSignals, stoppable
 
 
@@ -54,17 +55,18 @@ async def open_session(cfg: Config, *, model: str, learner: bool = True, console
 
 @asynccontextmanager
 async def _running(cfg: Config, model: str, learner: bool, console: Console, signals: StopSignals) -> AsyncIterator[Session]:
-    with ray_session(cfg), PssSampler() as pss:
+    with ray_session(cfg, signals), PssSampler() as pss:
         signals.install()
         directory = ray._private.worker.global_worker.node.get_session_dir_path()
         signals.marker = None if os.environ.get("RAY_ADDRESS") else directory
         pss.watch(directory)
-        if not cfg.env.url and len(ray.nodes()) > 1:
+        started = [] if cfg.train.agent_func_path else [e.section for e in cfg.environments.values() if not e.urls]
+        if started and len(ray.nodes()) > 1:
             raise ConfigError(
                 f"This Ray cluster has {len(ray.nodes())} nodes, and an environment server on loopback is reached from one only. "
-                "Start servers with train_scripts/start_env_servers.sh and set env.url."
+                f"Start servers with train_scripts/start_env_servers.sh and set {', '.join(f'{section}.url' for section in started)}."
             )
-        async with env_urls(cfg) as urls:
+        async with env_urls(cfg) as urls, rewarding(cfg):
             with console.status("starting engines and learner"):
                 # Side by side: each spends its time importing and loading on a core of its own.
                 starting: list[Awaitable[Any]] = [RolloutPool.start(cfg, model, urls), *([LearnerGroup.start(cfg)] if learner else [])]

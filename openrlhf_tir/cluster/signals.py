@@ -1,6 +1,7 @@
 """Signals: SIGTERM (Slurm, Kubernetes, kill) and SIGINT (Ctrl-C) ask for a stop in good order; a second one ends everything at once.
 
-first     StopRequest.ask       the loop winds down within train.stop_grace_s, the session is closed, exit code exit_codes.STOPPED
+first     StopRequest.ask       the loop winds down within train.stop_grace_s, the session is closed, exit code exit_codes.STOPPED;
+                                while Ray starts, which blocks the event loop: Stopped is raised there
 second    end_at_once           every process that we started is killed; no checkpoint
 neither   CLOSE_S after the grace has passed: the same, because whatever hangs must not outlive the job
 """
@@ -12,8 +13,8 @@ import os
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -48,6 +49,7 @@ class StopSignals:
         self.marker: str | None = None
         """In the command lines of processes that are ours although they are no descendants: the session directory of a Ray of our own."""
         self._first_at: float | None = None
+        self._blocking = False
         self._loop = asyncio.get_running_loop()
         self._before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
 
@@ -59,16 +61,33 @@ class StopSignals:
     def remove(self) -> None:
         """As it was before; or, after a stop, deaf: a late second signal must not change the exit code of a process that ends already."""
         for number, handler in self._before.items():
-            signal.signal(number, signal.SIG_IGN if self.stop.asked else handler)
+            signal.signal(number, signal.SIG_IGN if self._first_at or self.stop.asked else handler)
 
     def receive(self, number: int) -> None:
         """In the handler itself: the second one counts although the event loop is blocked, by ray.init or whatever hangs."""
         name, now = signal.Signals(number).name, time.monotonic()
         if self._first_at is None:
             self._first_at = now
-            self._loop.call_soon_threadsafe(self.ask, name)
+            self._loop.call_soon_threadsafe(self.ask, name)  # also when what follows is swallowed, as in a destructor
+            if self._blocking:
+                raise self._at_start()
         elif now - self._first_at >= SAME_S:
             end_at_once(f"{name} came a second time", self.marker)
+
+    @contextmanager
+    def blocking(self) -> Iterator[None]:
+        """Around what may block the event loop for longer than the grace, and can be dropped anywhere: a signal raises Stopped there and then."""
+        self._blocking = True
+        try:
+            if self._first_at is not None:
+                raise self._at_start()
+            yield
+        finally:
+            self._blocking = False
+
+    @staticmethod
+    def _at_start() -> Stopped:
+        return Stopped("Stopped by a signal while Ray started: nothing had begun. If there is a checkpoint, --resume goes on from it.")
 
     def ask(self, why: str) -> None:
         print(f"{why}: stopping within {self.stop.grace_s:g} s (train.stop_grace_s). Another signal ends the run at once.", file=sys.stderr, flush=True)

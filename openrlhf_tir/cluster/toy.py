@@ -16,14 +16,15 @@ from pathlib import Path
 from ..config import Config
 from ..deadlines import Deadline
 from ..logs.progress import bar
+from ..toy import guess
 from ..toy.cold_start import Batch, Schedule, check_gates, cold_start
 from ..toy.model import save_model
 from ..toy.task import write_data
+from ..toy.traces import ColdStartTrace
 from ..weights.publisher import WeightPublisher, push_directory
-from .evaluate import Figures
+from .evaluate import Figures, measure
 from .inputs import Inputs
 from .session import Session
-from .train import measure
 
 
 class ToyBase:
@@ -31,7 +32,8 @@ class ToyBase:
 
     def __init__(self, cfg: Config) -> None:
         self.cfg, self.seed = cfg, cfg.train.seed
-        self.init, self.directory, self.data = cfg.run_dir / "init", cfg.run_dir / "base", cfg.run_dir / "data"
+        self.init, self.directory = cfg.run_dir / "init", cfg.run_dir / "base"
+        self.data = cfg.run_dir / ("_".join(["data", *cfg.envs]) if cfg.envs else "data")
 
     @property
     def ready(self) -> bool:
@@ -41,8 +43,12 @@ class ToyBase:
 
     def prepare(self) -> None:
         """Write problems, tokenizer and random weights."""
-        write_data(self.data, self.seed)
+        write_data(self.data, self.seed, env=self._serving("python_tir"), game=self._serving("guess"))
         save_model(self.init, self.seed)
+
+    def _serving(self, what: str) -> str | None:
+        """The environment, of several, that the toy's rows of this kind are for."""
+        return next((e.name for e in self.cfg.environments.values() if e.serves == what), None) if self.cfg.envs else None
 
     def config(self, model: Path) -> Config:
         """The run's configuration with `model` as the policy and the toy problems as data, where the user named none."""
@@ -58,7 +64,8 @@ class ToyBase:
 
 
 async def make_base(session: Session, base: ToyBase, inputs: Inputs) -> tuple[Figures, Figures]:
-    """Fine-tune the session's learner, prove it on the session's engines, export. Returns (sampled, greedy) figures of the base.
+    """Fine-tune the session's learner, prove it on the session's engines, export. Returns (sampled, greedy) figures of the base on the problems,
+    without the games.
 
     Raises ColdStartError when the gates are still missed after the schedule's repairs.
     """
@@ -72,8 +79,13 @@ async def make_base(session: Session, base: ToyBase, inputs: Inputs) -> tuple[Fi
         seed=base.seed,
         deadline=Deadline.of(cfg, "timeouts.push_s"),
     )
+    session.pool.on_join = publisher.join
     measured: list[tuple[Figures, Figures]] = []
     schedule = Schedule()
+
+    async def sft_step(rows: list[ColdStartTrace], lr: float) -> Mapping[str, float]:
+        async with publisher.fine_tuning():
+            return await session.learner.sft_step(rows, lr)
 
     with ExitStack() as shown:  # one display at a time: the bar of the fine-tuning ends before the evaluation's begins
         advance = shown.enter_context(bar("cold start: supervised fine-tuning", schedule.steps, session.console))
@@ -83,16 +95,17 @@ async def make_base(session: Session, base: ToyBase, inputs: Inputs) -> tuple[Fi
             await publisher.publish(0)
             if measured:
                 session.console.print(f"outside the gates: {'; '.join(check_gates(measured[-1][0]))}. Trained some more.", soft_wrap=True, highlight=False)
-            measured.append(await measure(session, cfg, inputs.held_out, "the base model"))
+            measured.append(await measure(session, cfg, [t for t in inputs.held_out if t.meta.get("kind") != guess.KIND], "the base model"))
             return measured[-1][0]
 
         def on_step(batch: Batch, metrics: Mapping[str, float]) -> None:
             if not measured:
                 advance(note=f"loss {metrics['loss']:.3f}")
 
-        await cold_start(session.learner.sft_step, judge, seed=base.seed, schedule=schedule, on_step=on_step)
-    await publisher.close()
+        await cold_start(sft_step, judge, seed=base.seed, schedule=schedule, on_step=on_step)
     await session.learner.export(base.directory)
+    session.pool.on_join, session.pool.model = None, str(base.directory)  # what starts from here on loads what the others hold
+    await publisher.close()
     sampled, greedy = measured[-1]
     (base.directory / "figures.json").write_text(json.dumps({"seed": base.seed, "sampled": asdict(sampled), "greedy": asdict(greedy)}, indent=2))
     return sampled, greedy

@@ -7,7 +7,7 @@ import logging
 import os
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 
 import ray
@@ -16,26 +16,26 @@ from rich.console import Console
 from ..background import FOR_EVER, background
 from ..config import Config
 from ..config.settings import to_toml
-from ..deadlines import Deadline
-from ..errors import CheckpointDamaged, DataError, EvaluationFailed, InfraError, PayloadLost, Stopped
+from ..deadlines import Deadline, within
+from ..errors import CheckpointDamaged, DataError, InfraError, PayloadLost, Stopped, WeightsUnverified
 from ..logs import metrics as metrics_log
 from ..logs import trace as traces
 from ..logs import trajectories
-from ..logs.progress import Progress, bar
+from ..logs.progress import Progress
 from ..pipeline.checkpoints import new_ledger
 from ..pipeline.checkpoints.checkpoint import Checkpoints
 from ..pipeline.checkpoints.lineage import LEDGER, checkpoints_of, resumable
-from ..pipeline.evaluation import attempt
 from ..pipeline.loop import Pipeline
 from ..pipeline.observer import Observer
 from ..replay.ledger import Ledger, audit
 from ..report import summary as summaries
 from ..report.build import build_report
-from ..types import Task
+from ..sizes import room, weights_bytes
 from ..weights.publisher import WeightPublisher, push_directory
 from ..weights.verify import Tolerance
+from . import exported
 from .control import followed
-from .evaluate import Figures, evaluate
+from .evaluate import evaluate, try_to_measure
 from .inputs import Inputs, TaskPrompts
 from .learner_group import LearnerDied
 from .rollout_actor import ENDPOINTS
@@ -45,33 +45,10 @@ log = logging.getLogger(__name__)
 
 BUSY_EVERY_S = 5.0
 BASE = "base.json"
-
-
-def model_bytes(model: str) -> int:
-    """Size of a local model's weights; 0 for a hub name, whose size is not known before it is loaded."""
-    return sum(f.stat().st_size for f in Path(model).glob("*.safetensors"))
-
-
-async def measure(session: Session, cfg: Config, tasks: list[Task], what: str) -> tuple[Figures, Figures]:
-    """Sampled (eval.temperature, n samples) and greedy figures of the engines' current weights. Raises EvaluationFailed."""
-    n = cfg.eval.n_samples_per_prompt
-    with bar(f"evaluate {what}", (n + 1) * len(tasks), session.console) as advance:
-        sampled = await evaluate(session.pool, tasks, n=n, temperature=cfg.eval.temperature, tick=lambda: advance(n))
-        greedy = await evaluate(session.pool, tasks, n=1, temperature=0.0, tick=advance)
-    return sampled, greedy
-
-
-async def try_to_measure(session: Session, cfg: Config, tasks: list[Task], what: str) -> summaries.Scores | None:
-    """Scores, or None when eval.max_tries evaluations failed, which is said: training and export do not depend on them."""
-    figures = await attempt(lambda: measure(session, cfg, tasks, what), what, tries=cfg.eval.max_tries, timeout_s=cfg.eval.timeout_s)
-    if isinstance(figures, EvaluationFailed):
-        session.console.print(f"[yellow]no figures of {what}: {figures}", soft_wrap=True, highlight=False)
-        return None
-    return scores(*figures)
-
-
-def scores(sampled: Figures, greedy: Figures) -> summaries.Scores:
-    return summaries.Scores(accuracy=sampled.accuracy, code_ratio=sampled.code_ratio, greedy_accuracy=greedy.accuracy)
+CALIBRATIONS = 3
+"""Of the canary's tolerance, while every engine dies under it: an engine that is lost for a reason of its own is not lost three times."""
+RESTARTED = (LearnerDied, PayloadLost)
+"""What is answered by learner ranks that start again from the last checkpoint."""
 
 
 async def run_training(
@@ -103,20 +80,23 @@ async def run_training(
             if base:
                 metrics.log(0, _eval_row(base))
         rl_started = time.monotonic()
-        async with followed(cfg, session.pool):
-            version = await _pipeline(session, cfg, inputs, checkpoints, metrics, resuming)
-        training_s = time.monotonic() - rl_started
-        trained = None
-        if inputs.held_out:
-            trained = await try_to_measure(session, cfg, inputs.held_out, "the trained model")
-            if trained:
-                metrics.log(version, _eval_row(trained))
-    _say_audit(session.console, cfg.run_dir / LEDGER)
+        async with AsyncExitStack() as pushing:  # the last push stays until the evaluation is over: an engine that is replaced meanwhile needs it
+            async with followed(cfg, session.pool):
+                version = await _pipeline(session, cfg, inputs, checkpoints, metrics, resuming, pushing)
+            training_s = time.monotonic() - rl_started
+            trained = None
+            if inputs.held_out:
+                trained = await try_to_measure(session, cfg, inputs.held_out, "the trained model")
+                if trained:
+                    metrics.log(version, _eval_row(trained))
+    with _not_fatal("the audit of the ledger"):
+        _say_audit(session.console, cfg.run_dir / LEDGER)
     model = cfg.run_dir / cfg.ckpt.output_dir
     try:
         await session.learner.export(model)
-    except OSError as e:
-        raise InfraError(f"The model could not be exported to {model}: {e}. Make room: --resume goes on from the last checkpoint, and exports it.") from e
+        exported.complete(cfg, model)
+    except (OSError, LearnerDied) as e:
+        raise InfraError(_not_exported(model, e, checkpoints)) from e
     columns = metrics_log.read(cfg.run_dir)
     summary = summaries.Summary(
         base=base,
@@ -139,12 +119,20 @@ async def run_training(
     return summary
 
 
+def _not_exported(model: Path, fault: Exception, checkpoints: Checkpoints) -> str:
+    """The audit before it told of the prompts; this is of the weights, and of what is left of them."""
+    last, why = checkpoints.latest(), fault.args[0] if isinstance(fault, LearnerDied) else f"{fault}; {room(model.parent)}. Make room"
+    left = f"--resume goes on from {last.name}, and exports it" if last else "There is no checkpoint either: what was trained is lost"
+    return f"Training is done, but the model could not be exported to {model}: {str(why).rstrip('.')}. {left}."
+
+
 async def _export_best(session: Session, cfg: Config, checkpoints: Checkpoints, directory: Path) -> None:
     """Beside the model, which is there: what a disk refuses or has damaged here is said, and ends no run that is done."""
     name, score = checkpoints.best()
     if name:
         try:
             await checkpoints.export_best(session.learner, directory)
+            exported.complete(cfg, directory)
             session.console.print(f"best:   {directory} ({cfg.ckpt.best_metric_key} = {score:.4g}, {name})", soft_wrap=True)
         except (CheckpointDamaged, OSError) as e:
             session.console.print(f"[red]best:   not exported. {e}", soft_wrap=True, highlight=False)
@@ -177,9 +165,14 @@ def _resuming(console: Console, cfg: Config, inputs: Inputs, checkpoints: Checkp
     return path is not None
 
 
-async def _pipeline(session: Session, cfg: Config, inputs: Inputs, checkpoints: Checkpoints, metrics: metrics_log.MetricsLog, resume: bool) -> int:
-    """The loop to its end; returns the final version. Dead learner ranks: all of them start again from the last checkpoint, the engines stay up."""
-    directory = push_directory(cfg.run_dir, model_bytes(cfg.actor.model_name_or_path), one_node=len(ray.nodes()) == 1)
+async def _pipeline(
+    session: Session, cfg: Config, inputs: Inputs, checkpoints: Checkpoints, metrics: metrics_log.MetricsLog, resume: bool, pushing: AsyncExitStack
+) -> int:
+    """The loop to its end; returns the final version, whose push stays until `pushing` is closed.
+
+    Dead learner ranks: all of them start again from the last checkpoint, the engines stay up.
+    """
+    directory = push_directory(cfg.run_dir, weights_bytes(cfg.actor.model_name_or_path), one_node=len(ray.nodes()) == 1)
     tolerance: float | Tolerance | None = cfg.canary_tolerance
     for left in reversed(range(cfg.train.max_learner_restarts + 1)):
         publisher = WeightPublisher(
@@ -192,26 +185,42 @@ async def _pipeline(session: Session, cfg: Config, inputs: Inputs, checkpoints: 
             deadline=Deadline.of(cfg, "timeouts.push_s"),
             ceiling=cfg.vllm.canary_ceiling,
         )
+        pushing.push_async_callback(publisher.close)
+        pushing.callback(setattr, session.pool, "on_join", None)  # an engine that starts later waits for no learner or file that is gone
         session.pool.on_join = publisher.join
-        if tolerance is None:
-            tolerance = await publisher.calibrate()
-            session.console.print(f"canary tolerance, calibrated: {tolerance:.2g} nats", highlight=False)
         try:
+            if tolerance is None:
+                tolerance = await _calibrated(session, cfg, publisher)
             return await _attempt(session, cfg, inputs, checkpoints, metrics, publisher, resume)
-        except BaseExceptionGroup as group:
-            if not left or group.split((LearnerDied, PayloadLost))[1] is not None:
+        except (BaseExceptionGroup, *RESTARTED) as error:
+            lost = error if isinstance(error, BaseExceptionGroup) else BaseExceptionGroup("", [error])
+            if not left or lost.split(RESTARTED)[1] is not None:
                 raise
             if session.stop.asked:  # signals reach the learner's processes too, if whoever sends them means all of a job
-                raise Stopped(f"The run was stopped: {session.stop.asked}, and a learner rank died meanwhile. The checkpoint before counts.") from group
+                raise Stopped(f"The run was stopped: {session.stop.asked}, and a learner rank died meanwhile. The checkpoint before counts.") from error
             restart = f"restart {cfg.train.max_learner_restarts - left + 1} of {cfg.train.max_learner_restarts}"
-            lost = "A learner rank is lost" if group.subgroup(LearnerDied) else "Sampled groups are lost"
-            session.console.print(f"[yellow]{lost}. All ranks start again from the last checkpoint, {restart}.", soft_wrap=True)
-        finally:
-            await publisher.close()
-        session.pool.on_join = None  # an engine that starts meanwhile waits for no learner that is gone: the next attempt begins with a push to all
+            what = "A learner rank is lost" if lost.subgroup(LearnerDied) else "Sampled groups are lost"
+            session.console.print(f"[yellow]{what}. All ranks start again from the last checkpoint, {restart}.", soft_wrap=True)
+        await pushing.aclose()
         await session.replace_learner(cfg)
         resume = True
     raise AssertionError("the last attempt returns or raises")
+
+
+async def _calibrated(session: Session, cfg: Config, publisher: WeightPublisher) -> Tolerance:
+    """Engines that all died or were given up under the canary are being replaced: those that come are asked. Raises WeightsUnverified when none answers."""
+    for left in reversed(range(CALIBRATIONS)):
+        try:
+            tolerance = await publisher.calibrate()
+        except WeightsUnverified as e:
+            if not left:
+                raise
+            session.console.print(f"[yellow]{e} Waiting for an engine that replaces them.", soft_wrap=True, highlight=False)
+            await within(Deadline.of(cfg, "timeouts.start_s"), session.pool.some(), "The replacement of the engines")
+        else:
+            session.console.print(f"canary tolerance, calibrated: {tolerance:.2g} nats", highlight=False)
+            return tolerance
+    raise AssertionError("the last calibration returns or raises")
 
 
 async def _attempt(
@@ -227,8 +236,11 @@ async def _attempt(
 
     async def evaluate_now() -> dict[str, float]:
         n, alive = cfg.eval.n_samples_per_prompt, pipeline.watchdog.beat
-        sampled = await evaluate(session.pool, inputs.held_out, n=n, temperature=cfg.eval.temperature, tick=alive)
-        return {"eval/accuracy": sampled.accuracy, "eval/code_ratio": sampled.code_ratio, "eval/failed_samples": float(sampled.failed)}
+        sampled = await evaluate(session.pool, inputs.held_out, n=n, temperature=cfg.eval.temperature, top_p=cfg.eval.top_p, tick=alive)
+        row = {"eval/accuracy": sampled.accuracy, "eval/code_ratio": sampled.code_ratio, "eval/failed_samples": float(sampled.failed)}
+        for env, figures in sampled.by_env.items():
+            row |= {f"eval/{env}/accuracy": figures.accuracy, f"eval/{env}/code_ratio": figures.code_ratio, f"eval/{env}/calls": figures.calls}
+        return row
 
     if cfg.rollout.agent == "external":
         urls = ", ".join(m.url for m in session.pool.members)
@@ -249,7 +261,7 @@ async def _attempt(
             publisher=publisher,
             ledger=ledger,
             checkpoints=checkpoints,
-            observer=Observer(metrics, trace, progress),
+            observer=Observer(metrics, trace, progress, [*cfg.environments]),
             measure=evaluate_now,
             stop=session.stop,
         )
@@ -263,7 +275,8 @@ async def _attempt(
 
 
 def _eval_row(s: summaries.Scores) -> dict[str, float]:
-    return {f"eval/{name}": value for name, value in s.model_dump().items()}
+    row = {f"eval/{name}": value for name, value in s.model_dump(exclude={"envs"}).items()}
+    return row | {f"eval/{env}/{name}": value for env, scores in s.envs.items() for name, value in scores.model_dump().items()}
 
 
 def _read_base(cfg: Config) -> summaries.Scores | None:

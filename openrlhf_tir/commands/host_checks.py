@@ -20,6 +20,7 @@ from pathlib import Path
 from ..config import Config
 from ..errors import ConfigError, Unavailable
 from ..machine import gpu_count
+from ..sizes import size, weights_bytes
 
 BWRAP_TRIAL_S = 10
 """Deadline of one `bwrap true`, which takes milliseconds; a starved machine may need seconds."""
@@ -85,12 +86,11 @@ def check_gpus(cfg: Config, machine: Machine) -> list[str]:
 
 def check_push_room(cfg: Config, machine: Machine) -> list[str]:
     """A file push holds the weights that are served and the ones that arrive."""
-    path = Path(cfg.actor.model_name_or_path)
-    need = 2 * sum(f.stat().st_size for f in path.glob("*.safetensors")) if cfg.actor.model_name_or_path and path.is_dir() else 0
+    need = 2 * weights_bytes(cfg.actor.model_name_or_path)
     if need <= machine.shm_free:
         return []
     return [
-        f"weight pushes go through {cfg.run_dir}: they need {need / 2**20:.0f} MiB, /dev/shm has {machine.shm_free / 2**20:.0f} MiB free "
+        f"weight pushes go through {cfg.run_dir}: they need {size(need)}, /dev/shm has {size(machine.shm_free)} free "
         "(docker run --shm-size makes it bigger, and pushes faster)"
     ]
 

@@ -67,23 +67,13 @@ def show(console: Console, sample: Sample) -> None:
     """One trajectory: its text by who produced it, its calls and parts. Green is what the learner trained."""
     from rich.text import Text
 
+    from ..report.samples import facts_of, title_of
+
     row = sample.row
-    epoch, prompt, attempt = row["key"]
     text = Text()
     text.append(row["prompt"], style="dim")
     for run in row["runs"]:
         text.append(run["text"], style=ENVIRONMENT if run["source"] == "env" else TRAINED if sample.trained else UNTRAINED)
-    console.rule(f"prompt {prompt}, epoch {epoch}, attempt {attempt}, sample {row['index']}", style="dim")
+    console.rule(title_of(sample), style="dim")
     console.print(text, soft_wrap=True)
-    model, env = (sum(r["tokens"] for r in row["runs"] if r["source"] == source) for source in ("model", "env"))
-    oldest, newest = row["versions"] or ("none", "none")
-    why = next((f"{name}: {fact}" for name, fact in (("failed", row["failed"]), ("dropped", sample.reason), ("masked", row["masked"])) if fact), "trained")
-    facts = [
-        f"{why}; reward {row['reward']}, label {row['label']!r}, ended by {row['stop_reason'] or row['finish_reason']!r}",
-        f"{model} tokens by the model, of versions {oldest} to {newest}; {env} by the environment; issued at update {row['update']}",
-        "parts: " + (", ".join(f"{name} {value:g}" for name, value in row["parts"].items()) or "none"),
-        *(f"call {i}: {c['action'][:80]!r} -> {c['outcome']}, reward {c['reward']}{', done' * c['done']}" for i, c in enumerate(row["calls"])),
-    ]
-    if row["why"]:
-        facts.append(row["why"])
-    console.print("\n".join(facts), soft_wrap=True, highlight=False, markup=False, style="dim")
+    console.print("\n".join(facts_of(sample)), soft_wrap=True, highlight=False, markup=False, style="dim")

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import shutil
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -21,22 +21,25 @@ from .. import filters, plugins, rewards
 from ..algorithms.advantages import get_estimator
 from ..algorithms.losses.own import POLICY_LOSS
 from ..backoff import until_available
-from ..cluster.env_process import SERVERS
 from ..cluster.tokens import check_tokens
-from ..config import Config, Data, Reward, own_files
+from ..config import Config, Reward, own_files
+from ..config.environments import Environment, in_section
 from ..config.paths import asked, local_path, shorten
 from ..config.problems import Problems
 from ..data import templates
-from ..data.prompts import problems as problems_of
-from ..data.prompts import render_text
-from ..envs.probe import probe_env
 from ..episodes import turns
-from ..errors import ConfigError, DataError, unknown
+from ..errors import ConfigError
 from ..filters.samples import SAMPLE_FILTER
 from ..pipeline.checkpoints import lineage
 from ..rewards.context import RewardContext
+from ..sizes import size
 from ..types import Task, Trajectory
-from .host_checks import Machine, check_gpus, check_isolation, check_loggers, check_ports, check_push_room, check_writable
+from .chat_checks import check_chat, check_template_of
+from .data_checks import check_data
+from .env_checks import check_envs, environments_of
+from .host_checks import Machine, check_gpus, check_loggers, check_ports, check_push_room, check_writable
+from .load_elsewhere import load_elsewhere
+from .role_checks import check_roles
 
 log = logging.getLogger(__name__)
 
@@ -62,14 +65,19 @@ def check(
     machine = machine or Machine()
     problems = Problems() if problems is None else problems
     check_names(cfg, problems)
-    facts = own_code(cfg)
-    envs = {cfg.env.name}
+    facts = own_code(cfg) + (updates_of(cfg) if training else [])
+    for place, name in openrlhf_files(cfg).items():
+        with problems.caught():
+            if not _missing(name):
+                load_elsewhere(place, name)
     with problems.caught():
         facts += check_gpus(cfg, machine)
     if model:
         with problems.caught():
             facts += check_model(cfg, machine)
             facts += check_push_room(cfg, machine)
+    with problems.caught():
+        facts += check_roles(cfg)
     if training:
         with problems.caught():
             check_loggers(cfg, machine)
@@ -82,49 +90,84 @@ def check(
             facts += check_tokens(cfg)
     if data:
         with problems.caught():
-            found, data_facts = check_data(cfg, training=training)
-            envs |= found
-            facts += data_facts
+            facts += check_data(cfg, training=training)
     wait_s = 0.0 if problems else cfg.train.start_wait_s  # nobody waits for what would be refused anyhow
     with problems.caught():
         until_available(lambda: check_ports(cfg), wait_s)
-    with problems.caught():
-        facts += check_env(cfg, envs, machine, wait_s)
+    facts += check_envs(cfg, machine, problems, wait_s)
     problems.raise_any()
     return facts
 
 
 def check_names(cfg: Config, problems: Problems) -> None:
     """Everything of the method that is named is there, can be called as it will be, and takes its options; what is accepted by name is wired in."""
-    with problems.caught():
-        turns.check(cfg.env)
-    for name in cfg.reward.weights or [cfg.reward.name]:
-        with problems.caught():
-            check_reward(cfg.reward, name)
-    with problems.caught():
-        filters.filters_of(cfg.filter)
+    for e in environments_of(cfg):
+        check_names_of_env(cfg, e, problems)
     with problems.caught():
         get_estimator(cfg.algo.advantage.estimator)
-    places = {
-        cfg.reward.group: rewards.GROUP_REWARD,
-        cfg.filter.sample: SAMPLE_FILTER,
-        cfg.actor.policy_loss: POLICY_LOSS,
-        cfg.env.file: plugins.ENVIRONMENT,
-    }
-    for named, place in places.items():
-        with problems.caught():
-            if named is not None:
-                plugins.load(place, named)
+    for name in openrlhf_files(cfg).values():
+        if _missing(name):
+            problems.add(
+                f"{name.rpartition(':')[0]} does not exist. A path is relative to the recipe that names it, on the command line to the current directory."
+            )
     with problems.caught():
-        templates.resolve(cfg.data.input_template)
+        if cfg.actor.policy_loss is not None:
+            plugins.load(POLICY_LOSS, cfg.actor.policy_loss)
     if cfg.vllm.sync_backend != "file":
         problems.add(f"vllm.sync_backend = {cfg.vllm.sync_backend!r} is not wired to the learner yet. Set it to 'file', which works on GPUs too.")
+
+
+def check_names_of_env(cfg: Config, e: Environment, problems: Problems) -> None:
+    """Protocol, rewards, filters, class and template of one environment. What is told of one of several names its section."""
+
+    def caught() -> AbstractContextManager[None]:
+        return problems.caught(lambda line: in_section(line, e.section))
+
+    with caught():
+        turns.check(e.env)
+    with caught():
+        check_chat(cfg, e)
+    for name in e.reward.weights or [e.reward.name]:
+        with caught():
+            check_reward(e.reward, name)
+    with caught():
+        filters.filters_of(e.filter)
+    places = ((e.reward.group, rewards.GROUP_REWARD), (e.filter.sample, SAMPLE_FILTER), (e.env.file, plugins.ENVIRONMENT))
+    for named, place in places:
+        with caught():
+            if named is not None:
+                plugins.load(place, named)
+    with caught():
+        templates.resolve(e.input_template)
+
+
+def updates_of(cfg: Config) -> list[str]:
+    """What follows from several updates per batch."""
+    k = cfg.updates_per_batch
+    if k == 1:
+        return []
+    return [
+        f"a batch makes {k} updates ({cfg.minibatches} mini-batches, {cfg.train.max_epochs} epochs): S = {cfg.max_staleness} updates, so rollouts are at most "
+        f"{cfg.batches_ahead} batches ahead of training; {cfg.train.max_steps} updates are {cfg.train.max_steps // k} batches"
+    ]
 
 
 def own_code(cfg: Config) -> list[str]:
     """Which files of one's own the run will work with."""
     files = own_files.files_of(cfg)
     return [f"own code: {', '.join(map(str, files))}; a run works with copies of it in {cfg.run_dir / own_files.OWN}"] if files else []
+
+
+def openrlhf_files(cfg: Config) -> dict[str, str]:
+    """Place -> name of the files in OpenRLHF's form, which import torch and more: they are loaded in a process of their own."""
+    agent, remote = cfg.train.agent_func_path, cfg.reward.remote_url
+    found = {"openrlhf_tir.episodes.agent_file.place:AGENT": agent} if agent else {}
+    return found | ({"openrlhf_tir.rewards.remote.file:REWARD_FUNC": remote} if remote and remote.endswith(":reward_func") else {})
+
+
+def _missing(name: str) -> bool:
+    where, _, _ = name.rpartition(":")
+    return where.endswith(".py") and not Path(where).is_file()
 
 
 def check_reward(cfg: Reward, name: str) -> None:
@@ -145,14 +188,10 @@ def check_run_dir(cfg: Config, *, made: bool = True) -> list[str]:
 
     made: the model and the data that the configuration names are there already.
     """
-    checkpoints = lineage.checkpoints_of(cfg)
+    lineage.check_unused(cfg)
     if cfg.train.resume:
-        path, said = lineage.resumable(cfg, checkpoints, made=made)
+        path, said = lineage.resumable(cfg, lineage.checkpoints_of(cfg), made=made)
         return [*said, *([f"resuming from {path.name}"] if path else [])]
-    if checkpoints.any and not cfg.train.overwrite:
-        raise ConfigError(
-            f"{cfg.run_dir} holds a run with checkpoints ({checkpoints}). Go on with --resume, choose another --run-dir, or delete it with --train.overwrite."
-        )
     return _checkpoint_room(cfg)
 
 
@@ -163,8 +202,8 @@ def _checkpoint_room(cfg: Config) -> list[str]:
     if need <= free:
         return []
     return [
-        f"checkpoints take about {one / 2**30:.1f} GiB each, {need / 2**30:.1f} GiB with ckpt.max_num = {cfg.ckpt.max_num} and the one being written; "
-        f"{there} has {free / 2**30:.1f} GiB free. One that does not fit is left out, and training goes on without it"
+        f"checkpoints take about {size(one)} each, {size(need)} with ckpt.max_num = {cfg.ckpt.max_num} and the one being written; "
+        f"{there} has {size(free)} free. One that does not fit is left out, and training goes on without it"
     ]
 
 
@@ -185,7 +224,7 @@ def check_model(cfg: Config, machine: Machine) -> list[str]:
     if not any((path / f).is_file() for f in ("tokenizer.json", "tokenizer_config.json", "tokenizer.model")):
         raise ConfigError(f"{path} has no tokenizer (tokenizer.json). Copy the tokenizer's files beside config.json.")
     _check_head_dim(_json_object(path / "config.json"), machine)
-    return _check_chat_template(cfg, path)
+    return [*_check_chat_template(cfg, path), *check_template_of(cfg, path)]
 
 
 def _json_object(path: Path) -> dict[str, Any]:
@@ -220,77 +259,3 @@ def _check_head_dim(model: dict[str, Any], machine: Machine) -> None:
     head_dim = model.get("head_dim") or derived
     if machine.gpus == 0 and head_dim and head_dim not in CPU_HEAD_DIMS:
         raise ConfigError(f"The model's head_dim is {head_dim}; vLLM on CPU supports {', '.join(map(str, CPU_HEAD_DIMS))}. Use another model, or a GPU.")
-
-
-def check_data(cfg: Config, *, training: bool) -> tuple[set[str], list[str]]:
-    """Every row has input and label, and there are enough of them. Returns the environments that rows name."""
-    envs: set[str] = set()
-    facts = []
-    if training or not cfg.eval.dataset:
-        if not cfg.data.prompt_dataset:
-            raise ConfigError("data.prompt_dataset is not set. Give a JSONL or parquet file, a directory of them, or a name on the hub.")
-        rows, envs = _scan(cfg.data)
-        facts.append(f"{rows} problems in {cfg.data.prompt_dataset}")
-        b = cfg.rollout.batch_size
-        if training and rows < b:
-            raise ConfigError(
-                f"{cfg.data.prompt_dataset} has {rows} problems, a batch needs rollout.batch_size = {b}. Add problems or lower rollout.batch_size."
-            )
-        steps = rows * cfg.train.num_episodes // b
-        if training and steps < cfg.train.max_steps:
-            facts.append(
-                f"the data last for at most {steps} of train.max_steps = {cfg.train.max_steps} updates; filtered groups shorten that. "
-                "Raise train.num_episodes for more"
-            )
-    if training and cfg.eval.steps > 0 and not cfg.eval.dataset:
-        raise ConfigError("eval.steps is set, but eval.dataset is not. Give the held-out problems, or leave eval.steps unset.")
-    if cfg.eval.dataset:
-        rows, found = _scan(
-            cfg.data.model_copy(update={"prompt_dataset": cfg.eval.dataset, "prompt_split": cfg.eval.split, "max_samples": cfg.eval.max_samples})
-        )
-        envs |= found
-        facts.append(f"{rows} problems for evaluation in {cfg.eval.dataset}")
-    return envs, facts
-
-
-def _scan(data: Data) -> tuple[int, set[str]]:
-    """Number of problems, and the environments that they name. Everything is checked but what needs the tokenizer."""
-    rows, envs = 0, set()
-    template = templates.resolve(data.input_template)
-    for problem in problems_of(data):
-        if not data.apply_chat_template:
-            render_text(problem, template)
-        rows += 1
-        if problem.env:
-            envs.add(problem.env)
-    if not rows:
-        raise DataError(f"{data.prompt_dataset} has no rows. Point at a data set with problems.")
-    return rows, envs
-
-
-def check_env(cfg: Config, envs: set[str], machine: Machine, wait_s: float = 0.0) -> list[str]:
-    """The server answers and is the environment that the tasks use; without a URL, one of ours can be started."""
-    if len(envs) > 1:
-        raise ConfigError(
-            f"Tasks use the environments {', '.join(sorted(envs))}, but a run has one (env.name = {cfg.env.name!r}). "
-            f"Split the data, or correct column {cfg.data.env_key!r}."
-        )
-    if cfg.env.file:
-        return [f"environment {cfg.env.name}: a server of {cfg.env.file} will be started, in a process of its own"]
-    if cfg.env.url is None:
-        if cfg.env.name not in SERVERS:
-            raise unknown("env", cfg.env.name, SERVERS, "Set env.name to one of them, env.url to a running server, or env.file to a class of your own.")
-        if cfg.env.name == "python_tir":
-            check_isolation(machine)
-        return [f"environment {cfg.env.name}: a server with {cfg.env.workers} workers will be started"]
-    return [_check_server(cfg, url.strip(), wait_s) for url in cfg.env.url.split(",")]
-
-
-def _check_server(cfg: Config, url: str, wait_s: float) -> str:
-    token = os.environ.get(cfg.env.token_env)
-    health, schema = until_available(lambda: probe_env(url, token=token), wait_s)
-    if schema.env != cfg.env.name:
-        raise ConfigError(f"The server at {url} is env {schema.env!r}, the tasks use {cfg.env.name!r}. Set env.name or env.url to match.")
-    if health.isolation == "none":
-        return f"environment {cfg.env.name} at {url}: capacity {schema.capacity}; it runs model-written code WITHOUT isolation"
-    return f"environment {cfg.env.name} at {url}: isolation {health.isolation}, capacity {schema.capacity}"

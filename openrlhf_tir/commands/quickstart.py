@@ -17,6 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from ..pipeline.checkpoints.lineage import check_unused
     from .preflight import check
 
     cfg = config_of(args, makes_data=True)
@@ -24,6 +25,7 @@ def run(args: argparse.Namespace) -> int:
     from ..cluster.run_lock import run_lock
 
     with run_lock(cfg.run_dir, cfg.train.start_wait_s):
+        check_unused(cfg)
         from ..cluster.main import quickstart  # takes seconds: a directory in use is refused before
 
         quickstart(cfg, setup_s=args.setup_seconds)

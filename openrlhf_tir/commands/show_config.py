@@ -1,9 +1,10 @@
-"""show-config: recipe + flags -> the whole configuration as TOML, which is itself a recipe."""
+"""show-config: recipe + flags -> the whole configuration as TOML, which is itself a recipe; or the page of all settings."""
 
 from __future__ import annotations
 
 import argparse
 
+from ..config import reference
 from ..config.flags import add_config_flags
 from ..config.settings import to_toml
 from . import config_of
@@ -11,10 +12,14 @@ from . import config_of
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--changes", action="store_true", help="only what differs from the defaults")
+    parser.add_argument("--reference", action="store_true", help="every setting with its values, default and meaning, as the page docs/settings.md")
     add_config_flags(parser)
 
 
 def run(args: argparse.Namespace) -> int:
+    if args.reference:
+        print(reference.markdown(), end="")
+        return 0
     cfg = config_of(args)
     print(to_toml(cfg, only_changes=args.changes), end="")
     return 0

@@ -62,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
     scenario = {"main": workload.acceptance, "late": workload.late, "jump": workload.jump}[args.scenario]
     learner_s = args.learner_ratio * (args.learner_seconds or learner_seconds(workload))
     if args.gpus:
-        return _plan(args, workload, learner_s)
+        return _plan(args, workload, learner_s, cfg.updates_per_batch)
     results = {}
     for name, pipeline in compared(args).items():
         each = cfg.model_copy(update={"pipeline": cfg.pipeline.model_validate({**cfg.pipeline.model_dump(), **pipeline})}) if pipeline else cfg
@@ -155,7 +155,8 @@ def _plot(path: Path, result, name: str, workload: Workload) -> None:
     path.write_bytes(png(plot(result, name, workload.engine.count, saturated)))
 
 
-def _plan(args: argparse.Namespace, workload: Workload, learner_s: float) -> int:
+def _plan(args: argparse.Namespace, workload: Workload, learner_s: float, updates: int) -> int:
+    """`updates`: of a batch; candidates are simulated in batches, and what is recommended counts updates."""
     import json
 
     from rich.console import Console
@@ -181,7 +182,7 @@ def _plan(args: argparse.Namespace, workload: Workload, learner_s: float) -> int
         "vllm.tensor_parallel_size": args.gpus_per_engine,
         "actor.num_gpus_per_node": chosen.split.learner_gpus,
         "pipeline.mode": "pipeline",
-        "pipeline.max_staleness": chosen.staleness,
+        "pipeline.max_staleness": (chosen.staleness + 1) * updates - 1,
         "pipeline.depth": "auto",
     }
     if args.json:

@@ -18,7 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from ..pipeline.checkpoints.lineage import checkpoints_of
+    from ..pipeline.checkpoints.lineage import check_unused, checkpoints_of
     from .preflight import check
 
     if args.die_with_parent:
@@ -35,6 +35,7 @@ def run(args: argparse.Namespace) -> int:
     from ..cluster.run_lock import run_lock
 
     with run_lock(cfg.run_dir, cfg.train.start_wait_s):
+        check_unused(cfg)
         if not cfg.train.resume:  # now: a process that dies before it has begun must not leave an earlier run to be resumed
             checkpoints_of(cfg).clear()
         from ..cluster.main import train  # takes seconds: a directory in use is refused before

@@ -16,12 +16,20 @@ from .schema import Config
 REFUSE = {
     "train.seed": "the order of the prompts comes from it",
     "data.shuffle": "the order of the prompts comes from it",
+    "data.prompt_probs": "the order of the prompts comes from it",
+    "envs.*.share": "the order of the prompts comes from it",
+    "train.env_mask": "which tokens are trained at which update follows from it",
+    "train.env_mask_from": "which tokens are trained at which update follows from it",
     "rollout.batch_size": "the accounting of groups was made for it",
     "ds.zero_stage": "the optimiser's shards were cut for it",
     "ds.param_dtype": "the weights were saved in it",
     "ds.lora.rank": "the weights were saved with it",
+    "ds.lora.alpha": "the weights were saved with it",
+    "ds.lora.target_modules": "the weights were saved with it",
+    "ds.value_head_prefix": "the critic's weights were saved with it",
 }
-"""Besides, compared as what they amount to: pipeline.max_staleness (S) and the number of learner ranks; the model and the prompts by content."""
+"""`envs.*` is every environment.
+Besides, compared as what they amount to: pipeline.max_staleness (S) and the number of learner ranks; the model and the prompts by content."""
 
 FREE = (
     "run_dir",
@@ -53,6 +61,9 @@ FREE = (
     "train.micro_batch_size",
     "train.max_tokens_per_gpu",
     "ds.overlap_comm",
+    "ref.offload",
+    "reward.model_replicas",
+    "reward.model_timeout_s",
     "rollout.heartbeat_s",
     "rollout.unresponsive_s",
     "rollout.port",
@@ -61,6 +72,9 @@ FREE = (
     "env.url",
     "env.token_env",
     "env.workers",
+    "envs.*.url",
+    "envs.*.workers",
+    "envs.*.input_template",
     "vllm.num_engines",
     "vllm.tensor_parallel_size",
     "vllm.enforce_eager",
@@ -92,7 +106,7 @@ def flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     """Dotted names of a dumped configuration's fields. `options` and other free tables are one field each."""
     out: dict[str, Any] = {}
     for name, value in tree.items():
-        if isinstance(value, dict) and name not in ("options",):
+        if isinstance(value, dict) and name not in ("options", "server_options"):
             out |= flat(value, f"{prefix}{name}.")
         else:
             out[prefix + name] = value
@@ -111,8 +125,20 @@ def changes(saved: dict[str, Any], cfg: Config) -> tuple[list[Change], list[Chan
     before, now, default = flat(saved), flat(dumped(cfg)), flat(dumped(Config()))
     pairs = ((f, before.get(f, default.get(f)), now.get(f)) for f in [*now, *(f for f in before if f not in now)])
     differ = [Change(f, was, is_now) for f, was, is_now in pairs if was != is_now]
-    return [c for c in differ if c.field in REFUSE], [c for c in differ if c.field not in REFUSE and not _free(c.field)]
+    return [c for c in differ if refusal(c.field)], [c for c in differ if not refusal(c.field) and not _free(c.field)]
+
+
+def refusal(field: str) -> str | None:
+    """Why a resume may not change the field; None: it may."""
+    return REFUSE.get(_general(field))
+
+
+def _general(field: str) -> str:
+    """`envs.calc.share` -> `envs.*.share`: what holds for every environment."""
+    parts = field.split(".")
+    return ".".join(["envs", "*", *parts[2:]]) if parts[0] == "envs" and len(parts) > 2 else field
 
 
 def _free(field: str) -> bool:
-    return any(field == name or field.startswith(name + ".") for name in FREE)
+    general = _general(field)
+    return any(general == name or general.startswith(name + ".") for name in FREE)

@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import reduce
 from typing import Any, NamedTuple
 
+from ..errors import ConfigError
+from .rules import CRITIC_FREE
 from .schema import Config
 
 
@@ -24,7 +26,7 @@ def _left_out(name: str) -> Callable[[Config], bool]:
     return lambda c: c.filter.names is not None and name not in c.filter.names
 
 
-NOT_WHITENED = ("rloo", "group_norm", "dr_grpo")
+NOT_WHITENED = ("rloo", "group_norm", "dr_grpo", "opo", "flash_reinforce")
 GROUP_ESTIMATORS = ("reinforce_baseline", *NOT_WHITENED)
 """Ours, by what they leave unused; a test compares them with the registry, which is above this module."""
 
@@ -46,23 +48,71 @@ IDLE = [
         "with an estimator that compares whole trajectories. Use --algo.advantage.estimator reinforce, or leave it out.",
     ),
     Idle(
+        "algo.advantage.lambd critic.learning_rate critic.lr_scheduler critic.lr_warmup_ratio critic.min_lr_ratio critic.adam_betas critic.adam_eps critic.l2 "
+        "critic.max_norm critic.value_clip critic.updates critic.epochs critic.freezing_steps critic.save_value_network",
+        lambda c: c.algo.advantage.estimator in CRITIC_FREE,
+        "with an estimator that has no critic. Use --algo.advantage.estimator gae, or leave it out.",
+    ),
+    Idle(
+        "critic.min_lr_ratio", lambda c: c.critic.lr_scheduler == "constant", "with --critic.lr_scheduler constant. Choose linear or cosine, or leave it out."
+    ),
+    Idle("algo.kl.estimator", lambda c: not c.algo.kl.init_coef, "while --algo.kl.init_coef is 0: there is no reference model. Set that, or leave it out."),
+    Idle("algo.kl.unbiased_gradient", lambda c: not c.algo.kl.use_loss, "without --algo.kl.use_loss: it is about the loss form. Set that, or leave it out."),
+    Idle(
         "algo.advantage.no_std_norm",
         lambda c: c.algo.advantage.estimator in NOT_WHITENED,
         "with an estimator whose advantages are not whitened over the batch. Use reinforce_baseline, or leave it out.",
+    ),
+    Idle(
+        "actor.eps_clip actor.eps_clip_low_high",
+        lambda c: c.actor.policy_loss is None and c.actor.policy_loss_type == "pg",
+        "with --actor.policy_loss_type pg, which has no ratio to clip. Leave it out.",
+    ),
+    Idle(
+        "actor.dual_clip",
+        lambda c: bool(c.actor.policy_loss) or c.actor.policy_loss_type not in ("ppo", "gspo"),
+        "but with --actor.policy_loss_type ppo or gspo. Leave it out.",
+    ),
+    Idle(
+        "actor.loss_agg_constant",
+        lambda c: c.actor.loss_agg_mode != "seq-mean-token-sum-norm",
+        "without --actor.loss_agg_mode seq-mean-token-sum-norm. Leave it out.",
+    ),
+    Idle("train.env_mask_from", lambda c: not c.train.env_mask, "with --train.env_mask false: tool output is trained all along. Leave it out."),
+    Idle("train.env_coef", lambda c: c.train.env_mask and c.train.env_mask_from == 0, "while tool output is masked (--train.env_mask). Leave it out."),
+    Idle(
+        "ds.lora.alpha ds.lora.target_modules ds.lora.dropout",
+        lambda c: c.ds.lora.rank == 0,
+        "while --ds.lora.rank is 0: all weights train. Set it, or leave it out.",
     ),
     Idle("ds.zpg", lambda c: c.ds.zero_stage != 3, "with --ds.zero_stage 2: it partitions the weights of stage 3. Leave it out."),
     Idle("pipeline.overadmit_risk", lambda c: not _auto(c), "unless --pipeline.depth is auto. Leave it out."),
     Idle("rollout.max_batch", lambda c: c.rollout.max_wait_ms == 0, "while --rollout.max_wait_ms is 0: nothing waits. Set that, or leave it out."),
     Idle("env.max_batch", lambda c: c.env.batch_wait_ms == 0, "while --env.batch_wait_ms is 0: nothing waits. Set that, or leave it out."),
     Idle(
-        "env.workers env.stateful",
+        "env.name env.url env.file env.server env.server_options env.stateful",
+        lambda c: bool(c.envs),
+        "with [envs.NAME]: each environment has its own. Give it as --envs.NAME.url and the like, or leave it out.",
+    ),
+    Idle(
+        "env.workers env.stateful env.server_options",
         lambda c: c.env.url is not None,
         "with --env.url: that server was started with its own. Set it there, or leave --env.url out to have a server started.",
     ),
     Idle(
         "reward.env_reduce",
-        lambda c: "env" not in (c.reward.weights or [c.reward.name]),
+        lambda c: not any("env" in (e.reward.weights or [e.reward.name]) for e in c.environments.values()),
         "without the reward 'env'. Set --reward.name env or add it to --reward.weights, or leave it out.",
+    ),
+    Idle(
+        "reward.overlong_penalty_factor",
+        lambda c: c.reward.overlong_buffer_len is None,
+        "without --reward.overlong_buffer_len. Set that, or leave it out.",
+    ),
+    Idle(
+        "reward.model_replicas reward.model_timeout_s",
+        lambda c: not c.reward.model_name_or_path,
+        "without --reward.model_name_or_path. Set that, or leave it out.",
     ),
     Idle("reward.group_options", lambda c: c.reward.group is None, "without --reward.group. Name one, or leave it out."),
     *(
@@ -80,7 +130,19 @@ IDLE = [
     ),
     Idle("filter.reward_range", lambda c: "reward" not in c.filter.order, "unless --filter.names has 'reward'. Add it there, or leave it out."),
     Idle("filter.max_verifier_failures", lambda c: "verifiers" not in c.filter.order, "unless --filter.names has 'verifiers'. Leave it out."),
-    Idle("rollout.agent_idle_s", lambda c: c.rollout.agent != "external", "without --rollout.agent external. Leave it out."),
+    Idle("rollout.agent_idle_s", lambda c: not _by_agent(c), "without --rollout.agent external or --train.agent_func_path. Leave it out."),
+    Idle("rollout.agent_workers", lambda c: c.train.agent_func_path is None, "without --train.agent_func_path. Leave it out."),
+    Idle("rollout.agent_overflow", lambda c: c.rollout.agent != "external", "without --rollout.agent external. Leave it out."),
+    Idle(
+        "env.url env.file env.workers env.stateful",
+        lambda c: c.train.agent_func_path is not None,
+        "with --train.agent_func_path: the file is the environment. Leave it out.",
+    ),
+    Idle(
+        "reward.remote_timeout_s reward.remote_retries reward.remote_batch",
+        lambda c: c.reward.remote_url is None,
+        "without --reward.remote_url. Leave it out.",
+    ),
     Idle(
         "rollout.straggler_s",
         lambda c: c.rollout.straggler_s is not None and c.rollout.straggler_s >= c.rollout.group_deadline_s,
@@ -98,10 +160,14 @@ IDLE = [
     ),
     Idle(
         "env.max_calls env.protocol env.output_max_tokens env.budget_message",
-        lambda c: c.rollout.agent == "external",
-        "with --rollout.agent external: the agent decides what it calls. Leave it out.",
+        lambda c: _by_agent(c),
+        "with --rollout.agent external or --train.agent_func_path: the agent decides what it calls. Leave it out.",
     ),
 ]
+
+
+def _by_agent(cfg: Config) -> bool:
+    return cfg.rollout.agent == "external" or cfg.train.agent_func_path is not None
 
 
 def _auto(cfg: Config) -> bool:
@@ -114,12 +180,20 @@ def without_effect(cfg: Config, given: Mapping[str, Any], *, makes_data: bool = 
     makes_data: the command makes model and data by itself, held-out problems among them.
     """
     default = Config()
+    try:
+        _ = cfg.environments
+    except ConfigError:
+        return  # told by the rules
     if makes_data:
         cfg = cfg.model_copy(update={"eval": cfg.eval.model_copy(update={"dataset": cfg.eval.dataset or "made"})})
     for keys, when, why in IDLE:
         for key in keys.split():
             if key in given and when(cfg) and _at(cfg, key) != _at(default, key):
                 yield f"--{key} has no effect {why}"
+    for name, section in cfg.envs.items():
+        for field in ("workers", "stateful", "server_options"):
+            if (key := f"envs.{name}.{field}") in given and getattr(section, "url", None):
+                yield f"--{key} has no effect with envs.{name}.url: that server was started with its own. Set it there, or leave the URL out."
 
 
 def _at(cfg: Config, key: str) -> Any:

@@ -13,14 +13,14 @@ import re
 import tomllib
 import types
 from collections.abc import Sequence
-from typing import Any, Literal, NoReturn, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, NoReturn, Union, get_args, get_origin
 
 from ..errors import ConfigError
 from . import effects, openrlhf_flags, openrlhf_renamed
 from .paths import shown
 from .problems import Problems
 from .schema import Config
-from .settings import Setting, all_settings, attempt, known_keys, unknown_key
+from .settings import ENVS, Setting, all_settings, attempt, env_names, known_keys, settings_of_env, settings_with, unknown_key
 
 SHORT = {"--seed": "train.seed", "--run-dir": "run_dir", "--resume": "train.resume"}
 
@@ -35,6 +35,19 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._negative_number_matcher = NEGATIVE_NUMBER
+        self.takes_envs = False
+        """Whether it has configuration flags: then those of every environment that the command line names are added before it is read."""
+        self._envs: set[str] = set()
+
+    def parse_known_args(self, args=None, namespace=None):
+        words = (word.lstrip("-").removeprefix("no-").partition("=")[0] for word in args or () if word.startswith("--"))
+        for name in env_names(words) if self.takes_envs else ():
+            if name not in self._envs:
+                self._envs.add(name)
+                group = self.add_argument_group(f"{ENVS}.{name}")
+                for setting in settings_of_env(name):
+                    _add(group, setting, None)
+        return super().parse_known_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:
         raise ConfigError(f"{message[0].upper()}{message[1:]}. See `{self.prog} --help`.")
@@ -73,6 +86,13 @@ def add_config_flags(parser: argparse.ArgumentParser, recipe: str | None = None)
         if s.section not in groups:
             groups[s.section] = parser.add_argument_group(s.section, s.section_doc)
         _add(groups[s.section], s, short.get(s.name))
+    parser.add_argument_group(
+        "envs.NAME",
+        "one environment of several, [envs.NAME]: --envs.NAME.share, --envs.NAME.input_template, and every field of env, reward and filter, "
+        "as --envs.NAME.url, --envs.NAME.reward.name, --envs.NAME.filter.accuracy_range (docs/environments.md)",
+    )
+    if isinstance(parser, Parser):
+        parser.takes_envs = True
     parser.set_defaults(unknown=())
     for name in sorted((openrlhf_flags.translated() | openrlhf_flags.RULES_0_11_0.keys()) - settings.keys()):
         parser.add_argument(f"--{name}", action=_Compat, dest=name, nargs="*", help=argparse.SUPPRESS, default=argparse.SUPPRESS)
@@ -105,9 +125,13 @@ def _kind(annotation: Any) -> Any:
 
 
 def _without_none(annotation: Any) -> Any:
-    if get_origin(annotation) in (Union, types.UnionType):
-        return next(a for a in get_args(annotation) if a is not type(None))
-    return annotation
+    while True:
+        if get_origin(annotation) in (Union, types.UnionType):
+            annotation = next(a for a in get_args(annotation) if a is not type(None))
+        elif get_origin(annotation) is Annotated:
+            annotation = get_args(annotation)[0]
+        else:
+            return annotation
 
 
 def _is_list(annotation: Any) -> bool:
@@ -149,7 +173,7 @@ def _overrides(args: argparse.Namespace, problems: Problems) -> dict[str, Any]:
     """Typed as far as text cannot say it: 'unset' or 'none' for None, integers in a Literal. Refused flags of OpenRLHF go to `problems`."""
     raw = openrlhf_flags.translate(args.compat, args.overrides, problems) | args.overrides
     typed: dict[str, Any] = {}
-    for s in all_settings():
+    for s in settings_with(env_names(raw)):
         if s.name in raw:
             with problems.caught():
                 typed[s.name] = _typed(s, raw[s.name])
@@ -203,5 +227,6 @@ def unknown_flags(extra: Sequence[str]) -> list[str]:
         if new := openrlhf_renamed.NAMES.get(name):
             lines.append(f"--{name} is the name before OpenRLHF 0.10. It is --{new} now: {openrlhf_renamed.advice(new)}")
         else:
-            lines.append(str(unknown_key(name, sorted({*known_keys(), *openrlhf_flags.RULES, *(f.removeprefix("--") for f in SHORT)}), "on the command line")))
+            known = {*known_keys(env_names([name])), *openrlhf_flags.RULES, *(f.removeprefix("--") for f in SHORT)}
+            lines.append(str(unknown_key(name, sorted(known), "on the command line")))
     return lines

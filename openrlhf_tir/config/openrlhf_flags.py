@@ -6,7 +6,7 @@
     Implied(why)      accepted, changes nothing: it is how this system works anyway
     Refused(why)      refused with the replacement or the reason
 
-Defaults are ours, not OpenRLHF's (zero_stage 3, clip-higher on, KL off): a flag that is not given keeps ours.
+Defaults are ours, not OpenRLHF's (zero_stage 3, clip-higher on, KL off, its gradient in the loss unbiased): a flag that is not given keeps ours.
 """
 
 from __future__ import annotations
@@ -77,13 +77,10 @@ def _each(section: str, names: str, rule: Rule) -> dict[str, Rule]:
 
 
 _SCHEDULERS = {"cosine_with_min_lr": "cosine", "constant_with_warmup": "constant"}
-_KL = "No reference model is loaded: KL is off (algo.kl.init_coef = 0). Leave it out."
-_CRITIC = "There is no critic. Use a critic-free --algo.advantage.estimator such as reinforce_baseline."
-_REWARD_MODEL = "Rewards are functions here, not models: choose one with --reward.name."
-_REWARD_SHAPE = "Reward shaping belongs to the reward function: choose one with --reward.name."
 _COLOCATE = "Rollout and training overlap, so they never share GPUs. Size them with --actor.num_gpus_per_node and --vllm.num_engines."
 _MUON = "Only AdamW is wired in. Use --actor.learning_rate, --actor.adam_betas and --actor.l2."
-_LORA = "LoRA does not go with weight pushes yet. Train all weights."
+_MUON_CRITIC = "Only AdamW is wired in. Use --critic.learning_rate, --critic.adam_betas and --critic.l2."
+_ON_RANKS = "reference and critic live on the policy's ranks: give these their GPUs with --actor.num_gpus_per_node"
 _VLM = "Images are not supported: tasks are text."
 _EMA = "EMA weights are not kept. Leave it out."
 _PARALLEL = "Sequence and tensor parallel learners are not supported. Add ranks with --actor.num_gpus_per_node."
@@ -99,7 +96,7 @@ RULES: dict[str, Rule] = {
     "actor.adam.lr": _one("actor.learning_rate"),
     "actor.adam.betas": _many("actor.adam_betas"),
     "actor.adam.weight_decay": _one("actor.l2"),
-    "actor.adam.eps": Only("1e-8", "Adam's eps is fixed."),
+    "actor.adam.eps": _one("actor.adam_eps"),
     "actor.lr_scheduler": Becomes(lambda v: {"actor.lr_scheduler": _SCHEDULERS.get(v[0], v[0])}),
     "actor.optim": Only("adam", _MUON),
     **_each("actor", "muon.lr muon.momentum muon.ns_steps muon.nesterov muon.no_nesterov", Refused(_MUON)),
@@ -109,10 +106,11 @@ RULES: dict[str, Rule] = {
     # DeepSpeed
     **_each(
         "ds",
-        "zero_stage param_dtype attn_implementation adam_offload packing_samples overlap_comm zpg grad_accum_dtype use_liger_kernel lora.rank",
+        "zero_stage param_dtype attn_implementation adam_offload packing_samples overlap_comm zpg grad_accum_dtype use_liger_kernel "
+        "lora.rank lora.alpha lora.target_modules lora.dropout value_head_prefix",
         SAME,
     ),
-    **_each("ds", "lora.alpha lora.target_modules lora.dropout load_in_4bit", Refused(_LORA)),
+    "ds.load_in_4bit": Refused("The base of LoRA is kept in ds.param_dtype: weights are merged for every push. Leave it out."),
     "ds.ring_attn_size": Only("1", _PARALLEL),
     "ds.ring_attn_head_stride": Only("1", _PARALLEL),
     "ds.tensor_parallel_size": Only("1", _PARALLEL),
@@ -120,7 +118,6 @@ RULES: dict[str, Rule] = {
     "ds.enable_sleep": Refused(_COLOCATE),
     "ds.experts_implementation": Refused("transformers chooses it. Leave it out."),
     "ds.use_universal_ckpt": Refused("Checkpoints are resumed with the same number of ranks. Leave it out."),
-    "ds.value_head_prefix": Refused(_CRITIC),
     "local_rank": Only("-1", "Ranks are assigned by the launcher."),
     # rollout
     **_each("rollout", "batch_size n_samples_per_prompt max_new_tokens temperature top_p", SAME),
@@ -133,29 +130,26 @@ RULES: dict[str, Rule] = {
     # algorithm
     **_each(
         "algo.advantage",
-        "estimator no_std_norm gamma is_correction_level is_correction_mode is_correction_gating is_correction_threshold",
+        "estimator no_std_norm gamma lambd is_correction_level is_correction_mode is_correction_gating is_correction_threshold",
         SAME,
     ),
-    "algo.advantage.lambd": Only("1", "GAE needs a critic, and there is none."),
-    **_each("algo.kl", "init_coef", SAME),
-    **_each("algo.kl", "target horizon estimator use_loss unbiased_gradient", Refused(_KL)),
+    **_each("algo.kl", "init_coef target horizon estimator use_loss unbiased_gradient", SAME),
     "algo.dynamic_filtering_enable": _sets(filter__accuracy_range=(0.0, 1.0)),
     "algo.dynamic_filtering_range": _many("filter.accuracy_range"),
     # training
-    **_each("train", "num_episodes batch_size micro_batch_size max_tokens_per_gpu seed", SAME),
+    **_each("train", "num_episodes max_epochs batch_size micro_batch_size max_tokens_per_gpu seed", SAME),
     "train.async_enable": _sets(1, pipeline__mode="one_step"),
     "train.partial_rollout_enable": _sets(2, pipeline__mode="pipeline"),
     "train.async_queue_size": Only("1", "Staleness is set directly: --pipeline.mode pipeline --pipeline.max_staleness S."),
-    "train.max_epochs": Only("1", "Every batch is trained once. Raise --train.num_episodes instead."),
     "train.dynamic_batch_enable": Implied("--train.max_tokens_per_gpu always bounds a forward pass"),
-    "train.agent_func_path": Refused("Environments are servers: give one with --env.url, and how it is called with --env.protocol."),
+    "train.agent_func_path": SAME,
     "train.full_determinism_enable": Refused("Use --rollout.per_request_seeds with --pipeline.mode sync: the same responses whatever the batching."),
     "train.enable_ema": Refused(_EMA),
     "train.ema_beta": Refused(_EMA),
-    **_each("train", "colocate_all colocate_actor_ref colocate_critic_reward", Refused(_COLOCATE)),
+    **_each("train", "colocate_all colocate_critic_reward", Refused(_COLOCATE)),
+    "train.colocate_actor_ref": Implied(_ON_RANKS),
     # data and evaluation
-    **_each("data", "prompt_dataset prompt_split input_key label_key input_template apply_chat_template max_samples max_len", SAME),
-    "data.prompt_probs": Refused("Mix the files before training: one data set is read, in a resumable order."),
+    **_each("data", "prompt_dataset prompt_probs prompt_split input_key label_key input_template apply_chat_template max_samples max_len", SAME),
     "data.disable_fast_tokenizer": Refused("The fast tokenizer is required. Leave it out."),
     "data.dataloader_num_workers": Only("0", "Prompts are read once, at the start."),
     "data.image_key": Refused(_VLM),
@@ -170,16 +164,28 @@ RULES: dict[str, Rule] = {
     **_each("logger", "logging_steps wandb.key wandb.org wandb.group wandb.project wandb.run_name", SAME),
     "logger.tensorboard_dir": Refused("Event files go to the run's directory: --run-dir, with --logger.tensorboard."),
     "use_ms": Refused("ModelScope is not wired in. Download the model and give its path."),
-    # models that do not exist here
-    **_each("ref", "num_nodes num_gpus_per_node offload", Refused(_KL)),
-    **_each("reward", "num_nodes num_gpus_per_node model_name_or_path remote_url offload", Refused(_REWARD_MODEL)),
-    **_each("reward", "normalize_enable clip_range overlong_buffer_len overlong_penalty_factor stop_properly_penalty_coef", Refused(_REWARD_SHAPE)),
+    # models beside the policy
+    "ref.offload": SAME,
+    **_each("ref", "num_nodes num_gpus_per_node", Implied(_ON_RANKS)),
     **_each(
         "critic",
-        "num_nodes num_gpus_per_node model_name_or_path value_clip freezing_steps save_value_network optim muon.lr muon.momentum muon.ns_steps "
-        "muon.nesterov muon.no_nesterov adam.lr adam.betas adam.eps adam.weight_decay lr_scheduler lr_warmup_ratio min_lr_ratio max_norm",
-        Refused(_CRITIC),
+        "model_name_or_path value_clip freezing_steps save_value_network lr_warmup_ratio min_lr_ratio max_norm",
+        SAME,
     ),
+    **_each("critic", "num_nodes num_gpus_per_node", Implied(_ON_RANKS)),
+    "critic.adam.lr": _one("critic.learning_rate"),
+    "critic.adam.betas": _many("critic.adam_betas"),
+    "critic.adam.weight_decay": _one("critic.l2"),
+    "critic.adam.eps": _one("critic.adam_eps"),
+    "critic.lr_scheduler": Becomes(lambda v: {"critic.lr_scheduler": _SCHEDULERS.get(v[0], v[0])}),
+    "critic.optim": Only("adam", _MUON_CRITIC),
+    **_each("critic", "muon.lr muon.momentum muon.ns_steps muon.nesterov muon.no_nesterov", Refused(_MUON_CRITIC)),
+    "reward.model_name_or_path": Becomes(lambda v: {"reward.model_name_or_path": v[0], "reward.name": "model"}, preset=True),
+    "reward.num_gpus_per_node": _one("reward.model_replicas"),
+    "reward.num_nodes": Only("1", "Give the number of processes that hold it with --reward.num_gpus_per_node, on any nodes."),
+    "reward.offload": Refused("The reward model has processes and GPUs of its own. Leave it out."),
+    "reward.remote_url": SAME,
+    **_each("reward", "clip_range overlong_buffer_len overlong_penalty_factor stop_properly_penalty_coef normalize_enable", SAME),
 }
 
 

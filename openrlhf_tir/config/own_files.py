@@ -21,20 +21,28 @@ from typing import Any
 
 from .schema import Config
 
-SETTINGS = (
+OF_AN_ENVIRONMENT = (
     "reward.name",
     "reward.weights",
     "reward.options",
     "reward.group",
-    "env.protocol",
-    "env.file",
+    "reward.remote_url",
     "filter.names",
     "filter.sample",
+)
+SETTINGS = (
+    *OF_AN_ENVIRONMENT,
+    "env.protocol",
+    "env.file",
+    *(f"envs.*.{setting}" for setting in ("protocol", "file", *OF_AN_ENVIRONMENT)),
     "algo.advantage.estimator",
     "actor.policy_loss",
+    "train.agent_func_path",
 )
-"""Values, items of lists, or (of reward.weights and reward.options) keys that may name a file."""
+"""Values, items of lists, or (of reward.weights and reward.options) keys that may name a file. `*` is any name."""
 KEYED = ("reward.weights", "reward.options")
+BARE = {"train.agent_func_path": "AgentExecutor", "reward.remote_url": "reward_func"}
+"""Settings of OpenRLHF that name a file alone, and what is looked up in it: `agent.py` is `agent.py:AgentExecutor` from here on."""
 OWN = "own"
 """Directory of a run with the copies."""
 
@@ -46,17 +54,25 @@ def renamed(table: Mapping[str, Any], change: Callable[[str], str]) -> dict[str,
     """A nested table with `change` applied to every name that one of SETTINGS may hold."""
     out = dict(table)
     for setting in SETTINGS:
-        *parents, leaf = setting.split(".")
-        node = out
-        for parent in parents:
-            if not isinstance(node.get(parent), Mapping):
-                break
-            node[parent] = dict(node[parent])
-            node = node[parent]
-        else:
-            if leaf in node:
-                node[leaf] = _changed(node[leaf], change, keys=setting in KEYED)
+        _rename(out, setting.split("."), change, setting)
     return out
+
+
+def _rename(node: dict[str, Any], path: list[str], change: Callable[[str], str], setting: str) -> None:
+    """Changes `node`, whose tables on the way are copied."""
+    for name in [n for n in node if path[0] in ("*", n)]:
+        if len(path) == 1:
+            value = with_attribute(setting, node[name]) if isinstance(node[name], str) else node[name]
+            node[name] = _changed(value, change, keys=setting.endswith(KEYED))
+        elif isinstance(node[name], Mapping):
+            node[name] = dict(node[name])
+            _rename(node[name], path[1:], change, setting)
+
+
+def with_attribute(setting: str, value: str) -> str:
+    """`file.py` of a setting in BARE (an environment's too) with what is looked up in it; whatever else stays."""
+    attribute = next((name for end, name in BARE.items() if setting.endswith(end)), None)
+    return f"{value}:{attribute}" if attribute and value.endswith(".py") else value
 
 
 def _changed(value: Any, change: Callable[[str], str], *, keys: bool) -> Any:

@@ -31,8 +31,10 @@ def pack(args: Sequence[str], directory: Path, caller: Path) -> list[str]:
             out.append(f"--recipe={_recipe(value, directory, caller)}")
         elif i and args[i - 1] == "--recipe":
             out.append(_recipe(arg, directory, caller))
+        elif equals and (named := own_files.with_attribute(flag.removeprefix("--"), value)) != value:
+            out.append(f"{flag}={_own(named, directory, caller)}")
         else:
-            out.append(_own(arg, directory, caller))
+            out.append(_own(own_files.with_attribute(args[i - 1].removeprefix("--"), arg) if i else arg, directory, caller))
     return out
 
 

@@ -11,7 +11,7 @@ dropped: they would send the reader to a value that is not there.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 from ..errors import ConfigError, DataError, TirError, Unavailable
@@ -40,11 +40,12 @@ class Problems:
         self._left_out.append(re.compile(rf"(?<![\w.]){re.escape(key)}" + ("" if key.endswith(".") else r"(?![\w])")))
 
     @contextmanager
-    def caught(self) -> Iterator[None]:
+    def caught(self, said: Callable[[str], str] = str) -> Iterator[None]:
+        """`said` makes of a line of an error in the body what is told."""
         try:
             yield
         except (ConfigError, DataError, Unavailable) as e:
-            self.add(str(e), type(e))
+            self.add(map(said, str(e).splitlines()), type(e))
 
     def raise_any(self) -> None:
         """Raises all of them as one error: DataError when all are about data, Unavailable when waiting may mend all, else ConfigError; nothing when

@@ -8,15 +8,24 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from . import environments
+
 if TYPE_CHECKING:
     from .schema import Config
+
+CRITIC_FREE = ("reinforce", "reinforce_baseline", "rloo", "group_norm", "dr_grpo", "opo", "flash_reinforce")
+"""Our estimators that have no critic; a test compares them with the registry, which is above this module."""
 
 
 def violations(c: Config) -> Iterator[str]:
     yield from _batch(c)
     yield from _lengths(c)
+    yield from _data(c)
+    wrong = [*environments.violations(c)]
+    yield from wrong or _methods(c)
     yield from _method(c)
     yield from _policy(c)
+    yield from _roles(c)
     yield from _pipeline(c)
     yield from _ends(c)
     yield from _reward(c)
@@ -25,10 +34,17 @@ def violations(c: Config) -> Iterator[str]:
 def _batch(c: Config) -> Iterator[str]:
     b, n, ranks = c.rollout.batch_size, c.rollout.n_samples_per_prompt, c.actor.world_size
     samples = b * n
-    if c.train.batch_size is not None and c.train.batch_size != samples:
+    size, k, steps = c.train.batch_size, c.updates_per_batch, c.train.max_steps
+    if size is not None and (samples % size or size < ranks):
+        why = f"less than the {ranks} learner ranks that share an update" if size < ranks else "not a divisor of the samples of a batch"
         yield (
-            f"train.batch_size = {c.train.batch_size} is not rollout.batch_size * rollout.n_samples_per_prompt = {b} * {n} = {samples}. "
-            "Every recipe makes one update per batch; leave train.batch_size unset."
+            f"train.batch_size = {size} is {why}; rollout.batch_size * rollout.n_samples_per_prompt = {b} * {n} = {samples}. "
+            "Leave it unset for one update per batch, or use another divisor of that."
+        )
+    elif steps % k:
+        yield (
+            f"train.max_steps = {steps} updates end in the middle of a batch, of which each makes {k} ({_cut(c)}). "
+            f"Use {max(1, steps // k) * k} or {(steps // k + 1) * k}."
         )
     if samples % ranks:
         yield (
@@ -37,25 +53,87 @@ def _batch(c: Config) -> Iterator[str]:
         )
     if n < c.rollout.min_valid:
         yield f"rollout.min_valid = {c.rollout.min_valid} exceeds rollout.n_samples_per_prompt = {n}: every group would fail. Lower min_valid."
-    lo, hi = c.filter.accuracy_range
-    if not 0 <= lo < hi <= 1:
-        yield f"filter.accuracy_range = ({lo}, {hi}) is no range within 0..1. Use lo < hi, e.g. [0.0, 1.0]."
+
+
+def _methods(c: Config) -> Iterator[str]:
+    """Of each environment: its reward and filters work together."""
+    for e in c.environments.values():
+        of = "" if e.section == "env" else f"{e.section}."
+        lo, hi = e.filter.accuracy_range
+        if not 0 <= lo < hi <= 1:
+            yield f"{of}filter.accuracy_range = ({lo}, {hi}) is no range within 0..1. Use lo < hi, e.g. [0.0, 1.0]."
+        rewards = list(e.reward.weights) or [e.reward.name]
+        for setting, value in ((f"{of}filter.sample", e.filter.sample), *((f"{of}filter.names", name) for name in e.filter.order)):
+            if value in ("zerotir", "verifiers") and "zerotir" not in rewards:
+                yield f"{setting} has {value!r}, which reads what reward.name = 'zerotir' records, and the reward is {', '.join(rewards)}. Leave it out."
+        if c.rollout.early_stop and "accuracy" not in e.filter.order:
+            yield (
+                f"rollout.early_stop gives groups up that filter 'accuracy' is sure to drop, and {of}filter.names = {e.filter.order} has none. "
+                "Switch one of them."
+            )
+
+
+def _data(c: Config) -> Iterator[str]:
+    probs, names = c.data.prompt_probs, c.data.datasets
+    if probs is None or not names:
+        return
+    if len(probs) != len(names):
+        yield (
+            f"data.prompt_probs has {len(probs)} numbers ({', '.join(f'{p:g}' for p in probs)}), data.prompt_dataset {len(names)} data sets "
+            f"({', '.join(names) or 'none'}). Give one number for each data set."
+        )
+    elif bad := [p for p in probs if not p > 0]:
+        yield f"data.prompt_probs has {bad[0]:g}, and a data set that is never drawn from would be lost. Use numbers above 0, or leave the data set out."
 
 
 def _method(c: Config) -> Iterator[str]:
-    rewards = list(c.reward.weights) or [c.reward.name]
-    for setting, value in (("filter.sample", c.filter.sample), *(("filter.names", name) for name in c.filter.order)):
-        if value in ("zerotir", "verifiers") and "zerotir" not in rewards:
-            yield f"{setting} has {value!r}, which reads what reward.name = 'zerotir' records, and the reward is {', '.join(rewards)}. Leave it out."
-    if c.rollout.early_stop and "accuracy" not in c.filter.order:
-        yield f"rollout.early_stop gives groups up that filter 'accuracy' is sure to drop, and filter.names = {c.filter.order} has none. Switch one of them."
-    if c.actor.policy_loss and (c.algo.advantage.is_correction_level != "off" or c.actor.policy_loss_type != "ppo"):
+    if c.actor.policy_loss and c.actor.policy_loss_type != "ppo":
         yield (
-            f"actor.policy_loss = {c.actor.policy_loss!r} replaces the loss, so actor.policy_loss_type = '{c.actor.policy_loss_type}' and "
-            f"algo.advantage.is_correction_level = '{c.algo.advantage.is_correction_level}' would do nothing. Leave them at 'ppo' and 'off'."
+            f"actor.policy_loss = {c.actor.policy_loss!r} replaces the loss, so actor.policy_loss_type = '{c.actor.policy_loss_type}' would do nothing. "
+            "Leave it at 'ppo'."
         )
-    if c.env.file and c.env.url:
-        yield f"env.file = {c.env.file!r} is an environment that the run starts, and env.url = {c.env.url!r} is one that runs. Unset one of them."
+    if c.train.agent_func_path and c.rollout.agent == "external":
+        yield (
+            f"train.agent_func_path = {c.train.agent_func_path!r} writes the responses itself, and with rollout.agent = 'external' programs from outside do. "
+            "Leave one of them out."
+        )
+    if c.algo.advantage.estimator == "gae" and c.rollout.agent == "external":
+        yield (
+            "algo.advantage.estimator = 'gae' judges one chain of tokens, and a session of rollout.agent = 'external' may have several. "
+            "Use an estimator without a critic, e.g. reinforce_baseline."
+        )
+    if c.rollout.early_stop and (c.train.agent_func_path or "remote" in c.reward.used):
+        yield "rollout.early_stop counts on rewards that are right or wrong, and an agent file or a remote reward may give any score. Switch it off."
+    yield from _credit(c)
+    if c.actor.policy_loss_type == "gspo":
+        if c.actor.loss_agg_mode != "token-mean":
+            yield (
+                f"actor.loss_agg_mode = '{c.actor.loss_agg_mode}' does nothing with actor.policy_loss_type = 'gspo', whose loss is a mean over sequences. "
+                "Leave it at token-mean."
+            )
+        if c.train.env_coef != 1:
+            yield f"train.env_coef = {c.train.env_coef:g} would weigh gspo's ratio over a sequence too. Use 1, or another actor.policy_loss_type."
+
+
+def _credit(c: Config) -> Iterator[str]:
+    adv = c.algo.advantage
+    if adv.credit != "turn":
+        return
+    said = "algo.advantage.credit = 'turn' splits the environment's reward over its calls, and"
+    wrong = {
+        f"algo.advantage.gamma = {adv.gamma:g} discounts by tokens": adv.gamma != 1,
+        "algo.advantage.estimator = 'flash_reinforce' compares with the whole batch": adv.estimator == "flash_reinforce",
+        "rollout.agent = 'external' tells nothing of calls": c.rollout.agent == "external",
+    }
+    for e in c.environments.values():
+        of, rewards = "" if e.section == "env" else f"{e.section}.", list(e.reward.weights) or [e.reward.name]
+        wrong |= {
+            f"{of}reward.name = {', '.join(rewards)} has no rewards of calls": "env" not in rewards,
+            f"{of}reward.env_reduce = '{e.reward.env_reduce}' makes a reward that is not their sum": e.reward.env_reduce != "sum",
+            f"{of}reward.group = {e.reward.group!r} replaces it": e.reward.group is not None,
+        }
+    for why in (why for why, so in wrong.items() if so):
+        yield f"{said} {why}. Use reward 'env' added up, or credit = 'trajectory'."
 
 
 def _lengths(c: Config) -> Iterator[str]:
@@ -65,10 +143,16 @@ def _lengths(c: Config) -> Iterator[str]:
 
 def _policy(c: Config) -> Iterator[str]:
     """The policy that is trained is the one that sampled."""
-    if c.rollout.temperature != 1 or c.rollout.top_p != 1:
+    if c.pi_old == "engine" and c.algo.advantage.is_correction_level != "off":
         yield (
-            f"rollout.temperature = {c.rollout.temperature}, rollout.top_p = {c.rollout.top_p}: the loss compares log-probs at temperature 1 "
-            "without truncation, so it would be of another policy than the one that sampled. Use 1 and 1; eval.temperature is free."
+            f"algo.advantage.is_correction_level = '{c.algo.advantage.is_correction_level}' weighs by pi_old / mu, which is 1 with actor.pi_old = 'engine'. "
+            "Leave actor.pi_old unset, or set it to 'learner'."
+        )
+    r = c.rollout
+    if r.agent == "external" and (r.top_p, r.top_k, r.min_p) != (1.0, 0, 0.0):
+        yield (
+            f"rollout.top_p = {r.top_p:g}, rollout.top_k = {r.top_k}, rollout.min_p = {r.min_p:g} with rollout.agent = 'external': programs that talk to the "
+            "model sample from all tokens. Leave the three unset; rollout.temperature is free."
         )
     if c.actor.policy_loss_type == "gspo" and c.algo.advantage.is_correction_level != "off":
         yield (
@@ -77,16 +161,69 @@ def _policy(c: Config) -> Iterator[str]:
         )
 
 
+def _cut(c: Config) -> str:
+    """How a batch comes to its updates."""
+    samples = c.rollout.batch_size * c.rollout.n_samples_per_prompt
+    return (
+        f"rollout.batch_size * rollout.n_samples_per_prompt / train.batch_size = {samples} / {c.train.batch_size or samples} = {c.minibatches} mini-batches, "
+        f"train.max_epochs = {c.train.max_epochs}"
+    )
+
+
+def _staleness(c: Config) -> Iterator[str]:
+    """What S allows where a batch makes several updates. (With one, the section says it all.)"""
+    p, k = c.pipeline, c.updates_per_batch
+    ahead = 0 if p.mode == "sync" else 1
+    if k > 1 and c.batches_ahead < ahead:
+        yield (
+            f"pipeline.max_staleness = {p.S} updates are too few: a batch makes {k} ({_cut(c)}), so in mode '{p.mode}' its last update trains tokens that "
+            f"are {(ahead + 1) * k - 1} updates old. Use {(ahead + 1) * k - 1} or more, leave it unset, or make fewer updates per batch."
+        )
+    elif k > 1 and p.push_every > c.batches_ahead + 1:
+        yield (
+            f"pipeline.push_every = {p.push_every} batches of {k} updates ({_cut(c)}): the last one before a push would train tokens "
+            f"{p.push_every * k - 1} updates old, and pipeline.max_staleness allows {c.max_staleness}. "
+            f"Use push_every <= {c.batches_ahead + 1}, or raise max_staleness."
+        )
+
+
+def _roles(c: Config) -> Iterator[str]:
+    kl, estimator = c.algo.kl, c.algo.advantage.estimator
+    if not kl.init_coef:
+        for setting, value in (("algo.kl.use_loss", kl.use_loss), ("algo.kl.target", kl.target), ("ref.offload", c.ref.offload)):
+            if value:
+                yield (
+                    f"{setting} = {value} has no reference model to compare with, as algo.kl.init_coef = 0 loads none. "
+                    f"Set that, e.g. 0.001, or leave {setting} out."
+                )
+    if kl.horizon is not None and kl.target is None:
+        yield f"algo.kl.horizon = {kl.horizon} is of an adaptive coefficient, and algo.kl.target is unset. Set the KL per token to follow, e.g. 0.01."
+    if kl.use_loss and kl.estimator == "k1" and not kl.unbiased_gradient:
+        yield (
+            "algo.kl.estimator = 'k1' in the loss with algo.kl.unbiased_gradient = False has a gradient of zero on average, so it would hold nothing. "
+            "Use k2 or k3, or unbiased_gradient."
+        )
+    if c.critic.model_name_or_path and estimator in CRITIC_FREE:
+        yield (
+            f"critic.model_name_or_path = {c.critic.model_name_or_path!r}, and algo.advantage.estimator = {estimator!r} uses no critic. "
+            "Set the estimator to 'gae', or leave the critic out."
+        )
+    if c.critic.freezing_steps >= c.train.max_steps:
+        yield f"critic.freezing_steps = {c.critic.freezing_steps} leaves none of train.max_steps = {c.train.max_steps} to the policy. Lower the first."
+
+
 def _pipeline(c: Config) -> Iterator[str]:
     b, depth = c.rollout.batch_size, c.pipeline.depth
+    yield from _staleness(c)
     if depth is not None and c.pipeline.mode in ("sync", "one_step"):
         yield f"pipeline.depth does not go with pipeline.mode = '{c.pipeline.mode}', which rolls exactly one batch. Leave it unset."
     elif isinstance(depth, int) and depth < b:
         yield f"pipeline.depth = {depth} groups can never fill a batch of rollout.batch_size = {b}. Use at least {b}."
-    elif isinstance(depth, int) and depth > (bound := (c.pipeline.S + 1) * b):
+    elif isinstance(depth, int) and depth > (bound := (c.batches_ahead + 1) * b):
+        k = c.updates_per_batch
         yield (
-            f"pipeline.depth = {depth} groups is more than staleness allows: (S + 1) * rollout.batch_size = "
-            f"({c.pipeline.S} + 1) * {b} = {bound}. Lower it, raise pipeline.max_staleness, or use 'auto'."
+            f"pipeline.depth = {depth} groups is more than staleness allows: (S + 1) {f'/ {k} updates per batch ' if k > 1 else ''}* rollout.batch_size = "
+            f"({c.batches_ahead} + 1) * {b} = {bound}. Lower it, raise pipeline.max_staleness, or use 'auto'."
         )
     if c.stall_timeout_s <= c.rollout.group_deadline_s:
         yield (
@@ -102,6 +239,31 @@ def _ends(c: Config) -> Iterator[str]:
 
 
 def _reward(c: Config) -> Iterator[str]:
+    if "remote" in c.reward.used and not c.reward.remote_url:
+        yield "reward 'remote' asks reward.remote_url, which is not set. Give a Python file with a reward_func, or the URL of a reward server."
+    if c.reward.remote_url and "remote" not in c.reward.used:
+        yield (
+            f"reward.remote_url = {c.reward.remote_url!r} is asked by reward 'remote', and the reward is {', '.join(c.reward.used)}. "
+            "Leave reward.name out, set it to 'remote', or add remote to reward.weights."
+        )
+    used = "model" in c.reward.used
+    if used and not c.reward.model_name_or_path:
+        yield "The reward 'model' needs a reward model. Set reward.model_name_or_path to a HF sequence classifier of one label."
+    if c.reward.model_name_or_path and not used:
+        yield (
+            f"reward.model_name_or_path = {c.reward.model_name_or_path!r} would be loaded for nothing: the reward is "
+            f"{', '.join(c.reward.used)}. Set reward.name to 'model', or give 'model' a weight in reward.weights."
+        )
+    if c.reward.normalize_enable and not c.reward.model_name_or_path:
+        yield "reward.normalize_enable is about the scores of a reward model, and reward.model_name_or_path is unset. Set that, or leave it out."
+    buffer, clip = c.reward.overlong_buffer_len, c.reward.clip_range
+    if buffer is not None and buffer > c.rollout.max_new_tokens:
+        yield (
+            f"reward.overlong_buffer_len = {buffer:g} is more than rollout.max_new_tokens = {c.rollout.max_new_tokens}: every response would be overlong. "
+            "Make it a part of it, e.g. a quarter."
+        )
+    if clip is not None and not clip[0] < clip[1]:
+        yield f"reward.clip_range = {clip} is no range. Use low < high, e.g. -10 10."
     if c.reward.verify_deadline_s < c.reward.verify_timeout_s:
         yield (
             f"reward.verify_deadline_s = {c.reward.verify_deadline_s} ends a check before it can use up reward.verify_timeout_s = "

@@ -8,19 +8,24 @@ against registries, files and servers are in `commands/preflight.py`, which runs
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from ..errors import ConfigError
 from . import rules as rules
+from .environments import Environment, resolve
 from .paths import asked, local_path
 from .sections.algo import Advantage as Advantage
 from .sections.algo import Algo as Algo
 from .sections.algo import Kl as Kl
 from .sections.base import Option as Option
 from .sections.base import Section as Section
+from .sections.critic import Critic as Critic
+from .sections.critic import Ref as Ref
 from .sections.data import Data as Data
 from .sections.env import Env as Env
+from .sections.envs import NAME, NamedEnv
 from .sections.filter import Filter as Filter
 from .sections.learner import Actor as Actor
 from .sections.learner import Ds as Ds
@@ -43,11 +48,14 @@ WITHOUT_RULES = {"rules": False}
 class Config(Section):
     run_dir: Path = Path("runs/default")
     actor: Actor = Field(default_factory=Actor)
+    ref: Ref = Field(default_factory=Ref)
+    critic: Critic = Field(default_factory=Critic)
     ds: Ds = Field(default_factory=Ds)
     rollout: Rollout = Field(default_factory=Rollout)
     vllm: Vllm = Field(default_factory=Vllm)
     timeouts: Timeouts = Field(default_factory=Timeouts)
     env: Env = Field(default_factory=Env)
+    envs: dict[str, NamedEnv] = Field(default_factory=dict)
     reward: Reward = Field(default_factory=Reward)
     filter: Filter = Field(default_factory=Filter)
     algo: Algo = Field(default_factory=Algo)
@@ -66,14 +74,72 @@ class Config(Section):
         except ConfigError as e:
             raise ValueError(str(e)) from None
 
+    @field_validator("envs", mode="after")
+    @classmethod
+    def _named(cls, envs: dict[str, NamedEnv]) -> dict[str, NamedEnv]:
+        for name in envs:
+            if not NAME.fullmatch(name):
+                raise ValueError(f"envs.{name!r} is no name of an environment. Use letters, digits, - and _, at most 64.")
+        return envs
+
+    @property
+    def environments(self) -> dict[str, Environment]:
+        """Every environment of the run by name; see environments.py. Raises ConfigError where settings contradict one another."""
+        return resolve(self)
+
     @property
     def max_running(self) -> int:
         """Requests that an actor hands to its engine at once."""
         return self.rollout.max_running or self.vllm.max_num_seqs + (self.vllm.max_num_seqs + 3) // 4
 
     @property
+    def minibatches(self) -> int:
+        """Parts that a rollout batch is cut into, one update each."""
+        samples = self.rollout.batch_size * self.rollout.n_samples_per_prompt
+        return max(1, samples // (self.train.batch_size or samples))
+
+    @property
+    def updates_per_batch(self) -> int:
+        """k: versions that the learner moves on by with each rollout batch."""
+        return self.minibatches * self.train.max_epochs
+
+    @property
+    def batches_ahead(self) -> int:
+        """W: a group whose first token was sampled when i batches were trained is trained in batch i + W at the latest (counted from 0).
+
+        The last of its k updates is then made at version (i + W) k + k - 1 of the learner: (W + 1) k - 1 updates after the token. So S updates
+        allow W = (S + 1) // k - 1, which is S where k = 1, and -1 (nothing could ever be trained) where S < k - 1.
+        """
+        p = self.pipeline
+        if p.max_staleness is None or p.staleness_unit == "batches" or p.mode in ("sync", "one_step"):
+            return p.S
+        return (p.S + 1) // self.updates_per_batch - 1
+
+    @property
+    def max_staleness(self) -> int:
+        """S, in updates: learner version - token version <= S, always."""
+        p, from_batches = self.pipeline, (self.batches_ahead + 1) * self.updates_per_batch - 1
+        return from_batches if p.max_staleness is None or p.staleness_unit == "batches" else max(p.S, from_batches)
+
+    @property
+    def pi_old(self) -> Literal["engine", "learner"]:
+        """Whose log-probs are in the denominator of the ratio (learner/objective.py)."""
+        return self.actor.pi_old or ("engine" if self.algo.advantage.is_correction_level == "off" else "learner")
+
+    @property
+    def recomputes_old(self) -> bool:
+        """Whether a pass over the batch before its first update computes pi_old's log-probs; with one update they are those at hand."""
+        return self.pi_old == "learner" and self.updates_per_batch > 1
+
+    @property
+    def loss_sum_norm(self) -> float | None:
+        """The constant of actor.loss_agg_mode = 'seq-mean-token-sum-norm'; None in other modes."""
+        wanted = self.actor.loss_agg_mode == "seq-mean-token-sum-norm"
+        return (self.actor.loss_agg_constant or float(self.rollout.max_new_tokens)) if wanted else None
+
+    @property
     def canary_tolerance(self) -> float | None:
-        """Of the canary after each push; None: to be calibrated."""
+        """Nats by which a canary may differ after each push; None: it is calibrated at the start."""
         fp32 = self.ds.param_dtype == "fp32" and self.vllm.dtype in ("auto", "float32")
         return self.vllm.canary_tolerance or (1e-4 if fp32 else None)
 

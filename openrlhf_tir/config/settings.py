@@ -13,7 +13,7 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
@@ -26,6 +26,7 @@ from . import own_files, rules
 from .paths import asked, local_path, shown
 from .problems import Problems
 from .schema import WITHOUT_RULES, Config
+from .sections.envs import NAME, NamedEnv
 from .toml_file import read_toml
 
 RECIPES = Path(__file__).parent / "recipes"
@@ -46,6 +47,8 @@ def walk(model: type[BaseModel] = Config, prefix: str = "") -> Iterator[Setting]
     """Every leaf field, in the order of the classes: `actor.num_nodes`, `algo.advantage.estimator`, ..."""
     for name, info in model.model_fields.items():
         path = f"{prefix}{name}"
+        if path == ENVS:
+            continue  # its fields depend on the names of the environments: settings_of_env
         if isinstance(info.annotation, type) and issubclass(info.annotation, BaseModel):
             yield from walk(info.annotation, f"{path}.")
         else:
@@ -58,8 +61,34 @@ def all_settings() -> tuple[Setting, ...]:
     return tuple(walk())
 
 
-def known_keys() -> list[str]:
-    return [s.name for s in all_settings()]
+ENVS = "envs"
+
+
+@cache
+def settings_of_env(name: str) -> tuple[Setting, ...]:
+    """Every field of [envs.NAME]."""
+    return tuple(walk(NamedEnv, f"{ENVS}.{name}."))
+
+
+def env_names(keys: Iterable[str]) -> list[str]:
+    """The environments that dotted keys speak of: `envs.calc.url` of calc."""
+    parts = (key.split(".") for key in keys)
+    return [*dict.fromkeys(p[1] for p in parts if len(p) > 2 and p[0] == ENVS and NAME.fullmatch(p[1]))]
+
+
+def settings_with(envs: Iterable[str]) -> list[Setting]:
+    """Every setting of a run that has these environments."""
+    return [*all_settings(), *(s for name in envs for s in settings_of_env(name))]
+
+
+def known_keys(envs: Iterable[str] = ()) -> list[str]:
+    return [s.name for s in settings_with(envs)]
+
+
+def _envs_of(table: Mapping[str, Any]) -> list[str]:
+    """The environments of a nested table."""
+    envs = table.get(ENVS, {})
+    return [name for name in envs if NAME.fullmatch(name)] if isinstance(envs, Mapping) else []
 
 
 def unknown_key(key: str, known: list[str], where: str) -> ConfigError:
@@ -114,8 +143,8 @@ def read_recipe(name: str, problems: Problems, beside: Path | None = None, seen:
 
 def _known(table: Mapping[str, Any], path: Path, problems: Problems) -> dict[str, Any]:
     """The table without the keys that no field has; each is a problem."""
-    known = known_keys()
-    sections = {k[:i] for k in known for i, c in enumerate(k) if c == "."}
+    known = known_keys(_envs_of(table))
+    sections = {k[:i] for k in known for i, c in enumerate(k) if c == "."} | {ENVS}
 
     def visit(node: Mapping[str, Any], prefix: str) -> dict[str, Any]:
         kept: dict[str, Any] = {}
@@ -127,6 +156,8 @@ def _known(table: Mapping[str, Any], path: Path, problems: Problems) -> dict[str
                 problems.add(f"{name} in recipe {path} is {shown(value)}, but it is a section. Write [{name}] and its keys below.")
             elif name in known:
                 kept[key] = value
+            elif prefix == f"{ENVS}." and not NAME.fullmatch(key):
+                problems.add(f"[{ENVS}.{shown(key)}] in recipe {path} is no name of an environment. Use letters, digits, - and _, at most 64.")
             else:
                 problems.add(str(unknown_key(name, known, f"in recipe {path}")))
         return kept
@@ -179,7 +210,7 @@ def attempt(recipe: str | None, overrides: Mapping[str, Any], problems: Problems
 
     Raises ConfigError where nothing can be said about the rest: the recipe is no file, or no TOML.
     """
-    known = known_keys()
+    known = known_keys(env_names(overrides))
     for key in overrides:
         if key not in known:
             problems.add(str(unknown_key(key, known, "among the overrides")))
@@ -194,7 +225,7 @@ def attempt(recipe: str | None, overrides: Mapping[str, Any], problems: Problems
 
 def _leave_out_unprintable(table: dict[str, Any], problems: Problems) -> None:
     """Values that no setting can have, whatever its type: they would break whoever prints, stores or sends the configuration."""
-    for s in all_settings():
+    for s in settings_with(_envs_of(table)):
         *parents, leaf = s.name.split(".")
         node: Any = table
         for p in parents:
@@ -244,7 +275,8 @@ def _validated(table: dict[str, Any], problems: Problems) -> Config:
 
 def _place(loc: tuple[int | str, ...]) -> str:
     """Where an error belongs: a field's dotted name, or `section.`."""
-    field = next((s.name for s in all_settings() if tuple(s.name.split(".")) == tuple(loc[: s.name.count(".") + 1])), None)
+    known = settings_with(env_names([".".join(map(str, loc))]))
+    field = next((s.name for s in known if tuple(s.name.split(".")) == tuple(loc[: s.name.count(".") + 1])), None)
     return field or ".".join(map(str, loc)) + "."
 
 
@@ -261,7 +293,7 @@ def _explain(err: Mapping[str, Any]) -> str:
     if err["type"] == "value_error":
         return str(err["ctx"]["error"])
     name = _place(err["loc"]).rstrip(".")
-    field = next((s for s in all_settings() if s.name == name), None)
+    field = next((s for s in settings_with(env_names([name])) if s.name == name), None)
     about = f" It means: {field.info.description}." if field and field.info.description else ""
     return f"{name} = {shown(err['input'])} is not accepted: {err['msg'][0].lower()}{err['msg'][1:]}. Set --{name} to such a value.{about}"
 
@@ -297,9 +329,9 @@ def _toml(table: Mapping[str, Any], base: Mapping[str, Any], leaves_of: Leaves) 
 
     def emit(table: Mapping[str, Any], base: Mapping[str, Any], prefix: str) -> None:
         leaves = {k: "unset" if v is None else v for k, v in leaves_of(table, base).items()}
-        if leaves and prefix:
+        if prefix and (leaves or prefix.rpartition(".")[0] == ENVS):  # an environment that sets nothing is one all the same
             lines.extend(["", f"[{prefix}]"])
-        lines.extend(f"{_toml_key(k)} = {_toml_value(v)}" for k, v in leaves.items())
+        lines.extend(f"{_toml_key(k)} = {literal(v)}" for k, v in leaves.items())
         for k, v in table.items():
             if isinstance(v, Mapping):
                 emit(v, base.get(k, {}), f"{prefix}.{_toml_key(k)}" if prefix else _toml_key(k))
@@ -312,15 +344,16 @@ def _toml_key(key: str) -> str:
     return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else _toml_string(key)
 
 
-def _toml_value(v: Any) -> str:
+def literal(v: Any) -> str:
+    """A value as TOML writes it."""
     if isinstance(v, bool):
         return "true" if v else "false"
     if isinstance(v, int | float):
         return repr(v)
     if isinstance(v, list | tuple):
-        return "[" + ", ".join(_toml_value(x) for x in v) + "]"
+        return "[" + ", ".join(literal(x) for x in v) + "]"
     if isinstance(v, Mapping):
-        return "{" + ", ".join(f"{_toml_key(k)} = {_toml_value(x)}" for k, x in v.items()) + "}"
+        return "{" + ", ".join(f"{_toml_key(k)} = {literal(x)}" for k, x in v.items()) + "}"
     return _toml_string(str(v))
 
 

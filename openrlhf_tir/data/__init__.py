@@ -1,6 +1,7 @@
 """Data: rows of a file -> Tasks, and the resumable order in which they are issued."""
 
+from .blend import lanes_of
 from .prompts import PromptSet, load_prompts
 from .stream import PromptStream
 
-__all__ = ["PromptSet", "PromptStream", "load_prompts"]
+__all__ = ["PromptSet", "PromptStream", "lanes_of", "load_prompts"]

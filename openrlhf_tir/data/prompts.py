@@ -8,15 +8,17 @@ Understands OpenRLHF's rows (data.input_key, data.label_key) and ZeroTIR's, whos
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from ..config import Data
+from ..config.environments import one
 from ..config.paths import shorten, shown
 from ..errors import ConfigError, DataError
-from ..types import Task
+from ..types import Chat, Task
 from . import checks, templates
+from .export_template import template_of, without_question
 from .rows import read_rows
 
 ENV_FUNCS = {"math_tir_async": "python_tir", "math_tir": "python_tir"}
@@ -24,21 +26,28 @@ ENV_FUNCS = {"math_tir_async": "python_tir", "math_tir": "python_tir"}
 
 
 class Problem(NamedTuple):
-    """A checked row before its prompt is rendered. `input` is text, or a list of chat messages; `env` is None where the row names none."""
+    """A checked row before its prompt is rendered. `input` is text, or a list of chat messages; `env` is None where the row names none;
+    `dataset` is the place of its data set in data.prompt_dataset."""
 
     where: str
     input: Any
     label: str
     env: str | None
     meta: dict[str, Any]
+    dataset: int = 0
 
 
 @dataclass(slots=True)
 class PromptSet:
-    """The tasks of a run; a task's index here is `GroupKey.prompt`. `dropped` counts rows left out, by reason."""
+    """The tasks of a run; a task's index here is `GroupKey.prompt`. `dropped` counts rows left out, by reason; `dataset_of` is by task: the place
+    of its data set in data.prompt_dataset."""
 
     tasks: list[Task]
     dropped: dict[str, int] = field(default_factory=dict)
+    dataset_of: list[int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.dataset_of = self.dataset_of or [0] * len(self.tasks)
 
     def __len__(self) -> int:
         return len(self.tasks)
@@ -48,16 +57,39 @@ class PromptSet:
 
 
 def problems(cfg: Data) -> Iterator[Problem]:
-    """Checked rows, at most data.max_samples. Raises ConfigError for an unknown column, DataError for a row without input or label."""
-    for i, (where, row) in enumerate(read_rows(cfg.prompt_dataset, cfg.prompt_split)):
+    """Checked rows of all data sets, of each at most data.max_samples.
+
+    Raises ConfigError for an unknown column, DataError for a row without input or label.
+    """
+    for number, source in enumerate(cfg.datasets):
+        for problem in _problems_of(source, cfg):
+            yield problem._replace(dataset=number)
+
+
+def _problems_of(source: str, cfg: Data) -> Iterator[Problem]:
+    for i, (where, row) in enumerate(read_rows(source, cfg.prompt_split)):
         if i >= cfg.max_samples:
             return
         if i == 0:
             for setting, key in (("data.input_key", cfg.input_key), ("data.label_key", cfg.label_key)):
                 if _column(row, key) is _MISSING:
                     known = shorten(", ".join(map(str, row)))
-                    raise ConfigError(f"{setting} = {key!r} is no column of {cfg.prompt_dataset}. Known: {known}. Set --{setting} to one of them.")
+                    raise ConfigError(f"{setting} = {key!r} is no column of {source}. Known: {known}. Set --{setting} to one of them.")
         yield _problem(where, row, cfg)
+
+
+def env_of(p: Problem, known: Sequence[str], env_key: str) -> str:
+    """The environment of a row: the one that it names, or the only one. Raises DataError for a name that is none of `known`, or for no name among several."""
+    if p.env is None and len(known) == 1:
+        return known[0]
+    several = ", ".join(known)
+    if p.env is None:
+        raise DataError(f"{p.where} names no environment in column {env_key!r}, and the run has {several}. Fill it in, or set data.env_key to the column.")
+    if p.env not in known:
+        raise DataError(
+            f"{p.where}: {env_key} = {shown(p.env, 60)} is no environment of this run. Known: {several}. Add [envs.{p.env}], or correct the column."
+        )
+    return p.env
 
 
 _MISSING = object()
@@ -137,24 +169,42 @@ def _env_of(env_func: Any, where: str, cfg: Data) -> str | None:
     return ENV_FUNCS.get(env_func) if env_func else None
 
 
-def load_prompts(cfg: Data, tokenizer: Any = None, *, env: str = "python_tir", max_prompt_tokens: int | None = None) -> PromptSet:
+def load_prompts(
+    cfg: Data,
+    tokenizer: Any = None,
+    *,
+    env: str = "python_tir",
+    templates_of: Mapping[str, str | None] | None = None,
+    max_prompt_tokens: int | None = None,
+    tools_of: Mapping[str, Sequence[Mapping[str, Any]]] | None = None,
+) -> PromptSet:
     """Read, render and check every prompt.
 
     tokenizer: a transformers tokenizer; needed for data.apply_chat_template and for the length limit.
-    env: environment of rows that name none. max_prompt_tokens: longer prompts are dropped and counted (default data.max_len - 1).
-    Raises ConfigError (unknown data set, split, column, template) and DataError (a row without input or label).
+    env: environment of rows that name none. templates_of: the environments of the run with the template of each, where there are several: then
+    every row names one of them. max_prompt_tokens: longer prompts are dropped and counted (default data.max_len - 1).
+    tools_of: per environment the schemas that the chat template is told of.
+    Raises ConfigError (unknown data set, split, column, template) and DataError (a row without input, label or environment).
     """
+    resolved = {name: templates.resolve(given) for name, given in (templates_of or {}).items()}
     template = templates.resolve(cfg.input_template)
     if cfg.apply_chat_template and getattr(tokenizer, "chat_template", None) is None:
         raise ConfigError("data.apply_chat_template is set, but the model's tokenizer has no chat template. Use --data.input_template, e.g. zerotir.")
-    tasks = [Task(_render(p, cfg, template, tokenizer), p.label, p.env or env, p.meta) for p in problems(cfg)]
+    tasks, dataset_of = [], []
+    for p in problems(cfg):
+        name = env_of(p, [*resolved], cfg.env_key) if resolved else p.env or env
+        tools = one(tools_of, name) if tools_of else ()
+        prompt, chat = _render(p, cfg, resolved.get(name, template), tokenizer, tuple(tools))
+        tasks.append(Task(prompt, p.label, name, p.meta, chat=chat))
+        dataset_of.append(p.dataset)
     if tokenizer is None:
-        return PromptSet(tasks)
+        return PromptSet(tasks, dataset_of=dataset_of)
     limit = cfg.max_len - 1 if max_prompt_tokens is None else max_prompt_tokens
-    fitting = [t for t in tasks if len(t.prompt) <= limit * MAX_TOKEN_CHARS]
-    ids = tokenizer([t.prompt for t in fitting], add_special_tokens=False)["input_ids"] if fitting else []
-    kept = [t for t, tokens in zip(fitting, ids, strict=True) if len(tokens) <= limit]
-    return PromptSet(kept, {"prompt_too_long": len(tasks) - len(kept)} if len(kept) < len(tasks) else {})
+    fitting = [i for i, t in enumerate(tasks) if len(t.prompt) <= limit * MAX_TOKEN_CHARS]
+    ids = tokenizer([tasks[i].prompt for i in fitting], add_special_tokens=False)["input_ids"] if fitting else []
+    kept = [i for i, tokens in zip(fitting, ids, strict=True) if len(tokens) <= limit]
+    dropped = {"prompt_too_long": len(tasks) - len(kept)} if len(kept) < len(tasks) else {}
+    return PromptSet([tasks[i] for i in kept], dropped, [dataset_of[i] for i in kept])
 
 
 MAX_TOKEN_CHARS = 1024
@@ -167,12 +217,17 @@ def render_text(p: Problem, template: str | None) -> str:
     return templates.render(template, p.input if isinstance(p.input, str) else _last_user_text(p, template))
 
 
-def _render(p: Problem, cfg: Data, template: str | None, tokenizer: Any) -> str:
+def _render(p: Problem, cfg: Data, template: str | None, tokenizer: Any, tools: tuple[Mapping[str, Any], ...]) -> tuple[str, Chat | None]:
+    """The prompt, and its messages where a chat template rendered them."""
     if not cfg.apply_chat_template:
-        return render_text(p, template)
+        return render_text(p, template), None
     chat = [{"role": "user", "content": templates.render(template, p.input)}] if isinstance(p.input, str) else p.input
+    given = template_of(tokenizer) or ""
+    # A model that an earlier run exported asks that run's question; this run has a data.input_template of its own.
+    own = {} if without_question(given) == given else {"chat_template": without_question(given)}
+    more = {**({"tools": list(tools)} if tools else {}), **cfg.chat_template_options, **own}
     try:
-        return tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
+        return tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True, **more), Chat(tuple(chat), tools)
     except Exception as e:  # the template is a program of the model's: it raises what it likes, mostly about the order of roles
         raise DataError(
             f"{p.where}: the model's chat template refuses the chat in {cfg.input_key!r}: {type(e).__name__}: {shorten(str(e))}. "

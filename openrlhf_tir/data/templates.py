@@ -28,7 +28,7 @@ TORL = (
 """ToRL's `tir_base_0309`."""
 
 USER_ASSISTANT = "User: {input}\nAssistant:"
-"""The toy task's."""
+"""The template of the toy task."""
 
 TEMPLATES = {"zerotir": ZEROTIR, "torl": TORL, "user_assistant": USER_ASSISTANT}
 

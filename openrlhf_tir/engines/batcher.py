@@ -57,7 +57,7 @@ class Batcher:
         self.batch_sizes = Histogram(SIZE_BOUNDS)
         """Requests per flush. Empty with max_wait_ms = 0: nothing is gathered."""
         self.waits_s = Histogram(WAIT_BOUNDS_S)
-        """From the request to its place at the engine."""
+        """Seconds that requests have waited for their place at the engine."""
         self._recent_wait_s = 0.0
         self._waiting: OrderedDict[_Ticket, None] = OrderedDict()
         self._gathering: dict[str, _Gathering] = {}

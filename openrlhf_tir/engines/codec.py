@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from ..data.chat_template import special_texts
 from ..errors import ConfigError
 
 if TYPE_CHECKING:
@@ -25,9 +26,8 @@ class HfCodec:
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
         """Raises ConfigError when the tokenizer has a special token that no text can be kept from producing."""
         self.tokenizer = tokenizer
-        # The unknown token stands for characters that the vocabulary lacks: it is special by name only.
-        texts = [t for t in tokenizer.all_special_tokens if t != tokenizer.unk_token]
-        self._special_ids = frozenset(tokenizer.convert_tokens_to_ids(texts))
+        texts = special_texts(tokenizer)
+        self.special_ids = frozenset(tokenizer.convert_tokens_to_ids(texts))
         self._special = re.compile("|".join(map(re.escape, sorted(texts, key=len, reverse=True)))) if texts else None
         self._native = not self._leaks(texts, native=True)
         if not self._native and (leaking := self._leaks(texts, native=False)):
@@ -44,6 +44,10 @@ class HfCodec:
     def decode(self, token_ids: Sequence[int]) -> str:
         return self.tokenizer.decode([int(i) for i in token_ids], skip_special_tokens=True, clean_up_tokenization_spaces=False)
 
+    def spell(self, token_ids: Sequence[int]) -> str:
+        """Decoded with special tokens as they are written, as OpenRLHF gives texts to its rewards."""
+        return self.tokenizer.decode([int(i) for i in token_ids], skip_special_tokens=False, clean_up_tokenization_spaces=False)
+
     def _encode(self, text: str, *, native: bool) -> list[int]:
         if native:
             return self.tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True)
@@ -55,7 +59,7 @@ class HfCodec:
         return [i for piece in pieces if piece for i in self.tokenizer.encode(piece, add_special_tokens=False)]
 
     def _leaks(self, texts: list[str], *, native: bool) -> list[str]:
-        return [t for t in texts if self._special_ids.intersection(self._encode(f"a{t}b", native=native))]
+        return [t for t in texts if self.special_ids.intersection(self._encode(f"a{t}b", native=native))]
 
 
 class IncrementalDecoder:

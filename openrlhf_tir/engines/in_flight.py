@@ -53,7 +53,7 @@ class InFlight:
 
     def __init__(self, version: int) -> None:
         self.version = version
-        """Of the weights that sample now."""
+        """The version of the weights that sample now."""
         self.busy = BusyMeter()
         self._live: set[Live] = set()
         self._finished_tokens = 0

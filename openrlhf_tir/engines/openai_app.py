@@ -49,6 +49,8 @@ FORBIDDEN = {
     "thinking_token_budget": None,
 }
 """The same, but leaving them out would change what the client relies on: refused even where sampling is overridden."""
+CALLED = {"structured_outputs": "response_format (structured output)"}
+"""What clients call an option, in place of our name and a Python object."""
 
 
 async def openai_app(llm: AsyncLLM, engine: VllmEngine, model: str, cfg: Config) -> FastAPI:
@@ -109,7 +111,7 @@ def _policy_sampling(asked: SamplingParams, session: Session) -> SamplingParams:
         foreign |= bent
     if foreign:
         raise VLLMValidationError(
-            f"{', '.join(f'{k} = {v}' for k, v in foreign.items())}: this session is trained on, so it must sample from the policy itself: "
+            f"{', '.join(CALLED.get(k) or f'{k} = {v}' for k, v in foreign.items())}: this session is trained on, so it must sample from the policy itself: "
             f"temperature {session.temperature:g}, top_p 1, no penalties, constraints or parallel samples. Leave these out"
             + ("." if foreign.keys() & FORBIDDEN.keys() else ", or open the session with override_sampling.")
         )

@@ -33,7 +33,7 @@ class Proof:
             self._decided.set()
 
     def refuse(self, why: str) -> None:
-        """For good: an engine that holds unknown weights is started anew."""
+        """Refuse everything for good: an engine that holds unknown weights is started anew."""
         self.refused = why
         self._decided.set()
 

@@ -10,6 +10,10 @@ A prompt *goes on* from a chain when it starts with all of the chain's tokens, s
 the history, or whose chat template renders it differently from how it was sampled (thinking left out, other white space, another
 tokenisation of the same text), breaks that: what it sends is then the prompt of a new chain, and nothing sampled earlier is
 trained there. A chain never holds a token at a place where the engine did not see it.
+
+Every chain is trained: the one with the most sampled tokens is the trajectory, the others are its branches (sub-agents, turns that were tried
+again, rewritten contexts). A sampled token is one of a chain's own in exactly one of them, and part of the prompt in those that branch off
+behind it; so it is trained once.
 """
 
 from __future__ import annotations
@@ -22,8 +26,8 @@ import numpy as np
 from ..ports import Codec
 from ..types import Completion, Segment, Trajectory
 
-AGENT_FACTS = ("requests", "chains", "untrained_tokens")
-"""Parts that every traced trajectory has: its session's requests and chains, and what was sampled in chains that are not trained."""
+AGENT_FACTS = ("requests", "chains", "branch_tokens")
+"""Parts that every traced trajectory has: its session's requests and chains, and what was sampled in its branches."""
 
 
 @dataclass(slots=True)
@@ -65,21 +69,26 @@ class Trace:
 
     @property
     def newest_version(self) -> int:
-        """Of all sampled tokens; -1 when there is none."""
+        """The newest version among all sampled tokens; -1 when no token was sampled."""
         return max((int(c.versions.max()) for chain in self.chains for _, c in chain.parts if len(c.versions)), default=-1)
 
     def trajectory(self, index: int, codec: Codec) -> Trajectory:
-        """The chain with the most sampled tokens (the first of equals); a trajectory without tokens when there is none.
+        """The chain with the most sampled tokens (the first of equals), the others as its branches; without tokens when there is none.
 
         parts: AGENT_FACTS.
         """
         chosen = max(self.chains, key=lambda c: c.model_tokens, default=None)
-        traj = Trajectory(index, np.asarray(chosen.prompt_ids if chosen else [], np.int32))
-        for between, completion in chosen.parts if chosen else ():
-            if between:
-                traj.segments.append(Segment.of_env(between, codec.decode(between)))
-            traj.segments.append(Segment.of_model(completion))
-            traj.finish_reason, traj.stop_reason = completion.finish_reason, completion.stop_reason
-        sampled = sum(c.model_tokens for c in self.chains)
-        traj.parts = dict(zip(AGENT_FACTS, map(float, (self.requests, len(self.chains), sampled - traj.model_tokens)), strict=True))
+        traj = _trajectory(chosen, index, codec) if chosen else Trajectory(index, np.zeros(0, np.int32))
+        traj.branches = [_trajectory(c, index, codec) for c in self.chains if c is not chosen]
+        traj.parts = dict(zip(AGENT_FACTS, map(float, (self.requests, len(self.chains), sum(b.model_tokens for b in traj.branches))), strict=True))
         return traj
+
+
+def _trajectory(chain: Chain, index: int, codec: Codec) -> Trajectory:
+    traj = Trajectory(index, np.asarray(chain.prompt_ids, np.int32))
+    for between, completion in chain.parts:
+        if between:
+            traj.segments.append(Segment.of_env(between, codec.decode(between)))
+        traj.segments.append(Segment.of_model(completion))
+        traj.finish_reason, traj.stop_reason = completion.finish_reason, completion.stop_reason
+    return traj

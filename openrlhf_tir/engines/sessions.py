@@ -49,9 +49,9 @@ class Session:
         self.trace = Trace()
         self.outcome: asyncio.Future[Reward] = asyncio.get_running_loop().create_future()
         self.taken = False
-        """By an agent, of those on offer."""
+        """Whether an agent has taken this session's task."""
         self.running = 0
-        """Requests being answered."""
+        """How many of its requests are being answered."""
         self.notes: list[str] = []
         """What of its requests was not done as asked, each once."""
         self.overflowed = False
@@ -121,7 +121,7 @@ class Session:
 
 
 class Sessions:
-    """Those open, by id."""
+    """The sessions that are open, by id."""
 
     def __init__(self, *, idle_s: float) -> None:
         self.idle_s = idle_s

@@ -40,7 +40,7 @@ class LatestStats:
             self.tokens_done += iteration_stats.num_generation_tokens + iteration_stats.num_prompt_tokens
 
     def log_engine_initialized(self) -> None:
-        """Nothing to say."""
+        """vLLM asks for this method; there is nothing to log."""
 
 
 def prepare_environment(*, gpu: bool) -> None:
@@ -81,6 +81,7 @@ def engine_args(model: str, cfg: Config, *, gpu: bool, index: int) -> AsyncEngin
         seed=cfg.train.seed + 1000 * index,
         scheduling_policy="priority",  # by arrival, as ever, but for the canary
         generation_config="vllm",  # the model's own file would set temperature and top_k of requests that name none; its EOS ids still count
+        logprobs_mode="raw_logprobs" if cfg.rollout.plain else "processed_logprobs",  # of the distribution that samples: what the ratio divides by
         weight_transfer_config=WeightTransferConfig(backend=v.sync_backend),
         worker_extension_cls="openrlhf_tir.weights.file_backend.WorkerExtension",
         **memory,

@@ -49,6 +49,7 @@ class TorchEngine:
         self._unfinished, self._tokens = 0, 0
         self._steps = 0
         """Forward passes, counted as they are made."""
+        self._plain = (cfg or Config()).rollout.plain
         self._progress = Progress(Deadline.of(cfg or Config(), "timeouts.progress_s"))
 
     @classmethod
@@ -140,13 +141,13 @@ class TorchEngine:
         }
 
     async def openai_app(self, cfg: Config) -> None:
-        """There is none."""
+        """Returns None: this engine has no OpenAI app."""
 
     def drain_busy_intervals(self) -> list[tuple[float, float]]:
         return self._busy.drain()
 
     async def stop(self) -> None:
-        """Nothing to end."""
+        """Does nothing: the model lives in this process."""
 
     def _sample(self, prompt_ids: list[int], sampling: Sampling, request_id: str, given_up: threading.Event) -> Completion:
         decoder = IncrementalDecoder(self.codec, prompt_ids)
@@ -170,7 +171,7 @@ class TorchEngine:
         )
 
     def _tokens_of(self, prompt_ids: list[int], sampling: Sampling, seed: int) -> Iterator[tuple[int, float]]:
-        """Endless (token, its log-prob at temperature 1)."""
+        """Endless (token, its log-prob: of the plain softmax, or in a run that samples from another distribution of what it is drawn from)."""
         import torch
 
         generator = torch.Generator().manual_seed(seed)
@@ -180,23 +181,30 @@ class TorchEngine:
                 out = self.model(input_ids=ids, past_key_values=cache, use_cache=True)
             self._steps += 1
             logits_V, cache = out.logits[0, -1].float(), out.past_key_values
-            token = _draw(logits_V, sampling, generator)
-            yield token, float(torch.log_softmax(logits_V, -1)[token])
+            probs_V = _probs(logits_V, sampling)
+            token = int(torch.multinomial(probs_V, 1, generator=generator))
+            yield token, float(torch.log_softmax(logits_V, -1)[token] if self._plain else (probs_V[token] / probs_V.sum()).log())
             ids = torch.tensor([[token]])
 
 
-def _draw(logits_V: torch.Tensor, sampling: Sampling, generator: torch.Generator) -> int:
+def _probs(logits_V: torch.Tensor, sampling: Sampling) -> torch.Tensor:
+    """What is drawn from, up to a factor. [V]"""
     import torch
 
     if sampling.temperature == 0:
-        return int(logits_V.argmax())
+        return torch.nn.functional.one_hot(logits_V.argmax(), len(logits_V)).float()
     probs_V = torch.softmax(logits_V / sampling.temperature, -1)
+    if sampling.min_p > 0:
+        probs_V = torch.where(probs_V < sampling.min_p * probs_V.max(), 0.0, probs_V)
+    if 0 < sampling.top_k < len(probs_V):
+        probs_V = torch.where(probs_V < probs_V.topk(sampling.top_k).values[-1], 0.0, probs_V)
     if sampling.top_p < 1:
+        probs_V = probs_V / probs_V.sum()
         sorted_V, order_V = probs_V.sort(descending=True)
         before_V = sorted_V.cumsum(0) - sorted_V  # the token that crosses top_p is kept
         probs_V = probs_V.clone()
         probs_V[order_V[before_V >= sampling.top_p]] = 0.0
-    return int(torch.multinomial(probs_V, 1, generator=generator))
+    return probs_V
 
 
 def _matched_stop(text: str, num_new: int, stops: Sequence[str]) -> tuple[str, str] | None:

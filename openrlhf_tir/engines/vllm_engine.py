@@ -41,7 +41,7 @@ class VllmEngine:
     """Engine on one vLLM AsyncLLM; belongs to the event loop that started it."""
 
     def __init__(self, llm: AsyncLLM, model: str, backend: str, latest: LatestStats, version: int, cfg: Config) -> None:
-        """Use `start`."""
+        """Not called by users: `start` makes an engine."""
         self._silence, self._push = Deadline.of(cfg, "rollout.unresponsive_s"), Deadline.of(cfg, "timeouts.push_s")
         self._progress = Progress(Deadline.of(cfg, "timeouts.progress_s"))
         self._llm, self._model, self._backend, self._latest = llm, model, backend, latest
@@ -77,7 +77,7 @@ class VllmEngine:
 
     @property
     def version(self) -> int:
-        """Of the weights that sample now."""
+        """The version of the weights that sample now."""
         return self.requests.version
 
     async def generate(self, token_ids: Sequence[int], sampling: Sampling, *, request_id: str) -> Completion:
@@ -304,6 +304,8 @@ def _params(sampling: Sampling) -> Any:
         include_stop_str_in_output=True,
         temperature=sampling.temperature,
         top_p=sampling.top_p,
+        top_k=sampling.top_k,
+        min_p=sampling.min_p,
         seed=sampling.seed,
         logprobs=0,  # of the sampled token only
         output_kind=RequestOutputKind.DELTA,

@@ -24,8 +24,8 @@ class Breaker:
     failures: int = 0
     pause_s: float = 0.0
     """While open: how long the server is left alone before it is asked again."""
-    fact: str = ""
-    """Why it opened."""
+    cause: str = ""
+    """Why the breaker opened, in words."""
     _ticket: int = 0
     _inside: int = 0
     _room: int = 1
@@ -53,16 +53,16 @@ class Breaker:
             self._become("closed")
             self.pause_s = 0.0
 
-    def failed(self, ticket: int, fact: str) -> None:
+    def failed(self, ticket: int, cause: str) -> None:
         if ticket != self._ticket:
             return
         self.failures += 1
         if self.state == "trial" or self.failures >= self.threshold:
-            self.open(fact)
+            self.open(cause)
 
-    def open(self, fact: str) -> None:
+    def open(self, cause: str) -> None:
         """Leave the server alone. Opened again before it ever closed, the pause doubles."""
-        self.fact = fact
+        self.cause = cause
         self.pause_s = min(self.max_pause_s, self.pause_s * 2 or self.first_pause_s)
         self._become("open")
 

@@ -57,8 +57,11 @@ class EnvClient:
         backoff_s: float = 0.1,
         grace_s: float = 2.0,
         probe_pause_s: float = 1.0,
+        serves: str | None = None,
     ) -> None:
         """`urls`: environment -> base URL, or several among which sessions are spread.
+
+        `serves` is what the servers call the environment, where that is not the name in `urls`.
 
         `owner` begins every session's id, so that others can close what this process leaves behind when it is killed.
         `grace_s` is how much longer than its deadline a step is waited for: the server's own "timeout" says more than a cut connection.
@@ -67,6 +70,7 @@ class EnvClient:
         self.step_timeout_s, self.reset_timeout_s, self.max_retries = step_timeout_s, reset_timeout_s, max_retries
         self.capacity_timeout_s, self.outage_timeout_s, self.hedge_after_s = capacity_timeout_s, outage_timeout_s, hedge_after_s
         self.backoff_s, self.grace_s, self.owner = backoff_s, grace_s, owner or uuid.uuid4().hex[:8]
+        self.serves = serves
         self.http = EnvHttp(token)
         self.urls = EnvUrls(urls, most=max_concurrency, probe=self._probe, probe_pause_s=probe_pause_s)
         self.send_step: Callable[[str, StepRequest, float], Awaitable[StepReply]] = self._post_step
@@ -76,10 +80,10 @@ class EnvClient:
         self._background: set[asyncio.Task] = set()
 
     @classmethod
-    def of(cls, cfg: Env, urls: Urls, *, token: str | None = None, owner: str = "") -> EnvClient:
+    def of(cls, cfg: Env, urls: Urls, *, token: str | None = None, owner: str = "", serves: str | None = None) -> EnvClient:
         """The client that the configuration describes."""
         same = ("max_concurrency", "step_timeout_s", "reset_timeout_s", "capacity_timeout_s", "outage_timeout_s", "hedge_after_s", "max_retries")
-        client = cls(urls, token=token, owner=owner, **{name: getattr(cfg, name) for name in same})
+        client = cls(urls, token=token, owner=owner, serves=serves, **{name: getattr(cfg, name) for name in same})
         client.send_step = StepBatches(client.check, client.send_step, client.http.step_batch, max_batch=cfg.max_batch, max_wait_ms=cfg.batch_wait_ms)
         return client
 
@@ -202,7 +206,7 @@ class EnvClient:
             health = await self.http.send("GET", f"{server.url}/health", None, Health, timeout_s=CONNECT_TIMEOUT_S)
         except (Broken, Full, EnvTimeout) as e:
             raise EnvError(f"/health: {e}") from None
-        if health.env != server.env:
+        if health.env != (self.serves or server.env):
             raise EnvError(f"it is env {health.env!r}")
         if health.status == "draining" and server.listed:
             raise EnvError("it is draining")

@@ -30,7 +30,7 @@ class Refusals:
     def __init__(self) -> None:
         self.in_a_row = 0
         self.last = float("-inf")
-        """Loop time."""
+        """When the last refusal came, in the event loop's seconds."""
 
     def refused(self, sent_at: float, now: float) -> bool:
         """Whether this is another refusal: calls that were under way together are refused together, once."""

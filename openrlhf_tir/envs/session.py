@@ -102,7 +102,7 @@ class Session:
             try:
                 await c.urls.up(server, c.step_timeout_s)
             except TimeoutError:
-                raise EnvLost(f"{server.url}, which holds the session, has been down for {c.step_timeout_s:g} s ({server.breaker.fact}).") from None
+                raise EnvLost(f"{server.url}, which holds the session, has been down for {c.step_timeout_s:g} s ({server.breaker.cause}).") from None
             return server
 
         async def send(server: EnvServer, left: float) -> StepReply:

@@ -103,7 +103,7 @@ class StepBatches:
                 batch.sending.cancel()
 
     async def _prefers_batches(self, server: str) -> bool:
-        """Asked once per server."""
+        """Whether the server prefers batches; each server is asked once."""
         if server not in self._prefers:
             self._prefers[server] = asyncio.create_task(self._schema_says(server), name=f"schema of {server}")
         return await asyncio.shield(self._prefers[server])

@@ -33,7 +33,7 @@ class EnvServer:
     credits: Credits
     breaker: Breaker
     sessions: int = 0
-    """That it holds."""
+    """How many sessions this server holds."""
     opened: int = 0
     """Open sessions that came in by this URL, also those that a process behind it holds."""
     listed: bool = True
@@ -102,7 +102,7 @@ class EnvUrls:
                     await self._changed.wait()
             except TimeoutError:
                 if not up and clock() >= start + outage_s:
-                    facts = "; ".join(f"{s.url}: {s.breaker.fact}" for s in listed) or "no URL is left"
+                    facts = "; ".join(f"{s.url}: {s.breaker.cause}" for s in listed) or "no URL is left"
                     raise EnvLost(
                         f"Every server of env {env!r} has been down for {outage_s:g} s ({facts}). Start one, or give another URL (`openrlhf-tir control`)."
                     ) from None
@@ -141,7 +141,7 @@ class EnvUrls:
     def watch(self, server: EnvServer) -> None:
         """Ask an open server for its health until it is well."""
         if server.probing is None or server.probing.done():
-            log.warning("environment %s: %s is left alone: %s", server.env, server.url, server.breaker.fact)
+            log.warning("environment %s: %s is left alone: %s", server.env, server.url, server.breaker.cause)
             server.probing = asyncio.create_task(self._revive(server), name=f"probe {server.url}")
 
     async def _revive(self, server: EnvServer) -> None:

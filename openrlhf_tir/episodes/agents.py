@@ -61,7 +61,7 @@ class Agents:
     async def finish(self, session: Session, index: int = 0) -> Trajectory:
         """What the session recorded, once all of it is proved. Failed when the agent asked the model nothing."""
         trajectory = session.trace.trajectory(index, self.codec)
-        await self._proof(trajectory.versions)
+        await self._proof(np.concatenate([t.versions for t in trajectory.sequences]))
         if not trajectory.model_tokens:
             trajectory.failed, trajectory.why = "agent_silent", "the agent ended without asking the model for anything"
         return trajectory

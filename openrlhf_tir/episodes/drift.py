@@ -20,22 +20,29 @@ CONTEXT = 4
 """Tokens decoded before a segment: what a token says may depend on its neighbours (leading spaces)."""
 
 
-def drift(trajectory: Trajectory, codec: Codec) -> list[str]:
-    """One sentence per segment that has drifted."""
+def drift(trajectory: Trajectory, codec: Codec, *, rendered: bool = False) -> list[str]:
+    """One sentence per segment that has drifted.
+
+    rendered: environment segments were written by a chat template. Their special tokens are meant, so they are not compared.
+    """
     before = trajectory.prompt_ids[-CONTEXT:].tolist()
     found = []
     for i, segment in enumerate(trajectory.segments):
         ids = segment.token_ids.tolist()
-        fact = _model_drift(before, ids, segment, codec) if segment.source == "model" else _env_drift(ids, segment, codec)
+        fact = None
+        if segment.source == "model":
+            fact = _model_drift(before, ids, segment, codec)
+        elif not rendered:
+            fact = _env_drift(ids, segment, codec)
         if fact:
             found.append(f"segment {i} ({segment.source}) {fact}")
         before = (before + ids)[-CONTEXT:]
     return found
 
 
-def refuse_drift(trajectory: Trajectory, codec: Codec) -> None:
+def refuse_drift(trajectory: Trajectory, codec: Codec, *, rendered: bool = False) -> None:
     """Raises TokenDrift, so that the trajectory is failed and counted instead of trained."""
-    if found := drift(trajectory, codec):
+    if found := drift(trajectory, codec, rendered=rendered):
         raise TokenDrift(f"Tokens and text disagree: {'; '.join(found)}. Engine and actor must use the same tokenizer files.")
 
 

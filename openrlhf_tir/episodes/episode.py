@@ -17,19 +17,18 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 
-from ..engines.codec import REPLACEMENT
 from ..errors import InfraError
 from ..ports import Codec, Engine, EnvSession
 from ..types import Sampling, Segment, ToolCall, Trajectory
-from .turns import Call, End, Reject, TurnProtocol
+from .show import Show, Shown, TextShow
+from .turns import Call, End, MessagesProtocol, Reject, TurnProtocol
 
 ENV_DONE, ENV_TRUNCATED = "env_done", "env_truncated"
 """Stop reasons of an episode that its environment ended; a cut one has finish_reason "length", as one that ran out of tokens."""
-MAX_CHARS_PER_TOKEN = 256
-"""No vocabulary has a longer token: what has more characters than this allows is too long, without being tokenised."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +41,8 @@ class Limits:
     temperature: float = 1.0
     top_p: float = 1.0
     max_length: int | None = None
+    top_k: int = 0
+    min_p: float = 0.0
 
 
 async def run_episode(
@@ -51,53 +52,62 @@ async def run_episode(
     engine: Engine,
     env: EnvSession,
     codec: Codec,
-    protocol: TurnProtocol,
+    protocol: TurnProtocol | MessagesProtocol,
     limits: Limits,
     request_id: str,
     seed_of: Callable[[int], int | None] = lambda turn: None,
+    show: Show | None = None,
 ) -> Trajectory:
-    """Sample one response. An infrastructure fault ends it with `failed` set; any other exception is a bug and is raised."""
+    """Sample one response. An infrastructure fault ends it with `failed` set; any other exception is a bug and is raised.
+
+    `show`: how the environment's words are shown; default: as the turn protocol's text.
+    """
+    if show is None:
+        show = TextShow(cast(TurnProtocol, protocol), codec, limits.output_max_tokens)
     traj = Trajectory(index=index, prompt_ids=np.asarray(prompt_ids, np.int32))
-    context = traj.prompt_ids.tolist()
+    context: list[int] = traj.prompt_ids.tolist()
 
     def append(segment: Segment) -> None:
         traj.segments.append(segment)
         context.extend(segment.token_ids.tolist())
 
-    def observe(text: str, ids: Sequence[int] | None = None) -> None:
-        if text and (ids := codec.encode(text) if ids is None else ids):
-            append(Segment.of_env(ids, text))
+    def observe(shown: Shown) -> None:
+        if shown.ids:
+            append(Segment.of_env(shown.ids, shown.text))
 
     try:
-        observe(await env.reset())
+        context, opening = show.first(context, await env.reset())
+        traj.prompt_ids = np.asarray(context, np.int32)
+        context = list(context)
+        observe(opening)
         turn = step_id = -1
         longest = len(prompt_ids) + limits.max_new_tokens + 1 if limits.max_length is None else limits.max_length
         while (remaining := limits.max_new_tokens - (len(context) - len(prompt_ids))) > 0 and len(context) < longest:
             turn += 1
-            sampling = Sampling(remaining, protocol.stops, limits.temperature, limits.top_p, seed_of(turn))
+            sampling = Sampling(remaining, protocol.stops, limits.temperature, limits.top_p, seed_of(turn), limits.top_k, limits.min_p)
             completion = await engine.generate(context, sampling, request_id=f"{request_id}/{turn}")
             append(Segment.of_model(completion))
             traj.finish_reason, traj.stop_reason = completion.finish_reason, completion.stop_reason
             if completion.finish_reason == "abort":
                 traj.failed = "aborted"
                 break
-            match protocol.advance(completion):
+            match protocol.advance(show.read(completion)):
                 case End():
                     break
                 case Call(action):
                     step_id += 1
-                    call = await _run(env, action, step_id)
+                    call = await _run(env, action, step_id, turn)
                     traj.calls.append(call)
                     if call.done or call.truncated:  # nothing follows: the observation alone, without a word about what comes next
-                        observe(*_block(protocol, codec, call.observation, limits.output_max_tokens))
+                        observe(show.last(call.observation))
                         traj.finish_reason, traj.stop_reason = ("stop", ENV_DONE) if call.done else ("length", ENV_TRUNCATED)
                         break
-                    observe(*_insertion(protocol, codec, call.observation, limits.output_max_tokens))
+                    observe(show.next(call.observation))
                 case Reject(action, defect, message):
-                    traj.calls.append(ToolCall(action, message, "model_error", {"error_type": "malformed_call", "defect": defect}))
-                    observe(*_insertion(protocol, codec, message, limits.output_max_tokens))
+                    traj.calls.append(ToolCall(action, message, "model_error", {"error_type": "malformed_call", "defect": defect}, turn=turn))
+                    observe(show.next(message))
                 case go_on:
-                    observe(go_on.text)
+                    observe(show.go_on(go_on.text))
         else:
             traj.finish_reason = "length"
         if getattr(protocol, "cuts_at_limit", False):
@@ -117,28 +127,8 @@ def _cut(traj: Trajectory, codec: Codec, tokens: int) -> None:
             traj.segments.append(Segment.of_env(kept, codec.decode(kept)))
 
 
-async def _run(env: EnvSession, action: str, step_id: int) -> ToolCall:
+async def _run(env: EnvSession, action: str, step_id: int, turn: int) -> ToolCall:
     start = time.monotonic()
     reply = await env.step(action, step_id=step_id)
     seconds = time.monotonic() - start
-    return ToolCall(action, reply.observation, reply.outcome, reply.signals, seconds, reply.reward, reply.done, reply.truncated)
-
-
-def _insertion(protocol: TurnProtocol, codec: Codec, observation: str, max_tokens: int) -> tuple[str, list[int]]:
-    """The text to insert and its tokens: the observation's block, shortened as the protocol says, and what follows it."""
-    block, ids = _block(protocol, codec, observation, max_tokens)
-    after = protocol.after_insertion()
-    return (block + after, codec.encode(block + after)) if after else (block, ids)
-
-
-def _block(protocol: TurnProtocol, codec: Codec, observation: str, max_tokens: int) -> tuple[str, list[int]]:
-    most = MAX_CHARS_PER_TOKEN * max_tokens
-    block = protocol.insertion(observation)
-    if len(block) <= most and len(ids := codec.encode(block)) <= max_tokens:
-        return block, ids
-    message = protocol.too_long()
-    if message is None:
-        room = max(0, max_tokens - len(codec.encode(protocol.insertion(""))))
-        message = codec.decode(codec.encode(observation[:most])[:room]).rstrip(REPLACEMENT)  # the cut may be inside a character
-    block = protocol.insertion(message)
-    return block, codec.encode(block)
+    return ToolCall(action, reply.observation, reply.outcome, reply.signals, seconds, reply.reward, reply.done, reply.truncated, turn)

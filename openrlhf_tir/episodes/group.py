@@ -14,18 +14,21 @@ import asyncio
 import hashlib
 import inspect
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
 
 from ..config import Config
+from ..config.environments import one
 from ..engines.batcher import Batcher
 from ..errors import InfraError
 from ..ports import Codec, Engine, EnvSession
 from ..types import KEEP, Group, GroupKey, GroupMeta, RewardParts, Task, Trajectory, Verdict
+from .agent_file.agent_file import AgentFile
 from .agents import Agents
+from .chats import Chats
 from .choice import ENGINE_FAULTS, hopeless, length_facts, select, voided
 from .drift import refuse_drift
 from .episode import Limits, run_episode
@@ -33,7 +36,7 @@ from .group_meta import describe, failed_as
 from .turns import make
 
 WHY_CHARS = 1000
-"""Of a fault's words that travel with its trajectory."""
+"""Characters of a fault's message that travel with its trajectory."""
 
 
 class Envs(Protocol):
@@ -47,10 +50,11 @@ class Rewards(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class EvalMode:
-    """Sample for evaluation: own n and temperature, nobody in reserve, no filters, rewards as in training."""
+    """Sample for evaluation: own n, temperature and top_p, nobody in reserve, no filters, rewards as in training."""
 
     n: int
     temperature: float
+    top_p: float = 1.0
 
 
 @dataclass(slots=True)
@@ -67,7 +71,7 @@ class _Running:
     mode: EvalMode | None
     ended: list[Trajectory | None]
     finished: list[Trajectory]
-    """In order of time."""
+    """The trajectories that have ended, in the order in which they did."""
     servers: dict[int, str]
     """Index -> the environment server that holds, or held, its session."""
     start: float
@@ -91,21 +95,28 @@ class GroupRunner:
         rewards: Rewards,
         judge: Callable[[Group], Verdict | Awaitable[Verdict]],
         name: str = "",
-        agents: Agents | None = None,
+        agents: Agents | AgentFile | None = None,
+        chats: Mapping[str, Chats | None] | None = None,
     ) -> None:
-        """`agents`: external programs that write the responses in place of our turn loop and environment."""
+        """`agents`: external programs, or a file in OpenRLHF's form, that write the responses in place of our turn loop and environment.
+        `chats`: per environment with a messages protocol."""
         self.cfg, self.engine, self.codec, self.envs, self.rewards, self.judge, self.name = cfg, engine, codec, envs, rewards, judge, name
-        self.agents = agents
+        self.agents, self.chats = agents, chats or {}
+        self.environments = cfg.environments
 
     async def run(
         self, key: GroupKey, task: Task, mode: EvalMode | None = None, each: Callable[[Trajectory], None] = lambda t: None
     ) -> tuple[GroupMeta, Group]:
         """`each` sees every trajectory that is done in time. Faults of environments, engine or verifier are in the metadata, not raised."""
         r = self.cfg.rollout
+        chats = self._chats_of(task)
+        task = chats.task(task) if chats else task
         n, extra = (mode.n, 0) if mode else (r.n_samples_per_prompt, r.oversample)
         prompt_ids = np.asarray(self.codec.encode_prompt(task.prompt), np.int32)
         engine = self.engine.lane(task.env, key) if isinstance(self.engine, Batcher) else self.engine
-        g = _Running(key, task, n, prompt_ids, self._limits(len(prompt_ids), mode), engine, each, mode, [None] * (n + extra), [], {}, time.monotonic())
+        g = _Running(
+            key, task, n, prompt_ids, self._limits(task.env, len(prompt_ids), mode), engine, each, mode, [None] * (n + extra), [], {}, time.monotonic()
+        )
         given_up = await self._collect(g)
         seconds = time.monotonic() - g.start
         late = "early_stop" if given_up else "deadline" if seconds >= r.group_deadline_s else "straggler"
@@ -167,12 +178,13 @@ class GroupRunner:
         return limit - (time.monotonic() - g.start)
 
     def _is_hopeless(self, g: _Running) -> bool:
-        return self.cfg.rollout.early_stop and g.mode is None and hopeless(g.ended, g.n, self.cfg.rollout.min_valid, self.cfg.filter.accuracy_range)
+        r = self.cfg.rollout
+        return r.early_stop and g.mode is None and hopeless(g.ended, g.n, r.min_valid, one(self.environments, g.task.env).filter.accuracy_range)
 
     async def _one(self, g: _Running, i: int) -> Trajectory:
         traj = Trajectory(i, g.prompt_ids)
         try:
-            traj = await (self.agents.run(g.task, i, g.limits.temperature) if self.agents else self._turns(g, i))
+            traj = await self._written(g, i)
             if traj.failed is None and traj.reward is None:
                 traj.reward, correct, parts = await self.rewards.score(traj, g.task)
                 traj.parts |= {"correct": float(correct), **parts}
@@ -181,35 +193,64 @@ class GroupRunner:
         g.each(traj)
         return traj
 
+    async def _written(self, g: _Running, i: int) -> Trajectory:
+        if self.agents is None:
+            return await self._turns(g, i)
+        if isinstance(self.agents, AgentFile):
+            return await self.agents.run(
+                g.task,
+                i,
+                g.prompt_ids.tolist(),
+                engine=g.engine,
+                temperature=g.limits.temperature,
+                request_id=f"{g.key}#{i}",
+                seed_of=self._seeds(self._seed(g, i)),
+                held_by=lambda process: g.servers.update({i: process}),
+            )
+        return await self.agents.run(g.task, i, g.limits.temperature)
+
+    def _seed(self, g: _Running, i: int) -> int:
+        """Without the attempt: issued again after a crash, it samples the same."""
+        return seed_for(self.cfg.train.seed, g.key.epoch, g.key.prompt, i)
+
+    def _seeds(self, seed: int) -> Callable[[int], int | None]:
+        """Turn -> the seed of its request, if requests have one."""
+        per_request = self.cfg.rollout.per_request_seeds
+        return lambda turn: seed_for(seed, turn) if per_request else None
+
     async def _turns(self, g: _Running, i: int) -> Trajectory:
         """Our own loop: the engine and the environment in turns."""
-        seed = seed_for(self.cfg.train.seed, g.key.epoch, g.key.prompt, i)  # without the attempt: issued again after a crash, it samples the same
-        per_request = self.cfg.rollout.per_request_seeds
+        seed = self._seed(g, i)
         async with self.envs.session(g.task.env, {"label": g.task.label, **g.task.meta}, seed=seed) as env:
             try:
+                protocol, chats = make(one(self.environments, g.task.env).env), self._chats_of(g.task)
                 traj = await run_episode(
                     g.prompt_ids,
                     index=i,
                     engine=g.engine,
                     env=env,
                     codec=self.codec,
-                    protocol=make(self.cfg.env),
+                    protocol=protocol,
                     limits=g.limits,
                     request_id=f"{g.key}#{i}",
-                    seed_of=lambda turn: seed_for(seed, turn) if per_request else None,
+                    seed_of=self._seeds(seed),
+                    show=chats.show(protocol, g.task) if chats else None,
                 )
             finally:  # of one that is given up as well
                 if env.server is not None:
                     g.servers[i] = env.server
         if traj.failed is None and seed_for("drift", g.key, i) < self.cfg.rollout.drift_check * 2**63:
-            refuse_drift(traj, self.codec)
+            refuse_drift(traj, self.codec, rendered=chats is not None)
         return traj
 
-    def _limits(self, prompt_tokens: int, mode: EvalMode | None) -> Limits:
+    def _chats_of(self, task: Task) -> Chats | None:
+        return one(self.chats, task.env) if self.chats else None
+
+    def _limits(self, env: str, prompt_tokens: int, mode: EvalMode | None) -> Limits:
         c = self.cfg.rollout
         room = min(c.max_new_tokens, self.cfg.data.max_len - prompt_tokens)
-        limits = Limits(room, self.cfg.env.output_max_tokens, c.temperature, c.top_p, self.cfg.data.max_len)
-        return replace(limits, temperature=mode.temperature, top_p=1.0) if mode else limits
+        limits = Limits(room, one(self.environments, env).env.output_max_tokens, c.temperature, c.top_p, self.cfg.data.max_len, c.top_k, c.min_p)
+        return replace(limits, temperature=mode.temperature, top_p=mode.top_p, top_k=0, min_p=0.0) if mode else limits
 
 
 def _without_reward(trajectory: Trajectory, reason: str) -> Trajectory:

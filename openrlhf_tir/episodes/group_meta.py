@@ -8,6 +8,11 @@ import numpy as np
 
 from ..types import Group, GroupMeta, Trajectory, Verdict
 
+CALL_SECONDS = "call_seconds"
+"""In a group's stats: how long the environment took for a call."""
+HALF = 0.5
+"""Above it a trajectory counts as correct. Most rewards say 0 or 1; an agent file or a reward server may give a score."""
+
 
 def failed_as(group: Group, min_valid: int) -> str | None:
     """Why the group as a whole cannot be used: the commonest fault, when fewer than `min_valid` trajectories are valid."""
@@ -24,7 +29,7 @@ def describe(group: Group, *, prompt_tokens: int, verdict: Verdict, failed: str 
         verdict=verdict,
         index=[t.index for t in valid],
         rewards=[t.scored for t in valid],
-        correct=[bool(t.parts["correct"]) for t in valid],
+        correct=[t.parts["correct"] > HALF for t in valid],
         used_code=[bool(t.parts.get("used_code", t.calls)) for t in valid],
         response_tokens=[len(t.token_ids) for t in valid],
         model_tokens=[t.model_tokens for t in valid],
@@ -38,14 +43,17 @@ def describe(group: Group, *, prompt_tokens: int, verdict: Verdict, failed: str 
         env=group.task.env,
         seconds=seconds,
         masked=[t.masked for t in valid] if any(t.masked for t in valid) else [],
+        branch_tokens=[t.branch_tokens for t in valid] if any(t.branches for t in valid) else [],
         changes=group.changes + [change for t in valid for change in t.changes],
     )
 
 
 def means(valid: list[Trajectory]) -> dict[str, float]:
-    """Mean of every reward part over the valid trajectories, and the mean number of calls."""
+    """Mean of every reward part over the valid trajectories, and the mean number of calls; mean seconds of a call where there was one."""
     if not valid:
         return {}
     names = sorted({name for t in valid for name in t.parts})
     found = {name: float(np.mean([t.parts.get(name, 0.0) for t in valid])) for name in names}
+    seconds = [c.seconds for t in valid for c in t.calls]
+    found |= {CALL_SECONDS: float(np.mean(seconds))} if seconds else {}
     return found | {"calls": float(np.mean([len(t.calls) for t in valid])), "truncated": float(np.mean([t.finish_reason == "length" for t in valid]))}

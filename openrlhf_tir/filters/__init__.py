@@ -62,7 +62,7 @@ class OwnFilter:
 
     @property
     def __name__(self) -> str:
-        """For messages of the workers."""
+        """The name that the workers' messages use."""
         return self.name.rpartition(":")[2]
 
     def __call__(self, group: Group, options: dict[str, Any]) -> Verdict:

@@ -28,13 +28,13 @@ LINGER_S = 30.0
 class BodyLimits:
     max_body_bytes: int = 4 << 20
     body_timeout_s: float = 60.0
-    """From the end of the header to the end of the body."""
+    """Seconds that may pass from the end of the header to the end of the body."""
     held_bytes: int = 256 << 20
     """Of all bodies at once, until their requests are answered. Parsed, a body takes a few times its size."""
 
 
 class _Refused(Exception):
-    """`args`: status, detail."""
+    """The request is refused; `args` are the status and the detail."""
 
 
 class Guard:

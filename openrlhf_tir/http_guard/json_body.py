@@ -20,7 +20,7 @@ _OVERFLOWS = re.compile(rb"[eE]\+?\d{3}|\d{309}")
 """What a number that reads as infinity must contain; text may contain it as well."""
 MAX_ERRORS = 20
 MAX_CHARS = 300
-"""Of one message and of one key: both may quote what the client sent."""
+"""Longest message and longest key that are told: both may quote what the client sent."""
 
 
 def is_json(content_type: bytes) -> bool:
@@ -52,7 +52,7 @@ def _position(body: bytes) -> int:
 
 
 def _has_infinity(value: Any) -> bool:
-    """Of a parsed body, whose depth its parser has bounded."""
+    """Whether a parsed body holds an infinity; its parser has bounded its depth."""
     left = [value]
     while left:
         item = left.pop()

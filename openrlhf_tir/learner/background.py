@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import copy
 import os
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -38,11 +40,25 @@ class BackgroundWriter(TorchCheckpointEngine):
         super().__init__()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._pending: dict[str, Future] = {}
+        self.fault: OSError | None = None
+        """The first that a disk refused since `begin`, not counting what the thread writes."""
 
     def begin(self) -> None:
-        """A new checkpoint: what is left of one that failed elsewhere is waited for and forgotten, with its errors."""
-        pending, self._pending = self._pending, {}
+        """A new checkpoint: what is left of one that failed is waited for and forgotten, with its errors."""
+        pending, self._pending, self.fault = self._pending, {}, None
         wait(pending.values())
+
+    @contextmanager
+    def keeping(self) -> Iterator[None]:
+        """What a disk refuses in the body becomes `fault`: DeepSpeed works with it between two collectives, in which the other ranks wait."""
+        try:
+            yield
+        except OSError as e:
+            self.fault = self.fault or e
+
+    def makedirs(self, path: str, exist_ok: bool = False) -> None:
+        with self.keeping():
+            super().makedirs(path, exist_ok)
 
     def save(self, state_dict: Any, path: str | Path) -> None:
         self._pending[str(path)] = self._thread.submit(_write, host_copy(state_dict), path)
@@ -84,7 +100,7 @@ def _write(state: Any, path: str | Path) -> tuple[int, str]:
 
 
 def write_text(path: Path, text: str) -> None:
-    """On disk when this returns."""
+    """Writes a small file, which is on disk when this returns."""
     with open(path, "w") as out:
         out.write(text)
         out.flush()

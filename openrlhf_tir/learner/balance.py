@@ -23,8 +23,17 @@ def lpt(lengths: Sequence[int], bins: int) -> list[int]:
     return placed
 
 
-def assign_ranks(metas: Sequence[GroupMeta], world_size: int) -> dict[tuple[int, int], int]:
-    """rank_of[(b, i)] for the i-th *valid* trajectory of the b-th group, balanced by prompt + response tokens; a masked one costs nothing."""
-    keys = [(b, i) for b, meta in enumerate(metas) for i in range(len(meta.response_tokens))]
-    lengths = [0 if metas[b].masked and metas[b].masked[i] else metas[b].prompt_tokens + metas[b].response_tokens[i] for b, i in keys]
+def assign_ranks(metas: Sequence[GroupMeta], world_size: int, samples: Sequence[tuple[int, int]] | None = None) -> dict[tuple[int, int], int]:
+    """rank_of[(b, i)] for the i-th *valid* trajectory of the b-th group, balanced by prompt + response tokens and those of its branches.
+
+    A masked one costs nothing. `samples`: those of one update; default: all.
+    """
+    keys = [(b, i) for b, meta in enumerate(metas) for i in range(len(meta.response_tokens))] if samples is None else list(samples)
+    lengths = [_tokens(metas[b], i) for b, i in keys]
     return dict(zip(keys, lpt(lengths, world_size), strict=True))
+
+
+def _tokens(meta: GroupMeta, i: int) -> int:
+    if meta.masked and meta.masked[i]:
+        return 0
+    return meta.prompt_tokens + meta.response_tokens[i] + (meta.branch_tokens[i] if meta.branch_tokens else 0)

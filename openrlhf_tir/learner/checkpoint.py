@@ -1,13 +1,16 @@
 """Checkpoint of one learner rank: DeepSpeed's model and optimiser shards, the RNG states, and the version. Resume is bit-exact.
 
 DeepSpeed does not store RNG states. The learning rate is a function of the version (schedule.py), so there is no scheduler state.
-Layout of the directory: zero/ (DeepSpeed's files), rank<r>.pt (RNG), learner.json (version, world size).
+Layout of the directory: zero/ (DeepSpeed's files of the policy), critic/ (those of the critic, if there is one), rank<r>.pt (RNG),
+learner.json (version, world size, KL coefficient). The reference model is in no checkpoint: it is what the run started from.
 """
 
 from __future__ import annotations
 
 import json
 import random
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict
 
@@ -16,9 +19,11 @@ import numpy as np
 import torch
 
 from ..errors import ConfigError
-from .background import write_text
+from .agreement import agree
+from .background import BackgroundWriter, write_text
 
-TAG = "zero"
+POLICY = "zero"
+"""The policy's engine among those of a checkpoint."""
 
 
 class RngState(TypedDict):
@@ -49,21 +54,51 @@ def set_rng_state(state: RngState) -> None:
         torch.cuda.set_rng_state(state["cuda"])
 
 
-def save_rank(engine: deepspeed.DeepSpeedEngine, directory: Path, *, rank: int, world_size: int, version: int) -> None:
+def save_rank(
+    engines: Mapping[str, deepspeed.DeepSpeedEngine], writer: BackgroundWriter, directory: Path, *, rank: int, world_size: int, facts: Mapping[str, Any]
+) -> None:
     """Collective. `directory` must be the same on all ranks; making it appear atomically is the caller's business.
 
-    With a BackgroundWriter as engine.checkpoint_engine the files are complete when its `written` returns.
+    engines: by the name of their directory, each with `writer` as its checkpoint_engine; files are complete when its `written` returns.
+    facts: version, and whatever numbers a resume needs besides.
+    Raises OSError on every rank when the disk of one refuses; no thread writes then.
     """
-    directory.mkdir(parents=True, exist_ok=True)
-    engine.checkpoint_engine.begin()
-    engine.save_checkpoint(str(directory), tag=TAG, save_latest=False)
-    engine.checkpoint_engine.save(rng_state(), directory / f"rank{rank}.pt")
-    if rank == 0:
-        write_text(directory / "learner.json", json.dumps({"version": version, "world_size": world_size}))
+    writer.begin()
+    with writer.keeping():
+        directory.mkdir(parents=True, exist_ok=True)
+    agree(writer.fault)  # before anything is copied
+    try:
+        for tag, engine in engines.items():
+            with _recovery_script_kept(engine, writer):
+                engine.save_checkpoint(str(directory), tag=tag, save_latest=False)
+        writer.save(rng_state(), directory / f"rank{rank}.pt")
+        if rank == 0:
+            with writer.keeping():
+                write_text(directory / "learner.json", json.dumps({**facts, "world_size": world_size}))
+        agree(writer.fault)
+    except OSError:
+        writer.begin()
+        raise
 
 
-def load_rank(engine: deepspeed.DeepSpeedEngine, directory: Path, *, rank: int, world_size: int) -> int:
-    """Collective. Returns the version. Raises ConfigError when the checkpoint is of another number of ranks or is not there."""
+@contextmanager
+def _recovery_script_kept(engine: deepspeed.DeepSpeedEngine, writer: BackgroundWriter) -> Iterator[None]:
+    """DeepSpeed's rank 0 copies zero_to_fp32.py into the directory while the others are on their way to its last barrier."""
+    copy = engine._copy_recovery_script
+
+    def copy_or_keep(path: str) -> None:
+        with writer.keeping():
+            copy(path)
+
+    engine._copy_recovery_script = copy_or_keep
+    try:
+        yield
+    finally:
+        del engine._copy_recovery_script  # the class's own again
+
+
+def load_rank(engines: Mapping[str, deepspeed.DeepSpeedEngine], directory: Path, *, rank: int, world_size: int) -> dict[str, Any]:
+    """Collective. Returns the facts. Raises ConfigError when the checkpoint is of another number of ranks or is not there."""
     meta_file = directory / "learner.json"
     if not meta_file.is_file():
         raise ConfigError(f"{directory} holds no learner checkpoint: {meta_file.name} is missing. Resume from a directory that was saved.")
@@ -73,8 +108,11 @@ def load_rank(engine: deepspeed.DeepSpeedEngine, directory: Path, *, rank: int, 
             f"{directory} was saved by {meta['world_size']} learner ranks, this run has {world_size}. "
             f"Set actor.num_nodes * actor.num_gpus_per_node to {meta['world_size']}."
         )
-    loaded, _ = engine.load_checkpoint(str(directory), tag=TAG)
-    if loaded is None:
-        raise ConfigError(f"DeepSpeed found no checkpoint in {directory / TAG}. The directory is incomplete; resume from an older one.")
+    for tag, engine in engines.items():
+        if not (directory / tag).is_dir():
+            raise ConfigError(f"{directory} was saved by a run without a {tag}, and this run has one. Resume with the algo.advantage.estimator of that run.")
+        loaded, _ = engine.load_checkpoint(str(directory), tag=tag)
+        if loaded is None:
+            raise ConfigError(f"DeepSpeed found no checkpoint in {directory / tag}. The directory is incomplete; resume from an older one.")
     set_rng_state(torch.load(directory / f"rank{rank}.pt", weights_only=True))
-    return meta["version"]
+    return meta

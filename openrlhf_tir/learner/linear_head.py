@@ -5,6 +5,8 @@ With logits l = h W^T / temperature, p = softmax(l), for target y of a token:
     log p_y = l_y - lse(l)              d log p_y / dl = 1_y - p
     H       = lse(l) - sum_j p_j l_j    dH / dl_j      = -p_j (l_j - lse(l) + H)
 
+Tokens that top-k, top-p or min-p cut (truncation.py) have l = -inf: p = 0, and no gradient.
+
 Forward and backward walk over the tokens in chunks; the backward computes a chunk's logits again, a third more arithmetic for the matrix product,
 which at a real vocabulary costs less time than writing and reading [T, V] in float32 several times. Exact: no approximation, and what is
 accumulated over chunks (the gradient of W) is accumulated in float32.
@@ -20,8 +22,10 @@ from typing import Any, NamedTuple
 
 import torch
 
+from .truncation import Truncation
+
 CHUNK_BYTES = 64 << 20
-"""Of float32 logits that exist at once; a few of that size at the peak."""
+"""Bytes of float32 logits that are made at once; at the peak a few arrays of that size exist."""
 
 
 class Scores(NamedTuple):
@@ -32,7 +36,7 @@ class Scores(NamedTuple):
 
 
 class _Chunked(torch.autograd.Function):
-    """apply(hidden [T, H], weight [V, H], bias [V] or None, targets [T] int64, temperature, entropy_grad) -> log_probs [T], entropy [T]."""
+    """apply(hidden [T, H], weight [V, H], bias [V] or None, targets [T] int64, temperature, entropy_grad, truncation) -> log_probs [T], entropy [T]."""
 
     @staticmethod
     def forward(
@@ -43,19 +47,21 @@ class _Chunked(torch.autograd.Function):
         targets: torch.Tensor,
         temperature: float,
         entropy_grad: bool,
+        truncation: Truncation | None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         total = torch.float64 if hidden.dtype == torch.float64 else torch.float32
         log_probs = torch.empty(len(hidden), dtype=total, device=hidden.device)
         entropy, lse = torch.empty_like(log_probs), torch.empty_like(log_probs)
         for part in _parts(len(hidden), len(weight)):
             logits = _logits(hidden[part], weight, bias, temperature)
-            lse[part] = logits.logsumexp(-1)
+            cut = truncation.cut(logits, targets[part]) if truncation else None
+            lse[part] = (logits if cut is None else logits.masked_fill_(cut, -torch.inf)).logsumexp(-1)
             log_probs[part] = logits.gather(-1, targets[part, None]).squeeze(-1) - lse[part]
             probs = logits.sub(lse[part, None]).exp_()
-            entropy[part] = lse[part] - probs.mul_(logits).sum(-1)
+            entropy[part] = lse[part] - probs.mul_(logits if cut is None else logits.masked_fill_(cut, 0.0)).sum(-1)
         ctx.save_for_backward(hidden, targets, lse, entropy)
         # Not saved like the others: under ZeRO-3 the parameter is cut up after this module's forward and put together before its backward, in place.
-        ctx.weight, ctx.bias, ctx.temperature, ctx.entropy_grad = weight, bias, temperature, entropy_grad
+        ctx.weight, ctx.bias, ctx.temperature, ctx.entropy_grad, ctx.truncation = weight, bias, temperature, entropy_grad, truncation
         if not entropy_grad:
             ctx.mark_non_differentiable(entropy)
         return log_probs, entropy
@@ -69,8 +75,11 @@ class _Chunked(torch.autograd.Function):
         d_bias = torch.zeros(bias.shape, dtype=lse.dtype, device=bias.device) if bias is not None and ctx.needs_input_grad[2] else None
         for part in _parts(len(hidden), len(weight)):
             logits = _logits(hidden[part], weight, bias, temperature)
+            cut = ctx.truncation.cut(logits, targets[part]) if ctx.truncation else None
             log_all = logits.sub_(lse[part, None])
             probs = log_all.exp()
+            if cut is not None:
+                probs.masked_fill_(cut, 0.0)
             factor = d_log_probs[part].neg()[:, None]
             if ctx.entropy_grad and d_entropy is not None:
                 d_logits = log_all.add_(entropy[part, None]).mul_(d_entropy[part].neg()[:, None]).add_(factor).mul_(probs)
@@ -87,6 +96,7 @@ class _Chunked(torch.autograd.Function):
             d_hidden,
             None if d_weight is None else d_weight.to(weight.dtype),
             None if d_bias is None else d_bias.to(bias.dtype),
+            None,
             None,
             None,
             None,
@@ -112,16 +122,17 @@ def chunked_scores(
     *,
     bias: torch.Tensor | None = None,
     temperature: float = 1.0,
+    truncation: Truncation | None = None,
     entropy_grad: bool = False,
     wanted: torch.Tensor | None = None,
 ) -> Scores:
     """hidden [..., H]; targets [...] int64; wanted [...] bool, None: all. Entropy carries a gradient only when asked to."""
     shape, flat, labels = targets.shape, hidden.reshape(-1, hidden.shape[-1]), targets.reshape(-1)
     if wanted is None:
-        found = _Chunked.apply(flat, weight, bias, labels, temperature, entropy_grad)
+        found = _Chunked.apply(flat, weight, bias, labels, temperature, entropy_grad, truncation)
         return Scores(*(x.view(shape) for x in found))
     places = wanted.reshape(-1).nonzero().squeeze(-1)
-    found = _Chunked.apply(flat[places], weight, bias, labels[places], temperature, entropy_grad)
+    found = _Chunked.apply(flat[places], weight, bias, labels[places], temperature, entropy_grad, truncation)
     return Scores(*(x.new_zeros(len(labels)).index_copy(0, places, x).view(shape) for x in found))
 
 
@@ -139,9 +150,9 @@ class ScoringHead:
         layer.forward = self._forward
 
     @contextmanager
-    def scoring(self, targets: torch.Tensor, *, temperature: float = 1.0, entropy_grad: bool = False, wanted: torch.Tensor | None = None) -> Iterator[None]:
-        """`targets`, `wanted` [b, L]: of the positions that the model is run on within the block."""
-        self._asked = {"targets": targets, "temperature": temperature, "entropy_grad": entropy_grad, "wanted": wanted}
+    def scoring(self, targets: torch.Tensor, **asked: Any) -> Iterator[None]:
+        """`targets` [b, L]: of the positions that the model is run on within the block; `asked`: what else chunked_scores takes."""
+        self._asked = {"targets": targets, **asked}
         try:
             yield
         finally:

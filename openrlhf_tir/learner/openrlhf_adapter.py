@@ -1,8 +1,9 @@
 """The only module that imports openrlhf (0.11.2, exact pin). What it gives: models, losses and the DeepSpeed strategy, on CPU and CUDA alike.
 
     PolicyModel         openrlhf's Actor; also fp32; returns log-probs and entropy of every position
+    value_model         openrlhf's critic: a transformer with a head of one number per position; also fp32
     ZeroStrategy        openrlhf's DeepspeedStrategy; also gloo on CPU; no C++ build on the way to the first step
-    PolicyLoss, SFTLoss, aggregate_loss    as they are
+    PolicyLoss, SFTLoss, ValueLoss, aggregate_loss    as they are
     policy_loss(cfg)    PolicyLoss with this project's configuration
 
 tests/unit/test_openrlhf_signatures.py holds the signatures relied on here, so an upgrade fails there and not in a run.
@@ -16,6 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from types import SimpleNamespace
+from typing import Any
 
 import deepspeed
 import deepspeed.ops
@@ -27,20 +29,26 @@ import transformers.modeling_utils
 import transformers.trainer
 from deepspeed.runtime.zero.config import DeepSpeedZeroConfig
 from torch.distributed.device_mesh import init_device_mesh
+from transformers import AutoConfig, AutoModelForCausalLM
 
-from ..config import Config
+from ..config import Actor as ActorConfig
+from ..config import Config, Critic, Lora
 from ..errors import ConfigError
 from .flash_attn_shim import flash_attn_importable
 from .linear_head import ScoringHead
+from .lora import ALL_LINEAR, checked, unmatched
+from .roles.value_head import has_scalar_head
+from .truncation import Truncation
 
 with flash_attn_importable():
     import openrlhf.utils.utils as openrlhf_utils
     from openrlhf.models.actor import Actor
-    from openrlhf.models.loss import PolicyLoss, SFTLoss, aggregate_loss
+    from openrlhf.models.loss import PolicyLoss, SFTLoss, ValueLoss, aggregate_loss
+    from openrlhf.models.model import get_llm_for_sequence_regression
     from openrlhf.models.ring_attn_utils import gather_and_pad_tensor, unpad_and_slice_tensor
     from openrlhf.utils.deepspeed.deepspeed import DeepspeedStrategy
 
-__all__ = ["PolicyLoss", "PolicyModel", "SFTLoss", "ZeroStrategy", "aggregate_loss", "policy_loss"]
+__all__ = ["PolicyLoss", "PolicyModel", "SFTLoss", "ValueLoss", "ZeroStrategy", "aggregate_loss", "policy_loss", "value_model"]
 
 PERSISTENT_BELOW = DeepSpeedZeroConfig().param_persistence_threshold
 """Parameters of fewer elements are not cut up over the ranks (DeepSpeed's default)."""
@@ -57,42 +65,67 @@ def _fp32_allowed() -> Iterator[None]:
         openrlhf_utils.convert_to_torch_dtype = original
 
 
+@contextmanager
+def _targets_told(cfg: Config) -> Iterator[None]:
+    """peft's complaint about targets of which none is there, in our words."""
+    try:
+        yield
+    except ValueError as e:
+        if not cfg.ds.lora.rank or "not found in the base model" not in str(e):
+            raise
+        with torch.device("meta"):
+            model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(cfg.actor.model_name_or_path))
+        raise unmatched(", ".join(cfg.ds.lora.target_modules), model) from e
+
+
 class PolicyModel(Actor):
     """openrlhf's Actor, built from a path. use_cache is off: with it, packed sequences see each other (log-probs off by 0.6)."""
 
-    def __init__(self, cfg: Config, strategy: ZeroStrategy) -> None:
-        with _fp32_allowed():
+    def __init__(self, cfg: Config, strategy: ZeroStrategy, *, frozen: bool = False) -> None:
+        """`frozen`: never trained, so no gradient or checkpointed activation is made for it; it may be offloaded (ref.offload)."""
+        lora = cfg.ds.lora if not frozen else Lora()
+        with _fp32_allowed(), _targets_told(cfg):
             super().__init__(
                 cfg.actor.model_name_or_path,
                 attn_implementation=cfg.ds.attn_implementation,
                 param_dtype=cfg.ds.param_dtype,
-                ds_config=strategy.get_ds_train_config(),
+                ds_config=strategy.get_ds_eval_config(cfg.ref.offload) if frozen else strategy.get_ds_train_config(),
                 packing_samples=cfg.ds.packing_samples,
                 use_liger_kernel=cfg.ds.use_liger_kernel,
+                temperature=cfg.rollout.temperature,
+                lora_rank=lora.rank,
+                lora_alpha=lora.alpha,
+                lora_dropout=lora.dropout,
+                target_modules=ALL_LINEAR if lora.target_modules == [ALL_LINEAR] else lora.target_modules,
             )
+        if lora.rank:
+            checked(self.model, lora.target_modules)
+        self.truncation = Truncation.of(cfg)
         self.hf_config = self.model.config
         self.head = ScoringHead(_output_layer(self.model))
-        self._join_small_layers()
-        if cfg.actor.gradient_checkpointing_enable:
+        join_small_layers(self.model)
+        if frozen:
+            self._offload = cfg.ref.offload  # where openrlhf's strategy looks for it
+            self.requires_grad_(False)
+        elif cfg.actor.gradient_checkpointing_enable:
             self.gradient_checkpointing_enable()
 
-    def _join_small_layers(self) -> None:
-        """Treat a decoder layer as one unit when DeepSpeed keeps all its weights on every rank anyway (each below its persistence
-        threshold): hooks per submodule would gather nothing, and cost a third of a step of a model of 0.2 M parameters."""
-        names = set(self.model._no_split_modules or ())
-        layers = [m for m in self.model.modules() if type(m).__name__ in names]
-        if layers and all(getattr(p, "ds_numel", p.numel()) < PERSISTENT_BELOW for layer in layers for p in layer.parameters()):
-            deepspeed.utils.set_z3_leaf_modules(self.model, list({type(layer) for layer in layers}))
-
     def log_probs(self, sequences: torch.Tensor, attention_mask: torch.Tensor, wanted: torch.Tensor | None = None) -> torch.Tensor:
-        """[b, L-1] float32: entry t is the log-prob of token t+1; 0 where `wanted` [b, L-1] bool is False."""
-        return self.score(sequences, attention_mask, wanted=wanted)[0]
+        """[b, L-1] float32: entry t is the log-prob of token t+1, at temperature 1; 0 where `wanted` [b, L-1] bool is False."""
+        return self.score(sequences, attention_mask, wanted=wanted, as_sampled=False)[0]
 
     def score(
-        self, sequences: torch.Tensor, attention_mask: torch.Tensor, *, entropy_grad: bool = False, wanted: torch.Tensor | None = None
+        self,
+        sequences: torch.Tensor,
+        attention_mask: torch.Tensor,
+        *,
+        entropy_grad: bool = False,
+        wanted: torch.Tensor | None = None,
+        as_sampled: bool = True,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """(log_probs, entropy), both [b, L-1] float32: entry t is about token t+1, and 0 where `wanted` [b, L-1] bool is False.
 
+        `as_sampled`: of the distribution that the rollout samples from (its temperature, top-k, top-p, min-p), else of the plain softmax.
         Entropy carries a gradient only when asked to. The logits of all positions never exist at once (linear_head.py).
         """
         if wanted is not None:
@@ -103,12 +136,54 @@ class PolicyModel(Actor):
         else:
             inputs, targets, mask = sequences, sequences.roll(-1, dims=1), attention_mask
             positions = (attention_mask.long().cumsum(-1) - 1).masked_fill(attention_mask == 0, 1)
-        with self.head.scoring(targets, temperature=self.temperature, entropy_grad=entropy_grad, wanted=wanted):
+        shape = {"temperature": self.temperature, "truncation": self.truncation} if as_sampled else {}
+        with self.head.scoring(targets, entropy_grad=entropy_grad, wanted=wanted, **shape):
             both = self.model(inputs, attention_mask=mask, position_ids=positions)["logits"]
         log_probs, entropy = both.unbind(-1)
         if self.packing_samples:
             log_probs, entropy = (gather_and_pad_tensor(x, None, 0, indices, *sequences.shape) for x in (log_probs, entropy))
         return log_probs[:, :-1], entropy[:, :-1]
+
+
+def join_small_layers(model: torch.nn.Module) -> None:
+    """Treat a decoder layer as one unit when DeepSpeed keeps all its weights on every rank anyway (each below its persistence
+    threshold): hooks per submodule would gather nothing, and cost a third of a step of a model of 0.2 M parameters."""
+    names = set(model._no_split_modules or ())
+    layers = [m for m in model.modules() if type(m).__name__ in names]
+    if layers and all(getattr(p, "ds_numel", p.numel()) < PERSISTENT_BELOW for layer in layers for p in layer.parameters()):
+        deepspeed.utils.set_z3_leaf_modules(model, list({type(layer) for layer in layers}))
+
+
+def value_model(cfg: Config, strategy: ZeroStrategy) -> torch.nn.Module:
+    """openrlhf's critic from critic.model_name_or_path, or from the policy's with a new head: called with (sequences, mask [b, L-1],
+    attention_mask) it gives [b, L-1] values, entry t of the prefix that ends before token t+1.
+
+    A new head is drawn from train.seed alone, so that it is the same on any number of ranks.
+    """
+    name = cfg.critic.model_name_or_path or cfg.actor.model_name_or_path
+    with _fp32_allowed():
+        model = get_llm_for_sequence_regression(
+            name,
+            "critic",
+            param_dtype=cfg.ds.param_dtype,
+            attn_implementation=cfg.ds.attn_implementation,
+            ds_config=strategy.get_ds_train_config(),
+            packing_samples=cfg.ds.packing_samples,
+            value_head_prefix=cfg.ds.value_head_prefix,
+        )
+    join_small_layers(model)
+    if name == cfg.actor.model_name_or_path or not has_scalar_head(name, model.value_head_prefix):
+        _new_head(getattr(model, model.value_head_prefix).weight, cfg.train.seed)
+    if cfg.actor.gradient_checkpointing_enable:
+        model.gradient_checkpointing_enable()
+    return model
+
+
+def _new_head(weight: torch.nn.Parameter, seed: int) -> None:
+    """Normal of standard deviation 1 / (hidden size + 1), as openrlhf's."""
+    with deepspeed.zero.GatheredParameters([weight], modifier_rank=0):
+        drawn = torch.randn(weight.shape, generator=torch.Generator().manual_seed(seed))
+        weight.data.copy_(drawn / (weight.shape[-1] + 1))
 
 
 def _output_layer(model: torch.nn.Module) -> torch.nn.Linear:
@@ -165,14 +240,24 @@ class ZeroStrategy(DeepspeedStrategy):
         config["zero_optimization"]["memory_efficient_linear"] = self.device != "cpu"
         return config
 
-    def prepare_training(self, model: PolicyModel, cfg: Config) -> tuple[PolicyModel, torch.optim.Optimizer]:
-        """Wrap `model` in a DeepSpeed engine with AdamW. The learning rate is set by the caller before each step."""
+    def get_ds_eval_config(self, offload: bool = False) -> dict:
+        """openrlhf's; the batch size, which nothing frozen has, is one that fits any number of ranks."""
+        config = super().get_ds_eval_config(offload)
+        del config["train_batch_size"]
+        config["train_micro_batch_size_per_gpu"] = 1
+        config["steps_per_print"] = None
+        config["zero_optimization"]["memory_efficient_linear"] = self.device != "cpu"
+        config["zero_optimization"]["offload_param"]["pin_memory"] = self.device != "cpu"
+        return config
+
+    def prepare_training(self, model: torch.nn.Module, cfg: Config, optim: ActorConfig | Critic) -> tuple[Any, torch.optim.Optimizer]:
+        """Wrap `model` in a DeepSpeed engine with AdamW as `optim` says. The learning rate is set by the caller before each step."""
         settings = {
             "optim": "adam",
-            "adam": {"lr": cfg.actor.learning_rate, "betas": cfg.actor.adam_betas, "eps": 1e-8, "weight_decay": cfg.actor.l2},
+            "adam": {"lr": optim.learning_rate, "betas": optim.adam_betas, "eps": optim.adam_eps, "weight_decay": optim.l2},
             "lr_scheduler": "constant",
             "scheduler_steps": cfg.train.max_steps,
-            "max_norm": cfg.actor.max_norm,
+            "max_norm": optim.max_norm,
         }
         model, optimizer, _ = self.prepare((model, settings))
         return model, optimizer
@@ -187,7 +272,7 @@ def policy_loss(cfg: Config) -> PolicyLoss:
         clip_eps_low=low,
         clip_eps_high=high,
         dual_clip=cfg.actor.dual_clip,
-        token_level_loss=cfg.actor.loss_agg_mode == "token-mean",
+        token_level_loss=cfg.actor.loss_agg_mode != "seq-mean-token-mean",  # sum-norm is a token mean over another count (aggregate.py)
         policy_loss_type=cfg.actor.policy_loss_type,
         is_correction_level=adv.is_correction_level,
         is_correction_mode=adv.is_correction_mode,

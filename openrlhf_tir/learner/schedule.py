@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from ..config import Config
+from ..config import Actor, Config, Critic
 
 Schedule = Callable[[int], float]
 
@@ -31,7 +31,17 @@ def lr_schedule(shape: str, *, peak: float, total: int, warmup: int = 0, min_rat
 
 
 def rl_schedule(cfg: Config) -> Schedule:
-    """The schedule of a run: actor.lr_scheduler over train.max_steps."""
-    total = cfg.train.max_steps
-    warmup = math.ceil(total * cfg.actor.lr_warmup_ratio)
-    return lr_schedule(cfg.actor.lr_scheduler, peak=cfg.actor.learning_rate, total=total, warmup=warmup, min_ratio=cfg.actor.min_lr_ratio)
+    """The policy's schedule: actor.lr_scheduler over train.max_steps, from the first step that trains it (critic.freezing_steps)."""
+    frozen = max(0, cfg.critic.freezing_steps)
+    lr = _of(cfg.actor, cfg.train.max_steps - frozen)
+    return lambda update: lr(max(0, update - frozen))
+
+
+def critic_schedule(cfg: Config) -> Schedule:
+    """The critic's: critic.lr_scheduler over train.max_steps."""
+    return _of(cfg.critic, cfg.train.max_steps)
+
+
+def _of(optim: Actor | Critic, total: int) -> Schedule:
+    warmup = math.ceil(total * optim.lr_warmup_ratio)
+    return lr_schedule(optim.lr_scheduler, peak=optim.learning_rate, total=total, warmup=warmup, min_ratio=optim.min_lr_ratio)

@@ -3,36 +3,62 @@
 Every method is collective: all ranks call it with the same arguments at the same time, because ZeRO-3 keeps a share of every weight
 on every rank. Raises of the constructor are ConfigErrors or what torch, deepspeed and the file system say.
 
-    TrainBatch, groups -> rows of this rank -> micro batches -> forward, backward, ... -> one optimiser update -> metrics
+    TrainBatch, groups -> samples of this rank -> [roles: reference, critic]
+                       -> (each update) rows of this rank -> micro batches -> forward, backward, ... -> one optimiser step
+                       -> [the critic's updates] -> metrics
 """
 
 from __future__ import annotations
 
 import gc
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
+import deepspeed
 import numpy as np
 import torch
 import torch.distributed as dist
 
 from ..algorithms.advantages import get_estimator
 from ..algorithms.aggregate import GlobalCounts
+from ..algorithms.losses.diagnostics import Tally
 from ..config import Config
 from ..types import Group, TrainBatch
+from .agreement import agree
 from .background import BackgroundWriter
 from .balance import lpt
-from .checkpoint import load_rank, save_rank
+from .checkpoint import POLICY, load_rank, save_rank
 from .export import write_model_files
-from .objective import PolicyObjective, SftObjective
+from .lora import ADAPTER, adapter_weights
+from .objective import KlInLoss, PolicyObjective, SftObjective
 from .openrlhf_adapter import PolicyModel, ZeroStrategy
-from .packing import MicroBatch, Row, collate, plan
-from .rows import FIELDS, local_moments, local_samples, to_rows
+from .packing import Row
+from .passes import Forward, Passes
+from .roles.beside import Roles
+from .roles.reference import log_probs
+from .rows import FIELDS, OLD, Sample, batch_samples, local_moments, share, to_rows
 from .schedule import rl_schedule
-from .weights_file import write_weights
+from .weights_file import write_file, write_weights
 
-Objective = Callable[[MicroBatch], torch.Tensor]
+K = TypeVar("K")
+V = TypeVar("V")
+ADAPTER_DIRECTORY = "adapter"
+
+
+def over_updates(parts: Sequence[dict[str, float]]) -> dict[str, float]:
+    """The metrics of a batch from those of its updates: `updates` counts those that were made, whose loss and grad_norm are averaged; lr is the last.
+
+    None was finite: loss and norm are those of the last, so that they say it. Of several, `grad_norm_max` and how many were left out besides.
+    """
+    made = [part for part in parts if math.isfinite(part["grad_norm"])]
+    if len(parts) == 1 or not made:
+        return parts[-1] | {"updates": float(len(made))}
+    mean = {name: sum(part[name] for part in made) / len(made) for name in ("loss", "grad_norm")}
+    largest = max(part["grad_norm"] for part in made)
+    return mean | {"lr": made[-1]["lr"], "updates": float(len(made)), "grad_norm_max": largest, "updates_left_out": float(len(parts) - len(made))}
 
 
 class Zero3Rank:
@@ -47,15 +73,20 @@ class Zero3Rank:
     def reload(self, cfg: Config) -> None:
         """Start anew in the same processes: the weights of cfg.actor.model_name_or_path, a fresh optimiser, version 0."""
         self.engine.destroy()
-        del self.model, self.optimizer, self.engine
+        self.roles.destroy()
+        del self.model, self.optimizer, self.engine, self.roles
         gc.collect()
         self._start(cfg)
 
     def _start(self, cfg: Config) -> None:
         self.cfg, self.estimator, self.lr_at = cfg, get_estimator(cfg.algo.advantage.estimator), rl_schedule(cfg)
-        self.model, self.optimizer = self.strategy.prepare_training(PolicyModel(cfg, self.strategy), cfg)
+        self.passes = Passes(cfg, self.strategy)
+        self.model, self.optimizer = self.strategy.prepare_training(PolicyModel(cfg, self.strategy), cfg, cfg.actor)
         self.engine = self.model.model
-        self.engine.checkpoint_engine = self.writer = BackgroundWriter()
+        self.roles = Roles(cfg, self.strategy, self.estimator)
+        self.writer = BackgroundWriter()
+        for engine in self._engines().values():
+            engine.checkpoint_engine = self.writer
         self._version = 0
 
     @property
@@ -64,21 +95,61 @@ class Zero3Rank:
         return self._version
 
     def step(self, batch: TrainBatch, groups: Sequence[Group]) -> dict[str, float]:
-        """One optimiser update on the whole batch. groups[b] is the payload of batch.items[b]. Returns the metrics of the global batch,
-        the same on every rank: loss, grad_norm (before clipping), lr, and those of algorithms/losses/diagnostics.py.
+        """The batch's updates, one optimiser step each. groups[b] is the payload of batch.items[b]. Returns the metrics of the global batch,
+        the same on every rank: loss, grad_norm (before clipping), lr, updates, and those of algorithms/losses/diagnostics.py.
 
-        A gradient that is not finite changes nothing: DeepSpeed leaves weights and optimiser as they are, and the version stays."""
-        samples = local_samples(batch, groups, self.rank, self.cfg, self.estimator)
-        rows = to_rows(samples, self._sum(local_moments(samples)), self._version, self.cfg, self.estimator)
-        counts = self._counts([row.fields["trained"].sum() for row in rows])
-        objective = PolicyObjective(self.cfg, self.model, counts, self.device)
-        metrics = self._update(rows, FIELDS, objective, counts, self.lr_at(self._version))
-        dist.all_reduce(objective.tally.sums)
-        dist.all_reduce(objective.tally.gated)
-        dist.all_reduce(objective.tally.maxima, dist.ReduceOp.MAX)
-        if math.isfinite(metrics["grad_norm"]):
-            self._version += 1
-        return metrics | objective.tally.metrics()
+        A gradient that is not finite changes nothing: DeepSpeed leaves weights and optimiser as they are, and the version does not count it."""
+        judged: dict[str, float] = {}
+        samples = batch_samples(batch, groups, self.cfg, self.estimator)
+        mine = share(samples, batch.rank_of, self.rank)
+        if self.roles:
+            mine, judged = self.roles.judged(mine, self.model, self.passes, self._sum)
+            samples = self._with_judged(samples, mine)
+        total = self._sum(local_moments(mine))
+        if self._version < self.roles.freezing_steps:
+            metrics = {"loss": 0.0, "grad_norm": 0.0, "lr": 0.0, "updates": float(len(batch.updates))}
+        else:
+            metrics = self._policy_updates(batch, samples, mine, total)
+        if metrics["updates"]:
+            rows = to_rows(mine, total, self._version, self.cfg, self.estimator)
+            metrics |= judged | self.roles.trained(rows, metrics | judged, len(batch.rank_of), self._version, self.passes, self._trained_counts)
+        self._version += int(metrics["updates"])
+        return metrics
+
+    def _policy_updates(self, batch: TrainBatch, samples: Sequence[Sample], mine: Sequence[Sample], total: np.ndarray) -> dict[str, float]:
+        """Metrics; `updates` says by how many the version is to move."""
+        old = self._old_logprobs(mine, total) if self.cfg.recomputes_old else None
+        kl = KlInLoss(self.cfg, self.roles.coef.value, self.device) if self.cfg.algo.kl.use_loss else None
+        names = FIELDS | ({} if old is None else {OLD: np.float32}) | ({} if kl is None else {KlInLoss.FIELD: np.float32})
+        tally, parts, version = Tally(self.device), [], self._version
+        for rank_of in batch.updates:
+            rows = to_rows(share(samples, rank_of, self.rank), total, version, self.cfg, self.estimator, old)
+            counts = replace(self._trained_counts(rows), sum_norm=self.cfg.loss_sum_norm)
+            parts.append(self._update(rows, names, PolicyObjective(self.cfg, self.model, counts, tally, kl), counts, self.lr_at(version)))
+            version += math.isfinite(parts[-1]["grad_norm"])
+        for sums in (tally.sums, tally.gated, tally.distances, *([kl.sums] if kl else [])):
+            dist.all_reduce(sums)
+        dist.all_reduce(tally.maxima, dist.ReduceOp.MAX)
+        return over_updates(parts) | tally.metrics() | (kl.metrics() if kl else {})
+
+    def _with_judged(self, samples: Sequence[Sample], mine: Sequence[Sample]) -> list[Sample]:
+        """`samples` with what this rank's roles said of `mine`, and, where other ranks will train them too, what theirs said of the others."""
+        judged = {s.key: (s.advantages, s.facts) for s in mine}
+        if self.cfg.train.max_epochs > 1:
+            judged = self._gathered(judged)
+        return [replace(s, advantages=judged[s.key][0], facts=judged[s.key][1]) if s.key in judged else s for s in samples]
+
+    def _trained_counts(self, rows: Sequence[Row]) -> GlobalCounts:
+        return self._counts([row.fields["trained"].sum() for row in rows])
+
+    def _old_logprobs(self, samples: Sequence[Sample], total: np.ndarray) -> dict[tuple[int, int, int], np.ndarray]:
+        """key -> [L-1] float32: log-probs of the policy before the batch's first update, of all samples that any rank trains."""
+        counting = [s for s in samples if s.counts]
+        rows = to_rows(counting, total, self._version, self.cfg, self.estimator)
+        mine = dict(zip([s.key for s in counting], log_probs(self.model, self.passes, rows, of="trained"), strict=True))
+        if self.cfg.train.max_epochs == 1:  # what is trained once is trained where it was scored
+            return mine
+        return self._gathered(mine)
 
     def sft_step(self, rows: Sequence[tuple[np.ndarray, np.ndarray]], lr: float) -> dict[str, float]:
         """One update of weighted cross entropy. rows: (token_ids [T], weights [T]); weights[t] is of token t, 0 masks it, weights[0] is unused."""
@@ -91,71 +162,67 @@ class Zero3Rank:
         """Log-prob of every token but the first, [T-1] float32 each, under the current weights. Every rank returns all."""
         owner = lpt([len(ids) for ids in sequences], self.world_size)
         mine = [i for i, r in enumerate(owner) if r == self.rank]
-        scored: dict[int, np.ndarray] = {}
-        self.model.eval()
-        with torch.no_grad():
-            for indices, micro in self._micro_batches([Row(np.asarray(sequences[i])) for i in mine], {}):
-                log_probs = self.model.log_probs(micro.sequences, micro.attention_mask).cpu().numpy()
-                scored |= {mine[i]: log_probs[k, : len(sequences[mine[i]]) - 1].copy() for k, i in enumerate(indices)}
-        self.model.train()
-        parts: list[dict[int, np.ndarray]] = [{}] * self.world_size
-        dist.all_gather_object(parts, scored)
-        merged = {i: array for part in parts for i, array in part.items()}
+        rows = [Row(np.asarray(sequences[i])) for i in mine]
+        scored = dict(zip(mine, self.passes.ask(self.model, rows, {}, lambda m: self.model.log_probs(m.sequences, m.attention_mask)), strict=True))
+        merged = self._gathered(scored)
         return [merged[i] for i in range(len(sequences))]
+
+    def _gathered(self, mine: dict[K, V]) -> dict[K, V]:
+        """The entries of all ranks."""
+        parts: list[dict[K, V]] = [{}] * self.world_size
+        dist.all_gather_object(parts, mine)
+        return {key: value for part in parts for key, value in part.items()}
 
     def publish(self, path: str | Path) -> str | None:
         """Full weights with HF names into one safetensors file; its digest on rank 0, None elsewhere. The file is complete on return."""
-        digest = write_weights(self.engine.module, Path(path), rank=self.rank, sharded=self.cfg.ds.zero_stage == 3)
-        dist.barrier()
-        return digest
+        return write_weights(self.engine.module, Path(path), rank=self.rank, sharded=self.cfg.ds.zero_stage == 3)
 
     def export(self, directory: str | Path) -> None:
-        """A directory that plain transformers loads: config, model.safetensors, tokenizer."""
+        """A directory that plain transformers loads: config, model.safetensors, tokenizer; with LoRA `adapter/` besides, which peft loads. The critic
+        beside it, when it is asked for."""
         self.publish(Path(directory) / "model.safetensors")
+        adapter = adapter_weights(self.engine.module)
+        of_adapter = Path(directory) / ADAPTER_DIRECTORY
+        if adapter:
+            write_file(adapter, of_adapter / "adapter_model.safetensors", rank=self.rank, sharded=self.cfg.ds.zero_stage == 3)
+        fault = None
         if self.rank == 0:
-            write_model_files(self.model.hf_config, self.cfg.actor.model_name_or_path, Path(directory))
-        dist.barrier()
+            try:
+                write_model_files(self.model.hf_config, self.cfg.actor.model_name_or_path, Path(directory))
+                if adapter:
+                    self.engine.module.peft_config[ADAPTER].save_pretrained(str(of_adapter))
+            except OSError as e:
+                fault = e
+        agree(fault)
+        if self.roles.critic and self.cfg.critic.save_value_network:
+            agree(self.roles.critic.export(Path(f"{directory}_critic"), rank=self.rank))
 
     def save(self, directory: str | Path) -> None:
         """Copies this rank's state to host memory; training may go on. Files are complete when `written` has returned on every rank."""
-        save_rank(self.engine, Path(directory), rank=self.rank, world_size=self.world_size, version=self._version)
+        facts = {"version": self._version, **self.roles.state()}
+        save_rank(self._engines(), self.writer, Path(directory), rank=self.rank, world_size=self.world_size, facts=facts)
 
     def written(self) -> dict[str, tuple[int, str]]:
         """Not collective, and from another thread than the rest: blocks until what this rank saved is on disk. path -> (bytes, XXH3-128)."""
         return self.writer.written()
 
     def load(self, directory: str | Path) -> int:
-        """Returns the version. Raises ConfigError for a checkpoint of another number of ranks."""
-        self._version = load_rank(self.engine, Path(directory), rank=self.rank, world_size=self.world_size)
+        """Returns the version. Raises ConfigError for a checkpoint of another number of ranks, or without the critic that this run has."""
+        facts = load_rank(self._engines(), Path(directory), rank=self.rank, world_size=self.world_size)
+        self.roles.restore(facts)
+        self._version = facts["version"]
         return self._version
+
+    def _engines(self) -> dict[str, deepspeed.DeepSpeedEngine]:
+        return {POLICY: self.engine, **self.roles.engines()}
 
     def close(self) -> None:
         dist.destroy_process_group()
 
-    def _update(self, rows: Sequence[Row], names: Mapping[str, type], objective: Objective, counts: GlobalCounts, lr: float) -> dict[str, float]:
+    def _update(self, rows: Sequence[Row], names: Mapping[str, type], objective: Forward, counts: GlobalCounts, lr: float) -> dict[str, float]:
         """Forward and backward of all micro batches, then one optimiser step at `lr`."""
-        self.model.train()
-        summed = torch.zeros(1, dtype=torch.float64, device=self.device)
-        batches = list(self._micro_batches(rows, names))
-        for k, (_, micro) in enumerate(batches):
-            self.engine.set_gradient_accumulation_boundary(k == len(batches) - 1)
-            loss = objective(micro)
-            self.strategy.backward(loss, self.model, self.optimizer)
-            summed += loss.detach()
-        for group in self.optimizer.param_groups:
-            group["lr"] = lr
-        self.strategy.optimizer_step(self.optimizer, self.model, None)
-        dist.all_reduce(summed)
-        return {"loss": counts.unscale(summed.item()), "grad_norm": self.strategy.get_grad_norm(self.model), "lr": lr}
-
-    def _micro_batches(self, rows: Sequence[Row], names: Mapping[str, type]) -> Iterator[tuple[list[int], MicroBatch]]:
-        """(indices into rows, tensors); ranks with fewer run dummies, so that all make the same number of passes."""
-        train, lengths = self.cfg.train, [len(r.token_ids) for r in rows]
-        planned = plan(lengths, max_rows=train.micro_batch_size, max_tokens=train.max_tokens_per_gpu, packed=self.cfg.ds.packing_samples)
-        most = torch.tensor(len(planned), device=self.device)
-        dist.all_reduce(most, dist.ReduceOp.MAX)
-        for indices in planned + [[]] * (int(most) - len(planned)):
-            yield indices, collate([rows[i] for i in indices], names, self.device)
+        summed = self.passes.update(self.model, self.optimizer, rows, names, objective, lr)
+        return {"loss": counts.unscale(summed), "grad_norm": self.strategy.get_grad_norm(self.model), "lr": lr}
 
     def _counts(self, trained_per_row: Sequence[float]) -> GlobalCounts:
         tokens, sequences = self._sum(np.array([sum(trained_per_row), sum(n > 0 for n in trained_per_row)], np.float64))

@@ -1,4 +1,4 @@
-"""Memory of a run: /proc -> the sum of PSS over its processes -> the peak. Linux only, no dependency.
+"""Memory of a run: the sum of PSS over its processes -> the peak. Linux only.
 
 PSS (proportional set size) divides a shared page by its users, so the sum over processes is what the run really holds. Which processes: the
 launcher and its descendants, and whatever carries a marker in its command line (the session directory of Ray, whose daemons are re-parented)
@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import os
 import threading
-from pathlib import Path
 from typing import Self
 
-KIB_PER_GIB = 1 << 20
+import psutil
 
-Identity = tuple[int, int]
-"""(pid, start time in clock ticks): pids are reused, this pair is not."""
+BYTES_PER_GIB = 1 << 30
 
 
 class PssSampler:
@@ -31,7 +29,8 @@ class PssSampler:
         self._root = root_pid or os.getpid()
         self._interval_s = interval_s
         self._markers: list[str] = []
-        self._known: set[Identity] = set()
+        self._known: set[psutil.Process] = set()
+        """Equal when pid and start time are: pids are reused."""
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="pss-sampler", daemon=True)
@@ -44,30 +43,31 @@ class PssSampler:
         """The sum of PSS right now, in GiB; raises the peak."""
         with self._lock:
             by_process: dict[str, float] = {}
-            for pid in self._members():
-                if kib := _pss_kib(pid):
-                    by_process[f"{_name(pid)} ({pid})"] = kib / KIB_PER_GIB
+            for process in self._members():
+                if pss := _pss(process):
+                    by_process[f"{_name(process)} ({process.pid})"] = pss / BYTES_PER_GIB
             total = sum(by_process.values())
             if total > self.peak_gib:
                 self.peak_gib, self.peak_by_process = total, by_process
             return total
 
-    def _members(self) -> set[int]:
-        parents = _process_table()
-        ours = {identity[0] for identity in self._known & set(parents)}
-        for pid, _ in parents:
-            if pid == self._root or any(marker in _command_line(pid) for marker in self._markers):
-                ours.add(pid)
-        children: dict[int, list[int]] = {}
-        for (pid, _), parent in parents.items():
-            children.setdefault(parent, []).append(pid)
+    def _members(self) -> set[psutil.Process]:
+        children: dict[int, list[psutil.Process]] = {}
+        everybody = list(psutil.process_iter(["ppid", "cmdline"]))  # a process that is gone meanwhile is left out, what may not be read is None
+        for process in everybody:
+            children.setdefault(process.info["ppid"], []).append(process)
+        ours = {p for p in everybody if p in self._known or p.pid == self._root or self._marked(p)}
         todo = list(ours)
         while todo:
-            fresh = [child for child in children.get(todo.pop(), ()) if child not in ours]
+            fresh = [child for child in children.get(todo.pop().pid, ()) if child not in ours]
             ours.update(fresh)
             todo += fresh
-        self._known = {identity for identity in parents if identity[0] in ours}
+        self._known = ours
         return ours
+
+    def _marked(self, process: psutil.Process) -> bool:
+        command = " ".join(process.info["cmdline"] or ())
+        return any(marker in command for marker in self._markers)
 
     def _run(self) -> None:
         while not self._stop.is_set():
@@ -83,36 +83,18 @@ class PssSampler:
         self._thread.join()
 
 
-def _read(pid: int, name: str) -> bytes:
-    """A file of /proc/<pid>; empty when the process is gone or not ours to read, which is ordinary while sampling."""
+def _name(process: psutil.Process) -> str:
+    """The program of its command line; its own name where it has none."""
+    words = " ".join(process.info["cmdline"] or ()).split()
     try:
-        return Path(f"/proc/{pid}/{name}").read_bytes()
-    except OSError:
-        return b""
+        return words[0].rsplit("/", 1)[-1] if words else process.name()
+    except psutil.Error:
+        return "?"
 
 
-def _process_table() -> dict[Identity, int]:
-    """Parent pid of every process."""
-    table: dict[Identity, int] = {}
-    for entry in os.listdir("/proc"):
-        if entry.isdigit() and (stat := _read(int(entry), "stat")):
-            # The name in parentheses may hold spaces; the fields after it are: state, ppid, ..., start time (the 20th).
-            fields = stat[stat.rfind(b")") + 2 :].split()
-            table[int(entry), int(fields[19])] = int(fields[1])
-    return table
-
-
-def _command_line(pid: int) -> str:
-    return _read(pid, "cmdline").replace(b"\0", b" ").decode(errors="replace")
-
-
-def _name(pid: int) -> str:
-    words = _command_line(pid).split()
-    return words[0].rsplit("/", 1)[-1] if words else _read(pid, "comm").decode(errors="replace").strip()
-
-
-def _pss_kib(pid: int) -> int:
-    for line in _read(pid, "smaps_rollup").splitlines():
-        if line.startswith(b"Pss:"):
-            return int(line.split()[1])
-    return 0
+def _pss(process: psutil.Process) -> int:
+    """Bytes; 0 when the process is gone or not ours to read, which is ordinary while sampling."""
+    try:
+        return process.memory_full_info().pss
+    except psutil.Error:
+        return 0

@@ -2,6 +2,7 @@
 
     key index prompt label reward parts verdict failed why masked versions update
     runs   [{source, text, tokens, versions}]     who produced each run of tokens: "model" is what a learner trains, "env" never is
+    branches [runs]                                  other chains of an agent's session, trained with the same reward
     calls  [{action, observation, outcome, reward, done, truncated, signals, seconds}]
 
 `versions` is [oldest, newest] of the policy that sampled the tokens. The ledger says at which step a group was trained, or why it was not.
@@ -60,9 +61,14 @@ def row(meta: GroupMeta, group: Group, t: Trajectory) -> dict[str, Any]:
         "finish_reason": t.finish_reason,
         "stop_reason": t.stop_reason,
         "versions": _versions(t.segments),
-        "runs": [{"source": s.source, "text": s.text, "tokens": len(s.token_ids), "versions": _versions([s])} for s in t.segments],
+        "runs": _runs(t),
+        "branches": [_runs(b) for b in t.branches],
         "calls": [_plain(asdict(c)) for c in t.calls],
     }
+
+
+def _runs(t: Trajectory) -> list[dict[str, Any]]:
+    return [{"source": s.source, "text": s.text, "tokens": len(s.token_ids), "versions": _versions([s])} for s in t.segments]
 
 
 def _versions(segments: list[Segment]) -> list[int] | None:

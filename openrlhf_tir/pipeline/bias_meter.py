@@ -1,20 +1,22 @@
 """Selection-bias meter: does what is trained look like what was dispatched? By response length, difficulty and environment.
 
     rolled      groups whose attempt came to an end: kept, filtered, or failed for good (a prompt that is issued again counts when it ends)
-    kept        those that the filters let through
+    kept        those that the filters let through; one that is issued again although it was kept (surplus) is taken back, and counts when it ends
     trained     those that a learner step took
 
 rolled -> kept is what the filters do on purpose. kept -> trained must do nothing: were the first finished taken instead of the oldest
 dispatched, or groups dropped for age, long and slow ones would be missing there. Per step the counts go into the metrics as
-`selection/<by>/<bin>/<stage>`; `selection_bias/<by>` is the total variation distance of kept and trained over the run so far:
-1/2 sum |share kept - share trained|, 0 equal, 1 disjoint. Groups that wait in replay count as kept only, so it falls as a run goes on.
+`selection/<by>/<bin>/<stage>`, below zero where more is taken back than came; `selection_bias/<by>` is the total variation distance
+of kept and trained over the run so far: 1/2 sum |share kept - share trained|, 0 equal, 1 disjoint; with several environments also within
+each, `env/NAME/selection_bias/<by>`: one may be biased while their mix hides it. Groups that wait in replay count as kept only, so it
+falls as a run goes on.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from ..types import GroupMeta
 
@@ -42,7 +44,9 @@ def bins(meta: GroupMeta | None) -> dict[str, str]:
 class SelectionMeter:
     """Counts between two steps, and over the run for the distance."""
 
-    def __init__(self) -> None:
+    def __init__(self, envs: Sequence[str] = ()) -> None:
+        """`envs`: the environments within which length and difficulty are looked at as well."""
+        self.envs = tuple(envs)
         self._step: Counter[tuple[str, str, str]] = Counter()
         self._run: Counter[tuple[str, str, str]] = Counter()
 
@@ -53,25 +57,41 @@ class SelectionMeter:
         if end == "buffered":
             self._count("kept", meta)
 
+    def left(self, end: str, meta: GroupMeta) -> None:
+        """A group that was counted as kept leaves as `end`: "requeued" it comes again; "failed" it was rolled and kept all the same."""
+        if end == "requeued":
+            self._count("rolled", meta, -1)
+            self._count("kept", meta, -1)
+
     def trained(self, metas: Iterable[GroupMeta]) -> None:
         for meta in metas:
             self._count("trained", meta)
 
     def restored(self, meta: GroupMeta) -> None:
         """A group that waited in a checkpoint: the rows before it have counted it, this process has not."""
-        for by, name in bins(meta).items():
+        for by, name in (bins(meta) | self._within(meta)).items():
             self._run[by, name, "kept"] += 1
 
-    def _count(self, stage: str, meta: GroupMeta | None) -> None:
+    def _within(self, meta: GroupMeta | None) -> dict[str, str]:
+        """The bins of the group's own environment."""
+        if meta is None or meta.env not in self.envs:
+            return {}
+        return {f"{meta.env}/{by}": name for by, name in bins(meta).items() if by != "env"}
+
+    def _count(self, stage: str, meta: GroupMeta | None, n: int = 1) -> None:
         for by, name in bins(meta).items():
-            self._step[by, name, stage] += 1
-            self._run[by, name, stage] += 1
+            self._step[by, name, stage] += n
+            self._run[by, name, stage] += n
+        for by, name in self._within(meta).items():
+            self._run[by, name, stage] += n
 
     def row(self) -> dict[str, float]:
         """The metrics of the step that ended now."""
         step, self._step = self._step, Counter()
         out = {f"selection/{by}/{name}/{stage}": float(n) for (by, name, stage), n in sorted(step.items())}
-        return out | {f"selection_bias/{by}": self._distance(by) for by in ("length", "difficulty", "env") if self._total(by, "trained")}
+        out |= {f"selection_bias/{by}": self._distance(by) for by in ("length", "difficulty", "env") if self._total(by, "trained")}
+        within = [(env, by) for env in self.envs for by in ("length", "difficulty") if self._total(f"{env}/{by}", "trained")]
+        return out | {f"env/{env}/selection_bias/{by}": self._distance(f"{env}/{by}") for env, by in within}
 
     def _total(self, by: str, stage: str) -> int:
         return sum(n for (b, _, s), n in self._run.items() if (b, s) == (by, stage))

@@ -2,23 +2,27 @@
 
     acquired = rolling + buffered + training + trained + filtered + failed + requeued                    (conservation, types.GroupState)
 
-*Admission*: buffered + training + possible(rolling) <= (S+1)*B, where possible(n) says how many of n rolling groups may be accepted:
-all of them, or fewer with `depth = auto` (depth.py). A group dispatched at version u has the deadline u + S: the last version at which
-it may be trained.
+A batch of B groups is trained in k updates (mini-batches, epochs), and S counts updates; W = (S+1) // k - 1 whole batches fit in between
+(Config.batches_ahead). With k = 1, W = S.
+
+*Admission*: buffered + training + possible(rolling) <= (W+1)*B, where possible(n) says how many of n rolling groups may be accepted:
+all of them, or fewer with `depth = auto` (depth.py). A group dispatched at version u has the deadline u + W*k: the last version at which
+the batch that trains it may begin; the last of its updates is then made (W+1)*k - 1 <= S versions after u.
 
 *Gate*: the step at version v may run iff no group due at v is still rolling and afterwards every remaining group that may be accepted
-meets its deadline when each later step takes B groups, the first due first. That is Hall's condition, for every deadline d >= v:
+meets its deadline when each later step takes B groups, the first due first. A step at v and those after it begin at v, v + k, v + 2k, ... at
+the latest (an update whose gradient is not finite is no version), so (d - v) // k more begin by d. That is Hall's condition, for every d >= v:
 
-    #{remaining, buffered, due by d} + possible(#{rolling, due by d}) <= (d - v) * B
+    #{remaining, buffered, due by d} + possible(#{rolling, due by d}) <= ((d - v) // k) * B
 
-With a push only every k steps, what is dispatched l steps after the last push is l versions old already: then (S+1-l)*B is the bound of
+With a push only every so many steps, what is dispatched l steps after the last push is l batches old already: then (W+1-l)*B is the bound of
 admission, so that what follows holds for it too.
 
-Waiting always helps. With possible(n) = n at most (d - v + 1) * B groups are due by d by admission, so once the old ones are rolled, the B
-first due make it true: no group is ever dropped for age, and the gate cannot deadlock. With possible(n) < n more may be accepted than fit;
-then #{buffered, due by d} > (d - v + 1) * B for some d, and the excess, which no order of steps can train in time, is *surplus*: it does not
-count above, and it is dropped when the gate opens. Nothing due at v is left rolling or buffered by a step, so the bound S holds in both
-cases; what `possible` gets wrong costs surplus, never staleness.
+Waiting always helps. With possible(n) = n at most ((d - v) // k + 1) * B groups are due by d by admission, so once the old ones are rolled, the
+B first due make it true: no group is ever dropped for age, and the gate cannot deadlock. With possible(n) < n more may be accepted than fit;
+then #{buffered, due by d} > ((d - v) // k + 1) * B for some d, and the excess, which no order of steps can train in time, is *surplus*: it does
+not count above, and it is dropped when the gate opens. Nothing due before v + k is left rolling or buffered by a step, so the bound S holds in
+both cases; what `possible` gets wrong costs surplus, never staleness.
 """
 
 from __future__ import annotations
@@ -33,29 +37,34 @@ from .signal import Signal
 
 
 def gate_open(
-    version: int, batch_groups: int, buffered: Iterable[int], rolling: Iterable[int], possible: Callable[[int], int] = lambda rolling: rolling
+    version: int,
+    batch_groups: int,
+    buffered: Iterable[int],
+    rolling: Iterable[int],
+    possible: Callable[[int], int] = lambda rolling: rolling,
+    updates: int = 1,
 ) -> bool:
     """Whether the step at `version` leaves every remaining group trainable in time (Hall's condition above).
 
-    `buffered`, `rolling`: deadlines of all groups, those of the next batch included.
+    `buffered`, `rolling`: deadlines of all groups, those of the next batch included; `updates`: k, of a batch.
     """
     waiting, under_way = Counter(buffered), Counter(rolling)
     kept = rolls = 0
     for d in sorted(waiting.keys() | under_way.keys()):
-        room = (d - version) * batch_groups
+        room = (d - version) // updates * batch_groups
         kept = min(kept + waiting[d], room + batch_groups)
         rolls += under_way[d]
-        if (d <= version and rolls) or max(0, kept - batch_groups) + possible(rolls) > room:
+        if (room <= 0 and rolls) or max(0, kept - batch_groups) + possible(rolls) > room:
             return False
     return True
 
 
-def surplus_by_deadline(version: int, batch_groups: int, buffered: Iterable[int]) -> dict[int, int]:
+def surplus_by_deadline(version: int, batch_groups: int, buffered: Iterable[int], updates: int = 1) -> dict[int, int]:
     """Deadline -> how many of the buffered groups due then cannot be trained in time, though every step from `version` on takes B."""
     kept, over = 0, {}
     for d, n in sorted(Counter(buffered).items()):
         kept += n
-        excess = kept - (d - version + 1) * batch_groups
+        excess = kept - ((d - version) // updates + 1) * batch_groups
         if excess > 0:
             over[d] = excess
             kept -= excess
@@ -66,6 +75,7 @@ class Budget:
     """Slots. Every change notifies `signal`; nothing here waits."""
 
     def __init__(self, *, batch_groups: int, max_staleness: int, depth: Depth | None = None, signal: Signal | None = None) -> None:
+        """`max_staleness`: W above, in batches."""
         self.batch_groups = batch_groups
         self.limit = (max_staleness + 1) * batch_groups
         self.depth = depth or FixedDepth(self.limit)
@@ -75,7 +85,7 @@ class Budget:
         self.still_needed: int | None = None
         """Groups that the steps left can use at most; None: no end in sight."""
         self.unpushed = 0
-        """Learner steps since the engines got weights."""
+        """Batches that were trained since the engines got weights."""
         self._paused = False
 
     @property

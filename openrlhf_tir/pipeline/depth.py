@@ -54,10 +54,10 @@ class Depth(Protocol):
         """A group was judged `seconds` after its dispatch; `rolling` others are under way on `engines` (Rollout.engine_stats)."""
 
     def stepped(self, seconds: float) -> None:
-        """A learner step and its push took so long."""
+        """To be told how many seconds a learner step and its push took."""
 
     def facts(self) -> dict[str, float]:
-        """For the metrics."""
+        """What it is guided by, as metrics of the step."""
 
 
 class FixedDepth:
@@ -75,10 +75,10 @@ class FixedDepth:
         return rolling + buffered < self.depth
 
     def finished(self, accepted: bool, seconds: float, rolling: int, engines: Mapping[str, float]) -> None:
-        """Nothing to learn."""
+        """Does nothing: a fixed depth learns from no outcome."""
 
     def stepped(self, seconds: float) -> None:
-        """Nothing to learn."""
+        """Does nothing: a fixed depth learns from no outcome."""
 
     def facts(self) -> dict[str, float]:
         return {}
@@ -179,7 +179,7 @@ class AutoDepth:
 
 def depth_for(cfg: Config) -> Depth:
     """What `pipeline.depth` asks for, or else the mode: one batch, `auto`, or with drained pushes as many groups as staleness allows."""
-    B, limit = cfg.rollout.batch_size, (cfg.pipeline.S + 1) * cfg.rollout.batch_size
+    B, limit = cfg.rollout.batch_size, (cfg.batches_ahead + 1) * cfg.rollout.batch_size
     defaults: dict[str, int | Literal["auto"]] = {"sync": B, "one_step": B, "pipeline": "auto", "pipeline_drain": limit}
     depth = cfg.pipeline.depth or defaults[cfg.pipeline.mode]
     if depth == "auto":

@@ -49,8 +49,8 @@ def describe(state: RunState, observer: Observer, rollout: Rollout) -> str:
 
 def _edge(state: RunState, phase: str, rolling: list[Flight]) -> str:
     if phase == "wait for gate":
-        due = min((f.version for f in rolling), default=state.version) + state.S
-        first = [str(f.key) for f in rolling if f.version + state.S == due]
+        due = min(map(state.deadline, rolling), default=state.version)
+        first = [str(f.key) for f in rolling if state.deadline(f) == due]
         return f"the staleness gate: {len(first)} rolling groups must be trained by version {due}, first {', '.join(first[:3])}"
     if phase == "drain":
         return f"the engines to drain before a push: {len(rolling)} groups still roll"

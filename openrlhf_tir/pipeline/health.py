@@ -84,7 +84,7 @@ class Health:
         return f"{said}; {_excerpt(group)}."
 
     def trained(self) -> None:
-        """A step with a finite gradient."""
+        """To be told of each step with a finite gradient."""
         self.nonfinite_in_a_row = 0
 
     def not_finite(self, report: StepReport, items: list[BatchItem]) -> None:

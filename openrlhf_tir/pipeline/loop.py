@@ -21,10 +21,10 @@ from typing import Any
 from ..backoff import backoff_s
 from ..config import Config
 from ..errors import InfraError, Stopped
-from ..learner.balance import assign_ranks
+from ..learner.minibatches import train_batch
 from ..ports import Learner, Prompts, Publisher, Rollout
 from ..replay.ledger import Ledger
-from ..types import BatchItem, GroupMeta, Task, TrainBatch
+from ..types import BatchItem, GroupMeta, Task
 from .checkpoints.checkpoint import Checkpoints
 from .diagnosis import describe
 from .evaluation import Evaluator
@@ -58,9 +58,11 @@ class Pipeline:
         self.cfg, self.rollout, self.learner, self.publisher, self.observer = cfg, rollout, learner, publisher, observer
         self.tasks = asyncio.TaskGroup()
         """All that runs; what fails there ends the run."""
+        self.before = 0
+        """The version before the latest step."""
         self.rolls: dict[int, asyncio.Task[None]] = {}
         self.stop = stop or StopRequest(cfg.train.stop_grace_s)
-        self.state = state = RunState(cfg, prompts, ledger, observer.group)
+        self.state = state = RunState(cfg, prompts, ledger, observer.group, observer.left)
         self.saver = Saver(state, learner, rollout, checkpoints, observer, self.tasks)
         self.evaluator = Evaluator(cfg, measure, observer)
         self.health = Health(cfg)
@@ -137,9 +139,9 @@ class Pipeline:
         return self.state.take()
 
     async def step(self, items: list[BatchItem]) -> None:
-        """The batch in hand -> a new version, in the engines too where a push is due; then what is due after a step."""
+        """The batch in hand -> a new version (several, if it is cut into updates), in the engines too where a push is due; then what is due."""
         state, start = self.state, asyncio.get_running_loop().time()
-        batch = TrainBatch(self.version, items, assign_ranks([i.meta for i in items], self.cfg.actor.world_size))
+        batch, self.before = train_batch(self.cfg, self.version, items), self.version
         async with self.publisher.changing():
             state.begin_step()
             with self.observer.phase("step", self.version):
@@ -151,11 +153,13 @@ class Pipeline:
             state.trained(report)
         self.health.trained()
         self.observer.selection.trained(item.meta for item in items)
-        if self.push_due:
-            await self.push()
-        state.depth.stepped(asyncio.get_running_loop().time() - start)
-        state.check()
-        self.observer.step(report, state.budget, self.rollout.engine_stats() | state.depth.facts())
+        try:
+            if self.push_due:
+                await self.push()
+            state.depth.stepped(asyncio.get_running_loop().time() - start)
+            state.check()
+        finally:  # a stop gives the push up; the step is done, is saved at this boundary, and has its row
+            self.observer.step(report, state.budget, self.rollout.engine_stats() | state.depth.facts())
         score = await self.evaluator.evaluate(self.version) if self.due(self.cfg.eval.steps) else None
         best = score is not None and score > self.saver.best
         if best or self.due(self.cfg.ckpt.save_steps):
@@ -182,10 +186,10 @@ class Pipeline:
 
     @property
     def push_due(self) -> bool:
-        """Every pipeline.push_every steps; an evaluation and the end need the last weights, whatever the count."""
-        last = self.version == self.state.max_steps
-        return last or self.version - self.state.pushed >= self.cfg.pipeline.push_every or self.due(self.cfg.eval.steps)
+        """Every pipeline.push_every batches; an evaluation and the end need the last weights, whatever the count."""
+        last = self.version >= self.state.max_steps
+        return last or self.state.unpushed >= self.cfg.pipeline.push_every or self.due(self.cfg.eval.steps)
 
     def due(self, every: int) -> bool:
-        """Whether something that happens every so many steps happens now."""
-        return every > 0 and self.version % every == 0
+        """Whether something that happens every so many updates happens now: after the batch that reached or passed the number."""
+        return every > 0 and self.version // every > self.before // every

@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from ..config import Config
+from ..config.environments import one
 from ..filters import LENGTH_BALANCE
 from ..filters.zerotir import length_balance
 from ..types import Change, GroupMeta, RunFacts, Task, Verdict
@@ -43,7 +44,7 @@ class MethodState:
         self.cfg = cfg
         self.counters = Counters()
         self.errors = MethodErrors(cfg.reward.max_failed_groups)
-        self._balanced = LENGTH_BALANCE in cfg.filter.order
+        self._balanced = {name: LENGTH_BALANCE in e.filter.order for name, e in cfg.environments.items()}
         self._lengths: OrderedDict[str, list[tuple[int, float]]] = OrderedDict()
 
     def placed(self, task: Task, prompt: int, update: int) -> Task:
@@ -52,13 +53,20 @@ class MethodState:
         return replace(task, run=facts)
 
     def settled(self, meta: GroupMeta | None) -> None:
-        """A group's attempt ended: its changes count, and its verdict may become that of the filter over many groups. Raises MethodBroken."""
+        """A group was judged: its verdict may become that of the filter over many groups. Raises MethodBroken."""
         self.errors.settled(meta)
         if meta is None or meta.failed is not None:
             return
-        self.counters.apply(meta.key.prompt, meta.changes)
-        if self._balanced and meta.verdict.keep and not self._balances(meta):
+        if one(self._balanced, meta.env) and meta.verdict.keep and not self._balances(meta):
             meta.verdict = Verdict(False, LENGTH_BALANCE)
+
+    def counts(self, meta: GroupMeta) -> None:
+        """A group has ended, filtered or trained: what it asks to be changed counts, once. (One that is accepted may still be issued again.)"""
+        self.counters.apply(meta.key.prompt, meta.changes)
+
+    def forgets(self, meta: GroupMeta) -> None:
+        """A group that was accepted is issued again."""
+        self._lengths.pop(str(meta.key), None)
 
     def _balances(self, meta: GroupMeta) -> bool:
         """Whether a sample of the group is in a bin of lengths at which answers are right, among the latest batch of kept groups."""

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Protocol
 
@@ -14,6 +14,7 @@ import numpy as np
 
 from ..engines.session_trace import AGENT_FACTS
 from ..episodes.choice import LENGTH_FACTS
+from ..episodes.group_meta import CALL_SECONDS
 from ..types import GroupMeta, GroupState, PublishReport, StepReport
 from .bias_meter import SelectionMeter
 from .budget import Budget
@@ -33,25 +34,25 @@ METRICS = {
 }
 
 
-NOT_PARTS = frozenset({"calls", "truncated", "correct", "used_code", *LENGTH_FACTS, *AGENT_FACTS})
+NOT_PARTS = frozenset({"calls", "truncated", "correct", "used_code", CALL_SECONDS, *LENGTH_FACTS, *AGENT_FACTS})
 """What stands in a group's stats beside the parts of its rewards, or has a metric of its own."""
 
 
 class Rows(Protocol):
-    """logs/metrics.py."""
+    """Where rows of metrics go; logs/metrics.py is one."""
 
     def log(self, step: int, values: Mapping[str, float], /) -> None: ...
     def truncate_after(self, step: int, /) -> object: ...
 
 
 class Spans(Protocol):
-    """logs/trace.py."""
+    """Where spans go; logs/trace.py is one."""
 
     def add(self, track: str, name: str, start: float, end: float, /) -> None: ...
 
 
 class Display(Protocol):
-    """logs/progress.py."""
+    """What shows a step to a person; logs/progress.py is one."""
 
     def update(self, step: int, row: Mapping[str, float], /) -> None: ...
 
@@ -59,13 +60,15 @@ class Display(Protocol):
 class Observer:
     """Collects between two steps, writes at each step. Groups count when they finish, trained or not: all since the last step, a batch at least."""
 
-    def __init__(self, metrics: Rows, trace: Spans, progress: Display) -> None:
+    def __init__(self, metrics: Rows, trace: Spans, progress: Display, envs: Sequence[str] = ()) -> None:
+        """`envs`: the environments of the run; where there are several, each has metrics of its own, `env/NAME/...`."""
         self.metrics, self.trace, self.progress = metrics, trace, progress
+        self.envs = tuple(envs) if len(envs) > 1 else ()
         self.now, self.since = "start", 0.0
         """The trainer's phase, and when it began in the event loop's seconds."""
         self.on_phase: Callable[[], None] = lambda: None
         self._canary = 0.0
-        self.selection = SelectionMeter()
+        self.selection = SelectionMeter(self.envs)
         self._last_step = time.monotonic()
         self._before: list[GroupMeta] = []
         self._explained: set[tuple[str, str]] = set()
@@ -97,6 +100,8 @@ class Observer:
             self._ends[f"{'failed' if end == 'failed' else 'requeued'}/{failed}"] += 1
         elif end == "filtered" and meta is not None:
             self._ends[f"drops/{meta.verdict.reason}"] += 1
+        if meta is not None and meta.env in self.envs:
+            self._end_of_env(end, meta, failed)
         if meta is not None:
             for reason, n in meta.failures.items():
                 self._ends[f"trajectories_failed/{reason}"] += n
@@ -106,6 +111,21 @@ class Observer:
                     self._ends[f"masked/{reason}"] += 1
             if failed is None:
                 self._groups.append(meta)
+
+    def left(self, end: str, meta: GroupMeta, reason: str) -> None:
+        """An accepted group, of which `group` was told, leaves untrained: as surplus, or because its step changed nothing."""
+        self._ends[f"{end}/{reason}"] += 1
+        self.selection.left(end, meta)
+
+    def _end_of_env(self, end: str, meta: GroupMeta, failed: str | None) -> None:
+        of = f"env/{meta.env}"
+        if failed is not None:
+            self._ends[f"{of}/{'failed' if end == 'failed' else 'requeued'}/{failed}"] += 1
+        elif end == "filtered":
+            self._ends[f"{of}/drops/{meta.verdict.reason}"] += 1
+        else:
+            self._ends[f"{of}/kept"] += 1
+        self._ends[f"{of}/trajectories_failed"] += sum(meta.failures.values())
 
     def _explain(self, meta: GroupMeta) -> None:
         """A fault's own words, once for each: thousands of trajectories may fail of one cause."""
@@ -127,6 +147,7 @@ class Observer:
         groups = self._latest(budget.batch_groups)
         row = {
             **rollout_metrics(groups),
+            **{name: value for env in self.envs for name, value in env_metrics(env, [g for g in groups if g.env == env]).items()},
             **self.selection.row(),
             **report.metrics,
             **{name: float(n) for name, n in self._ends.items()},
@@ -183,6 +204,16 @@ def rollout_metrics(groups: list[GroupMeta]) -> dict[str, float]:
     out |= reward_parts(groups, weights)
     if correct.any():
         out["code_in_correct"] = float(code[correct].mean())
+    return out
+
+
+def env_metrics(env: str, groups: list[GroupMeta]) -> dict[str, float]:
+    """What is told of one environment of several: the metrics of the whole that an environment makes differ, and how long its calls took."""
+    found = rollout_metrics(groups)
+    kept = ("reward_mean", "accuracy", "code_ratio", "response_tokens_mean", "calls_mean", "truncated", "group_seconds_mean")
+    out = {f"env/{env}/{name}": found[name] for name in kept if name in found} | {f"env/{env}/groups": float(len(groups))}
+    if timed := [(g.stats[CALL_SECONDS], g.stats["calls"] * len(g.correct)) for g in groups if CALL_SECONDS in g.stats]:
+        out[f"env/{env}/call_seconds_mean"] = float(np.average([s for s, _ in timed], weights=[calls for _, calls in timed]))
     return out
 
 

@@ -34,6 +34,8 @@ class Saver:
         """The state is that of the run: a new one, or restored. Before, a checkpoint would hold nothing."""
         self.copying = False
         """The learner's ranks copy their state."""
+        self._one = asyncio.Lock()
+        """Held until a checkpoint is on its way: the trainer, a stop and the watchdog's rescue may ask for the same one, and would write the same files."""
         self.best = checkpoints.best()[1]
         """Score of the best checkpoint."""
         self.saved: tuple[int, int] | None = None
@@ -47,29 +49,37 @@ class Saver:
         Called when no step is under way.
         """
         with self.observer.phase("checkpoint", self.state.version):
-            await self.settled()
-            cut, self.saved = self.state.cut(), self.state.progress
-            self.copying = True
-            try:
-                await self.checkpoints.take(cut.version, self.learner)
-            except OSError as e:
-                self._refused(cut, e)
-                return
-            finally:
-                self.copying = False
-                self.state.signal.notify()
+            async with self._one:
+                await self.settled()
+                if score is not None or self.saved != self.state.progress:  # else a rescue has taken it meanwhile
+                    await self._take(score)
+
+    async def _take(self, score: float | None) -> None:
+        """By the holder of the lock, when nothing is being written."""
+        cut, self.saved = self.state.cut(), self.state.progress
+        self.copying = True
+        try:
+            await self.checkpoints.take(cut.version, self.learner)
+        except OSError as e:
+            self._refused(cut, e)
+            return
+        finally:
+            self.copying = False
+            self.state.signal.notify()
         self.committing = self.tasks.create_task(self._commit(cut, score), name=f"commit {cut.version}")
 
     async def settled(self) -> None:
-        """Nothing is being written."""
+        """Wait until no checkpoint is being written."""
         if self.committing:
             await asyncio.wait({self.committing})
 
     async def finish(self) -> None:
-        """The end of a run: everything up to now is in a checkpoint that is safe, or it was said why not."""
-        await self.settled()
-        if self.saved != self.state.progress:
-            await self.save()
+        """Everything up to now is in a checkpoint that is safe, or it was said why not. What has begun to step meanwhile is in none."""
+        with self.observer.phase("checkpoint", self.state.version):
+            async with self._one:
+                await self.settled()
+                if self.saved != self.state.progress and not self.state.stepping:
+                    await self._take(None)
             await self.settled()
 
     def give_up(self) -> None:
@@ -93,7 +103,7 @@ class Saver:
             self._refused(cut, e)
             return
         ledger.committed(cut.version, cut.facts["ledger_lines"])
-        await asyncio.to_thread(ledger.sync)
+        await asyncio.to_thread(ledger.try_to_sync)  # this line is for the audit: the checkpoint is whole, and stands on what was synced before
         self.observer.spans("ckpt", [(start, time.time())], f"write {cut.version}")
 
     def _refused(self, cut: Cut, error: OSError) -> None:
@@ -115,9 +125,8 @@ class Saver:
         """A checkpoint of a run that stalled, if the learner is idle; says what became of it."""
         if self.state.stepping or self.copying or not self.ready:
             return "The learner is in the middle of a step or a checkpoint; the checkpoint before counts."
-        await self.save()
-        await self.settled()
-        return f"Version {self.state.version} was saved." if self.saved else "No checkpoint could be written, see the log; the one before counts."
+        await self.finish()
+        return f"Version {self.saved[0]} was saved." if self.saved else "No checkpoint could be written, see the log; the one before counts."
 
     async def restore(self) -> None:
         """Back to the last checkpoint's cut, or to the beginning if none was committed."""

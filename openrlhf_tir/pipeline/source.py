@@ -2,6 +2,9 @@
 
 A prompt that is issued again keeps its place in line (its dispatch number): with staleness 0 the batches of a run with faults are then
 those of the run without, in the same order.
+
+Environments with shares have them in the batches, not only among what is sampled: for a group that a filter drops, another prompt of the same
+environment is issued out of turn. MAX_INSTEAD bounds it, so that an environment of which nothing is kept cannot have every slot.
 """
 
 from __future__ import annotations
@@ -15,6 +18,9 @@ from ..replay.buffer import Place
 from ..replay.ledger import Ledger
 from ..types import GroupKey, Task
 
+MAX_INSTEAD = 8
+"""Prompts issued one after the other in place of one that was dropped: the share holds where a filter keeps a group in nine or more."""
+
 
 @dataclass(slots=True)
 class Flight:
@@ -27,6 +33,8 @@ class Flight:
     reissues: int = 0
     started_at: float = 0.0
     env: str = ""
+    instead: int = 0
+    """How many groups were dropped one after the other in whose place this one is."""
 
     @property
     def place(self) -> Place:
@@ -38,44 +46,60 @@ class Source:
     def __init__(self, prompts: Prompts, ledger: Ledger) -> None:
         self.prompts, self.ledger = prompts, ledger
         self.dispatched = 0
-        self._retries: deque[tuple[int, int, int, int]] = deque()
+        self._retries: deque[tuple[int, int, int, int, int]] = deque()
+        """(epoch, prompt, reissues, dispatch, instead)"""
+        self._instead: deque[tuple[int, int, int]] = deque()
+        """(epoch, prompt, instead): in place of groups that were dropped."""
         self._ahead: tuple[int, int] | None = None
 
     @property
     def ready(self) -> bool:
         """Whether `issue` has something to give."""
-        if not self._retries and self._ahead is None:
+        if not self._retries and not self._instead and self._ahead is None:
             self._ahead = self.prompts.next()
-        return bool(self._retries) or self._ahead is not None
+        return bool(self._retries or self._instead) or self._ahead is not None
 
     def issue(self, version: int, now: float) -> tuple[Flight, Task]:
         """Take the next prompt and enter it into the ledger; only when `ready`."""
         if self._retries:
-            epoch, prompt, reissues, dispatch = self._retries.popleft()
+            epoch, prompt, reissues, dispatch, instead = self._retries.popleft()
         else:
             self.dispatched += 1
-            assert self._ahead is not None, "only when ready"
-            (epoch, prompt), reissues, dispatch, self._ahead = self._ahead, 0, self.dispatched, None
+            reissues, dispatch, instead = 0, self.dispatched, 0
+            if self._instead:
+                epoch, prompt, instead = self._instead.popleft()
+            else:
+                assert self._ahead is not None, "only when ready"
+                (epoch, prompt), self._ahead = self._ahead, None
         key = GroupKey(epoch, prompt, self.ledger.next_attempt(epoch, prompt))
         self.ledger.issued(key, version)
         task = self.prompts.task(prompt)
-        return Flight(key, dispatch, version, reissues, now, task.env), task
+        return Flight(key, dispatch, version, reissues, now, task.env, instead), task
 
     def requeue(self, flight: Flight, reason: str, *, counts: bool = True) -> None:
         """End this attempt and issue the prompt again. `counts`: towards train.max_reissues (a crash of ours does not)."""
         self.ledger.ended("requeued", flight.key, reason=reason)
-        self._retries.append((flight.key.epoch, flight.key.prompt, flight.reissues + counts, flight.dispatch))
+        self._retries.append((flight.key.epoch, flight.key.prompt, flight.reissues + counts, flight.dispatch, flight.instead))
+
+    def dropped(self, flight: Flight) -> None:
+        """A filter dropped the group: another prompt of its environment takes its place in the batch, unless the prompts are through."""
+        if self._ahead is None:
+            self._ahead = self.prompts.next()
+        if self._ahead is not None and flight.instead < MAX_INSTEAD and (another := self.prompts.in_place_of(flight.key.prompt)):
+            self._instead.append((*another, flight.instead + 1))
 
     def state(self) -> dict[str, Any]:
         return {
             "stream": self.prompts.state(),
             "ahead": self._ahead,
             "retries": list(self._retries),
+            "instead": list(self._instead),
             "dispatched": self.dispatched,
         }
 
     def restore(self, state: dict[str, Any]) -> None:
         self.prompts.restore(state["stream"])
         self._ahead = tuple(state["ahead"]) if state["ahead"] else None
-        self._retries = deque(tuple(r) for r in state["retries"])
+        self._retries = deque((*r[:4], r[4] if len(r) > 4 else 0) for r in state["retries"])  # four in checkpoints of older versions
+        self._instead = deque(tuple(i) for i in state.get("instead", ()))  # not in checkpoints of older versions
         self.dispatched = state["dispatched"]

@@ -30,6 +30,8 @@ from .source import Flight, Source
 
 EndListener = Callable[[GroupState, GroupMeta | None, str | None], None]
 """Told of every rolled group: where it went, what is known of it, and the fault's or requeue's reason."""
+LeaveListener = Callable[[GroupState, GroupMeta, str], None]
+"""Told of every accepted group that leaves untrained, after it was told of as buffered: where it went, what is known of it, and why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +44,15 @@ class Cut:
 
 
 class RunState:
-    def __init__(self, cfg: Config, prompts: Prompts, ledger: Ledger, on_end: EndListener = lambda *_: None) -> None:
-        self.B, self.S, self.max_steps, self.max_reissues = cfg.rollout.batch_size, cfg.pipeline.S, cfg.train.max_steps, cfg.train.max_reissues
+    def __init__(self, cfg: Config, prompts: Prompts, ledger: Ledger, on_end: EndListener = lambda *_: None, on_leave: LeaveListener = lambda *_: None) -> None:
+        self.B, self.S, self.max_steps, self.max_reissues = cfg.rollout.batch_size, cfg.max_staleness, cfg.train.max_steps, cfg.train.max_reissues
+        self.k, self.ahead = cfg.updates_per_batch, cfg.batches_ahead
+        """Updates of a batch, and how many batches ahead of the learner a group may be issued (W in budget.py)."""
         self.world_size = cfg.actor.world_size
-        self.ledger, self.on_end = ledger, on_end
+        self.ledger, self.on_end, self.on_leave = ledger, on_end, on_leave
         self.signal = Signal()
         self.depth = depth_for(cfg)
-        self.budget = Budget(batch_groups=self.B, max_staleness=self.S, depth=self.depth, signal=self.signal)
+        self.budget = Budget(batch_groups=self.B, max_staleness=self.ahead, depth=self.depth, signal=self.signal)
         self.source = Source(prompts, ledger)
         self.replay = ReplayBuffer()
         self.method = MethodState(cfg)
@@ -93,6 +97,8 @@ class RunState:
 
     def _judged(self, flight: Flight, meta: GroupMeta, payload: Any) -> GroupState:
         if not meta.verdict.keep:
+            self.method.counts(meta)
+            self.source.dropped(flight)
             return self._end(flight, GroupState.FILTERED, reason=meta.verdict.reason)
         del self.rolling[flight.dispatch]
         self.replay.add(flight.place, BatchItem(meta, payload))
@@ -102,8 +108,13 @@ class RunState:
     def requeue(self, dispatches: Iterable[int], reason: str) -> None:
         """Groups that roll or are buffered give up their slots; their prompts keep their places in line, at no cost in reissues."""
         for dispatch in dispatches:
+            accepted = self.replay.get(dispatch)
             self._requeue(self.flights[dispatch], reason, counts=False)
-            self.on_end(GroupState.REQUEUED, None, reason)
+            if accepted is None:
+                self.on_end(GroupState.REQUEUED, None, reason)
+            else:
+                self.method.forgets(accepted.meta)
+                self.on_leave(GroupState.REQUEUED, accepted.meta, reason)
 
     def take(self) -> list[BatchItem]:
         """The B oldest dispatched of replay, or as many as there are, are the batch in hand. Raises PipelineError when one is beyond S."""
@@ -111,9 +122,10 @@ class RunState:
         self.in_hand = [(self.flights[dispatch], item) for dispatch, item in taken]
         self.budget.move(GroupState.BUFFERED, GroupState.TRAINING, len(taken))
         for _, item in taken:
-            if self.version - item.meta.oldest_version > self.S:
+            if self.version + self.k - 1 - item.meta.oldest_version > self.S:
                 raise PipelineError(
-                    f"Group {item.meta.key} has tokens of version {item.meta.oldest_version} at version {self.version}: beyond S = {self.S}. A bug in the gate."
+                    f"Group {item.meta.key} has tokens of version {item.meta.oldest_version} at version {self.version}, which {self.k} updates begin at: "
+                    f"beyond S = {self.S}. A bug in the gate."
                 )
         return [item for _, item in taken]
 
@@ -123,25 +135,26 @@ class RunState:
 
     def trained(self, report: StepReport) -> None:
         """The step on the batch in hand has ended; the learner's weights are a new version now, the engines' not yet."""
-        for flight in self._batch_ended(GroupState.TRAINED):
+        for flight, item in self._batch_ended(GroupState.TRAINED):
             self.ledger.ended(GroupState.TRAINED, flight.key, step=self.version)
+            self.method.counts(item.meta)
         self.version = report.version
         self.moved = self.moved or report.must_change_weights
-        self.budget.unpushed = self.version - self.pushed
+        self.budget.unpushed = self.unpushed
         self._tell_the_end_is_near()
 
     def not_trained(self, reason: str) -> None:
         """The step on the batch in hand changed nothing: its groups fail for good, the version stays. (Issued again they would do the same.)"""
-        for flight in self._batch_ended(GroupState.FAILED):
+        for flight, item in self._batch_ended(GroupState.FAILED):
             self.ledger.ended(GroupState.FAILED, flight.key, reason=reason)
-            self.on_end(GroupState.FAILED, None, reason)
+            self.on_leave(GroupState.FAILED, item.meta, reason)
 
-    def _batch_ended(self, end: GroupState) -> list[Flight]:
-        flights, self.in_hand, self.stepping = [flight for flight, _ in self.in_hand], [], False
-        for flight in flights:
+    def _batch_ended(self, end: GroupState) -> list[tuple[Flight, BatchItem]]:
+        batch, self.in_hand, self.stepping = self.in_hand, [], False
+        for flight, _ in batch:
             del self.flights[flight.dispatch]
-        self.budget.move(GroupState.TRAINING, end, len(flights))
-        return flights
+        self.budget.move(GroupState.TRAINING, end, len(batch))
+        return batch
 
     def push_done(self) -> None:
         """The engines have the learner's weights."""
@@ -174,11 +187,19 @@ class RunState:
     def may_issue(self) -> bool:
         return self.budget.admits() and self.source.ready
 
+    def deadline(self, flight: Flight) -> int:
+        """The last version at which the batch that trains it may begin."""
+        return flight.version + self.ahead * self.k
+
+    @property
+    def unpushed(self) -> int:
+        """Batches that were trained since the engines got weights; of their updates some may have been left out."""
+        return -((self.pushed - self.version) // self.k)
+
     def gate_open(self) -> bool:
         """Whether the next step leaves every remaining group trainable within S (budget.py)."""
-        buffered = [self.flights[d].version + self.S for d in self.replay.dispatches()]
-        rolling = [f.version + self.S for f in self.rolling.values()]
-        return gate_open(self.version, self.B, buffered, rolling, self.depth.possible)
+        buffered = [self.deadline(self.flights[d]) for d in self.replay.dispatches()]
+        return gate_open(self.version, self.B, buffered, map(self.deadline, self.rolling.values()), self.depth.possible, self.k)
 
     def batch_ready(self) -> bool:
         return len(self.replay) >= self.B or self.exhausted
@@ -189,7 +210,7 @@ class RunState:
         return not self.source.ready and not self.rolling
 
     def _tell_the_end_is_near(self) -> None:
-        self.budget.still_needed = (self.max_steps - self.version) * self.B
+        self.budget.still_needed = -((self.version - self.max_steps) // self.k) * self.B
 
     # --- law and order
 
@@ -214,6 +235,7 @@ class RunState:
         facts = {
             "version": self.version,
             "max_staleness": self.S,
+            "updates_per_batch": self.k,
             "batch_size": self.B,
             "world_size": self.world_size,
             "ledger_lines": self.ledger.lines,

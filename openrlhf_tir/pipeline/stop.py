@@ -41,7 +41,7 @@ class StopRequest:
 
     @property
     def deadline(self) -> float:
-        """In the event loop's seconds; only when asked."""
+        """When the stop must be over, in the event loop's seconds; defined only once a stop was asked for."""
         return self._asked_at + self.grace_s
 
     async def or_done(self, task: asyncio.Task[Any]) -> bool:

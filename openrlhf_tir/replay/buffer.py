@@ -27,8 +27,12 @@ class ReplayBuffer:
         heapq.heappush(self._heap, (place, item))
 
     def take(self, n: int) -> list[tuple[int, BatchItem]]:
-        """The n oldest, removed."""
+        """Removes the n oldest groups and returns them."""
         return [(dispatch, item) for (_, dispatch), item in (heapq.heappop(self._heap) for _ in range(n))]
+
+    def get(self, dispatch: int) -> BatchItem | None:
+        """One group, which stays; None when it is not here."""
+        return next((item for (_, at), item in self._heap if at == dispatch), None)
 
     def remove(self, dispatch: int) -> None:
         """Take out one group, whatever its place. Raises KeyError when it is not here."""
@@ -39,7 +43,7 @@ class ReplayBuffer:
         self._heap = rest
 
     def dispatches(self) -> list[int]:
-        """Dispatch numbers, oldest first."""
+        """The dispatch numbers of all groups, the oldest first."""
         return [dispatch for _, dispatch in sorted(place for place, _ in self._heap)]
 
     def items(self) -> list[tuple[int, BatchItem]]:

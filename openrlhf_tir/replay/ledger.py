@@ -32,6 +32,7 @@ import xxhash
 
 from ..errors import ConservationError, PipelineError
 from ..logs.jsonl import cut_torn_line
+from ..sizes import room
 from ..types import TERMINAL, GroupKey
 from .audit import Audit as Audit
 from .audit import audit as audit
@@ -53,10 +54,15 @@ class Ledger:
         self.counts: Counter[str] = Counter()
         self._open: set[GroupKey] = set()
         self._attempts: dict[tuple[int, int], int] = {}
+        self._first_attempt = 0
+        """Of a prompt that is not in `_attempts`."""
         self._digest = xxhash.xxh3_128()
-        path.parent.mkdir(parents=True, exist_ok=True)
-        cut_torn_line(path)
-        self._fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            cut_torn_line(path)
+            self._fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        except OSError as e:
+            raise PipelineError(_refused(path, str(e))) from e
         if size := path.stat().st_size:
             self.run = run_of(path) or ""
             self.lines, self._bytes = hash_file(path, self._digest, size), size
@@ -68,7 +74,8 @@ class Ledger:
 
     def next_attempt(self, epoch: int, prompt: int) -> int:
         """The attempt number a new issue of this prompt gets: above every earlier one, rolled back or not."""
-        return self._attempts.get((epoch, prompt), -1) + 1
+        last = self._attempts.get((epoch, prompt))
+        return self._first_attempt if last is None else last + 1
 
     def issued(self, key: GroupKey, version: int) -> None:
         if key in self._open:
@@ -96,7 +103,7 @@ class Ledger:
     def mark(self) -> Mark:
         """This place: a checkpoint that is taken now stands on what was appended so far."""
         attempts = tuple((epoch, prompt, attempt) for (epoch, prompt), attempt in self._attempts.items())
-        return Mark(self.run, self.lines, self._bytes, self._digest.hexdigest(), self._check, attempts)
+        return Mark(self.run, self.lines, self._bytes, self._digest.hexdigest(), self._check, attempts, self._first_attempt)
 
     def committed(self, step: int, upto: int) -> None:
         self._append("committed", None, step=step, upto=upto)
@@ -104,7 +111,7 @@ class Ledger:
     def finished(self) -> None:
         """The run ended by itself. From here on an open prompt is an error of the audit; a resume takes this line back."""
         self._append("finished", None)
-        self.sync()
+        self.try_to_sync()
 
     def rolled_back(self, mark: Mark, open_keys: list[GroupKey]) -> int:
         """The surviving lineage is what stands before `mark`; `open_keys` were rolling at that cut and stay to be ended.
@@ -113,8 +120,10 @@ class Ledger:
         """
         compare(self.path, mark)
         self._attempts = {(epoch, prompt): attempt for epoch, prompt, attempt in mark.attempts}
-        damaged = 0
-        for line in read_lines(self.path, mark.bytes, mark.lines, mark.check):
+        self._first_attempt, damaged = mark.first_attempt, 0
+        if mark == BEGINNING:  # the whole file, maybe days of it: an attempt's number is below the count of lines after the first, so nothing is read
+            self._first_attempt = self.lines - 1
+        for line in read_lines(self.path, mark.bytes, mark.lines, mark.check) if mark != BEGINNING else ():
             damaged += not line.sound
             if line.row and line.row["e"] == "issued":
                 epoch, prompt, attempt = line.row["k"]
@@ -123,7 +132,10 @@ class Ledger:
             log.warning("%s: %d lines after line %d were changed, removed or moved. The resume takes back all of them.", self.path, damaged, mark.lines)
         self._append("rolled_back", None, upto=mark.lines)
         self._open = set(open_keys)
-        self.sync()
+        try:
+            self.sync()
+        except OSError as e:
+            raise PipelineError(_refused(self.path, str(e))) from e
         return damaged
 
     def check_open(self, keys: Iterable[GroupKey]) -> None:
@@ -153,13 +165,20 @@ class Ledger:
         self.counts[event] += 1
 
     def sync(self) -> None:
-        """What was appended is on disk; may be called from a thread."""
+        """What was appended is on disk; may be called from a thread. Raises OSError."""
         os.fsync(self._fd)
 
+    def try_to_sync(self) -> None:
+        """For lines that no checkpoint stands on: a disk that refuses them ends nothing, and is said. The next `sync` tries them again."""
+        try:
+            self.sync()
+        except OSError as e:
+            log.error("%s: its last lines may not be on disk (%s; %s).", self.path, e, room(self.path.parent))
+
     def close(self) -> None:
-        self.sync()
+        self.try_to_sync()
         os.close(self._fd)
 
 
 def _refused(path: Path, fault: str) -> str:
-    return f"{path} cannot be written ({fault}). A run without its ledger could train a prompt twice: make room, then --resume."
+    return f"{path} cannot be written ({fault}; {room(path.parent)}). A run without its ledger could train a prompt twice: make room, then --resume."

@@ -98,6 +98,8 @@ class Mark:
     """Checksum of the line before."""
     attempts: tuple[tuple[int, int, int], ...] = ()
     """(epoch, prompt, last attempt) of the prompts that had not ended."""
+    first_attempt: int = 0
+    """Of a prompt that was never issued, or only before a roll-back to the beginning."""
 
     @classmethod
     def of_json(cls, state: dict[str, Any]) -> Mark:
@@ -148,7 +150,7 @@ def hash_file(path: Path, hashing: Any, upto: int) -> int:
 
 
 def last_line(path: Path) -> bytes:
-    """Of a file without a torn one."""
+    """The last line of a file in which no line is torn."""
     with path.open("rb") as file:
         size = file.seek(0, os.SEEK_END)
         tail = b""

@@ -1,7 +1,8 @@
 """Report: a run directory -> plots/*.png and report.html, from whatever the run has written so far.
 
 Reads metrics.jsonl, trace.jsonl, summary.json and config.toml (each may be missing, then its part is left out with a remark); also writes
-trace.json for ui.perfetto.dev. Every figure is drawn for light and for dark pages; plots/ holds the light ones.
+trace.json for ui.perfetto.dev, and samples.html where the run kept trajectories. Every figure is drawn for light and for dark pages; plots/
+holds the light ones.
 """
 
 from __future__ import annotations
@@ -18,9 +19,10 @@ from matplotlib.figure import Figure
 from ..config import Config
 from ..errors import DataError
 from ..logs import metrics, trace
-from . import summary
+from . import samples_page, summary
 from .bias import BIAS_CURVES
 from .curves import CURVES, Columns
+from .environments import ENV_CURVES, names_of
 from .page import Picture, Run, render
 from .style import DARK, LIGHT, Theme, png, themed
 from .timeline import middle, timeline
@@ -61,7 +63,10 @@ def build_report(run_dir: Path) -> Path:
     if spans:
         trace.to_perfetto(run_dir)
 
-    page = render(Run(run_dir.name, time.strftime("%Y-%m-%d %H:%M"), ends, columns, config or {}, pictures, remarks, bool(spans)))
+    samples = samples_page.write(run_dir)
+    page = render(
+        Run(run_dir.name, time.strftime("%Y-%m-%d %H:%M"), ends, columns, config or {}, pictures, remarks, bool(spans), samples.name if samples else "")
+    )
     path = run_dir / "report.html"
     path.write_text(page, encoding="utf-8")
     return path
@@ -73,7 +78,7 @@ def _on(columns: Columns, draw: Callable[[Columns, Theme], Figure | None]) -> Ca
 
 def _plots(columns: Columns, spans: list[trace.Span]) -> list[_Plot]:
     """The figures in the order of the page: what was learned, then the overlap, then the rest."""
-    curves = [_Plot(c.file, c.title, c.caption, _on(columns, c.draw)) for c in (*CURVES, *BIAS_CURVES)]
+    curves = [_Plot(c.file, c.title, c.caption, _on(columns, c.draw)) for c in (*CURVES, *(ENV_CURVES if names_of(columns) else ()), *BIAS_CURVES)]
     window = middle(spans)
     whole = "Blue: requests being decoded. The learner trains on earlier groups while the engines sample the next ones."
     close = "Shaded: a learner step. Blue inside the shade is rollout and training at the same time."

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, ValidationError, model_serializer
 
 from ..errors import DataError
 
@@ -22,6 +22,15 @@ class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False, protected_namespaces=())
 
 
+class EnvScores(_Strict):
+    """Held-out evaluation of one model on the problems of one environment."""
+
+    accuracy: Fraction
+    code_ratio: Fraction
+    calls: float = Field(ge=0, description="calls per sampled response")
+    greedy_accuracy: Fraction
+
+
 class Scores(_Strict):
     """Held-out evaluation of one model; fractions 0..1."""
 
@@ -31,6 +40,16 @@ class Scores(_Strict):
     """Share of sampled responses that called the tool."""
     greedy_accuracy: Fraction
     """Share of problems whose greedy response is correct."""
+
+    envs: dict[str, EnvScores] = Field(default_factory=dict)
+    """With several environments: each one's own. Not written where there is one only."""
+
+    @model_serializer(mode="wrap")
+    def _without_nothing(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        written: dict[str, Any] = serialize(self)
+        if not self.envs:
+            written.pop("envs", None)
+        return written
 
 
 class Durations(_Strict):
@@ -93,7 +112,19 @@ def table(summary: Summary) -> Table:
     for name, label in ROWS:
         base, trained = getattr(summary.base, name, None), getattr(summary.trained, name, None)
         out.add_row(label, percent(base), percent(trained), points(base, trained))
+    for label, base, trained in env_rows(summary):
+        out.add_row(label, percent(base), percent(trained), points(base, trained))
     return out
+
+
+def env_rows(summary: Summary) -> list[tuple[str, float | None, float | None]]:
+    """(what, base, trained) of each environment of several."""
+    of = [scores.envs if scores else {} for scores in (summary.base, summary.trained)]
+    return [
+        (f"{env}: {label}", *(getattr(envs.get(env), name, None) for envs in of))  # type: ignore[misc]
+        for env in sorted({*of[0], *of[1]})
+        for name, label in ROWS
+    ]
 
 
 def percent(fraction: float | None) -> str:

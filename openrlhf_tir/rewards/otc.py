@@ -28,7 +28,7 @@ from .context import RewardContext
 OPTIONS = ("c", "alpha", "base", "base_options")
 GROUP_OPTIONS = ("c", "alpha")
 FEWEST = "otc_fewest_calls"
-"""The prompt's counter."""
+"""Name of the prompt's counter of fewest calls."""
 
 
 class GroupScore(NamedTuple):

@@ -21,7 +21,7 @@ class _Own:
 
     @property
     def __name__(self) -> str:
-        """For messages of the workers."""
+        """The name that the workers' messages use."""
         return self.name.rpartition(":")[2]
 
 

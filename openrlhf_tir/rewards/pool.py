@@ -12,18 +12,22 @@ With `reward.weights` several rewards are added up: `parts` then holds each one'
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from .. import plugins
 from ..config import Reward
+from ..config.environments import Environment, one
+from ..config.sections.reward import REMOTE
 from ..errors import RewardError, VerifierError
 from ..types import Change, RewardParts, Task, Trajectory
 from . import REWARD, RewardFn, accept, load
 from .checking import symbolic
 from .context import RewardContext
 from .own import OwnReward
+from .remote.batches import RemoteReward
+from .served.model import score as of_model
 from .workers import CpuSpent, Workers
 
 MAX_ASKED = 16
@@ -54,18 +58,29 @@ class _Component:
 
 def components(cfg: Reward) -> list[_Component]:
     """`reward.weights`, in its order, else `reward.name` alone. Raises ConfigError for a name that cannot be loaded."""
-    functions = {name: load(name) for name in cfg.weights or {cfg.name: 1.0}}
-    return [_Component(name, (cfg.weights or {name: 1.0})[name], f, "ask" in inspect.signature(f).parameters) for name, f in functions.items()]
+    functions = {name: load(name) for name in cfg.used}
+    return [_Component(name, cfg.used[name], f, "ask" in inspect.signature(f).parameters) for name, f in functions.items()]
+
+
+class Scores(Protocol):
+    """cluster/reward_models/replicas.py."""
+
+    async def score(self, trajectory: Trajectory) -> float:
+        """Raises RewardModelError."""
 
 
 class RewardPool:
-    """Scores with `reward_cfg.name` or `weights`, at most `reward_cfg.workers` checks at once."""
+    """Scores with `reward_cfg.name` or `weights`, at most `reward_cfg.workers` checks at once, or in the `workers` of another pool."""
 
-    def __init__(self, reward_cfg: Reward) -> None:
-        self.cfg = reward_cfg
+    def __init__(
+        self, reward_cfg: Reward, workers: Workers | None = None, model: Scores | None = None, *, decode: Callable[[list[int]], str] | None = None
+    ) -> None:
+        """model: of reward.model_name_or_path, where there is one. decode: token ids -> text with special tokens, for the remote reward."""
+        self.cfg, self.model = reward_cfg, model
+        self.remote = RemoteReward(reward_cfg, decode) if REMOTE in reward_cfg.used else None
         self.components = components(reward_cfg)
         names = {"cpu_name": "reward.verify_timeout_s", "wall_name": "reward.verify_deadline_s", "count_name": "reward.workers"}
-        self.workers = Workers(reward_cfg.workers, reward_cfg.verify_timeout_s, reward_cfg.verify_deadline_s, **names)
+        self.workers = workers or Workers(reward_cfg.workers, reward_cfg.verify_timeout_s, reward_cfg.verify_deadline_s, **names)
 
     async def score(self, trajectory: Trajectory, task: Task) -> RewardParts:
         """Raises VerifierError when the checker, not the answer, is at fault, RewardError when the reward itself is.
@@ -83,6 +98,8 @@ class RewardPool:
         return RewardParts(total, results[0].correct, parts)
 
     async def _score(self, c: _Component, trajectory: Trajectory, task: Task) -> tuple[RewardParts, list[Change]]:
+        if c.name == REMOTE and self.remote:
+            return await self.remote.score(trajectory, task), []
         if not c.asks:  # all of its work is done on the spot: quick if it is one of ours, unknown if not
             if plugins.is_own(REWARD, c.name):
                 return await self.workers.run(OwnReward(c.name), trajectory, task, self._context(c, task))
@@ -104,7 +121,8 @@ class RewardPool:
             except _Asked as asked:
                 question = asked.question
             try:
-                known[question] = await self.workers.run(*question)
+                at_model = self.model if question[0] is of_model else None
+                known[question] = await (at_model.score(trajectory) if at_model else self.workers.run(*question))
             except CpuSpent:
                 if question[0] is not symbolic.equal:
                     raise
@@ -123,3 +141,34 @@ class RewardPool:
     def close(self) -> None:
         """Kill the workers. Checks that still run end in CancelledError."""
         self.workers.close()
+
+    async def stop(self) -> None:
+        """`close`, and the connections and processes of the remote reward."""
+        if self.remote:
+            await self.remote.close()
+        self.close()
+
+
+class RewardPools:
+    """A pool for each environment of the run, which share their worker processes: [reward] says how many and with which deadlines."""
+
+    def __init__(self, environments: Mapping[str, Environment], model: Scores | None = None, *, decode: Callable[[list[int]], str] | None = None) -> None:
+        """model: of reward.model_name_or_path, where there is one. decode: as RewardPool's."""
+        self.pools: dict[str, RewardPool] = {}
+        for name, e in environments.items():
+            self.pools[name] = RewardPool(e.reward, self.workers if self.pools else None, model, decode=decode)
+
+    @property
+    def workers(self) -> Workers:
+        return next(iter(self.pools.values())).workers
+
+    async def score(self, trajectory: Trajectory, task: Task) -> RewardParts:
+        """By the reward of the task's environment; see RewardPool.score."""
+        return await one(self.pools, task.env).score(trajectory, task)
+
+    def close(self) -> None:
+        self.workers.close()
+
+    async def stop(self) -> None:
+        for pool in self.pools.values():
+            await pool.stop()

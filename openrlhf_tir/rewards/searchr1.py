@@ -68,7 +68,7 @@ def matches(answer: str, golds: str | Sequence[str], substring: bool = False) ->
 
 
 def score(answer: str | None, golds: str | Sequence[str], *, substring: bool = False, format_score: float = 0.0) -> float:
-    """qa_em and qa_subem."""
+    """The reward of the reference's qa_em and qa_subem."""
     if answer is None:
         return 0.0
     return 1.0 if matches(answer, golds, substring) else format_score

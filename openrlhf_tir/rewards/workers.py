@@ -47,12 +47,24 @@ def _asked_to_stop() -> bool:
 
 class Workers:
     def __init__(
-        self, count: int, cpu_s: float, wall_s: float, *, cpu_name: str = "the budget", wall_name: str = "the deadline", count_name: str = "workers"
+        self,
+        count: int,
+        cpu_s: float | None,
+        wall_s: float,
+        *,
+        cpu_name: str = "the budget",
+        wall_name: str = "the deadline",
+        count_name: str = "workers",
     ) -> None:
         """At most `count` calls at once, each with `cpu_s` seconds of CPU and over within `wall_s` of its start. The names are those of the
-        settings, for messages."""
+        settings, for messages.
+
+        `cpu_s` None: neither CPU nor memory are limited.
+        """
         self.count, self.cpu_s, self.wall_s = count, cpu_s, wall_s
         self.take_s = TAKE_S
+        self.prepare: Callable[[], None] = symbolic.warm
+        """What a worker does when it starts."""
         self._turns = asyncio.Semaphore(count)
         self._cpu_name, self._wall_name, self._count_name = cpu_name, wall_name, count_name
         self._pool: ProcessPool | None = None
@@ -83,6 +95,8 @@ class Workers:
                 except TimeoutError as e:
                     if call.cancelled():  # by us: no worker has taken it
                         self._replace(pool)
+                    if self.cpu_s is None:
+                        raise Late(f"{function.__name__} was not over within {self._wall_name} = {self.wall_s:g} s. Make it quicker, or raise that.") from e
                     raise Late(
                         f"{function.__name__} was not over within {self._wall_name} = {self.wall_s:g} s, without having had {self._cpu_name} = {self.cpu_s:g} "
                         "s of CPU: the machine is starved, or it waits for something. Give it more cores, or raise the deadline."
@@ -114,7 +128,7 @@ class Workers:
             # imports sympy once, so that the successor of a killed worker is there in milliseconds.
             context = multiprocessing.get_context("forkserver")
             context.set_forkserver_preload(["math_verify"])
-            self._pool = ProcessPool(max_workers=self.count, context=context, initializer=_start_worker)
+            self._pool = ProcessPool(max_workers=self.count, context=context, initializer=_start_worker, initargs=(self.cpu_s, self.prepare))
         return self._pool
 
     def close(self) -> None:
@@ -129,16 +143,17 @@ def _stop(pool: Any) -> None:
     pool.join()
 
 
-def _budgeted(cpu_s: float, function: Callable[..., Any], *args: Any) -> Any:
+def _budgeted(cpu_s: float | None, function: Callable[..., Any], *args: Any) -> Any:
     """In the worker: the kernel kills this process when the call has used `cpu_s` seconds of CPU, its own and the system's for it."""
-    signal.setitimer(signal.ITIMER_PROF, cpu_s)
+    signal.setitimer(signal.ITIMER_PROF, cpu_s or 0)
     try:
         return function(*args)
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
 
 
-def _start_worker() -> None:
-    signal.signal(signal.SIGPROF, signal.SIG_DFL)
-    resource.setrlimit(resource.RLIMIT_AS, (WORKER_MEMORY, WORKER_MEMORY))
-    symbolic.warm()
+def _start_worker(cpu_s: float | None, prepare: Callable[[], None]) -> None:
+    if cpu_s is not None:
+        signal.signal(signal.SIGPROF, signal.SIG_DFL)
+        resource.setrlimit(resource.RLIMIT_AS, (WORKER_MEMORY, WORKER_MEMORY))
+    prepare()

@@ -36,6 +36,7 @@ from ..http_guard.leaving import answer_leavers, unless_client_leaves
 from ..http_guard.slots import Bounded, Slots
 from ..types import Completion, EngineBounds, Sampling
 from .groups import GroupService, Temperature, group_routes
+from .openai_errors import OpenAIErrors
 from .openapi import document
 from .session_routes import session_routes
 
@@ -57,7 +58,7 @@ class GenerateReply(BaseModel):
     """All lists have one entry per sampled token."""
 
     token_ids: list[int]
-    logprobs: list[float] = Field(description="of the policy that sampled the token, at temperature 1")
+    logprobs: list[float] = Field(description="of the policy that sampled the token: at temperature 1, or as sampled in a run whose rollout is not")
     versions: list[int] = Field(description="learner updates behind the weights that sampled the token")
     text: str
     finish_reason: str = Field(description="stop | length | abort")
@@ -74,7 +75,7 @@ class RolloutService(GroupService, Protocol):
     async def generate(self, token_ids: list[int], sampling: Sampling) -> Completion: ...
     def health(self) -> dict[str, Any]: ...
     def metrics(self) -> str:
-        """Prometheus text."""
+        """Returns the metrics as Prometheus text."""
 
     async def pause(self) -> None: ...
     async def resume(self) -> None: ...
@@ -83,7 +84,7 @@ class RolloutService(GroupService, Protocol):
 @dataclass(frozen=True, slots=True)
 class ServerLimits:
     max_groups: int = 64
-    """Groups running at once."""
+    """How many groups may run at once."""
     max_requests: int = 1024
     """/generate calls at once, and as many requests to vLLM's app."""
     max_sessions: int = 1024
@@ -101,6 +102,7 @@ def build_app(service: RolloutService, *, token: str | None, vllm_app: Any = Non
     app = FastAPI(title="openrlhf_tir rollout", docs_url=None, redoc_url=None)
     app.state.has_token, app.state.connections = token is not None, limits.connections
     app.add_middleware(Guard, token=token, limits=limits.bodies)
+    app.add_middleware(OpenAIErrors)
     answer_malformed(app)
     answer_leavers(app)
 
@@ -135,7 +137,7 @@ def build_app(service: RolloutService, *, token: str | None, vllm_app: Any = Non
 
     @app.get("/health", tags=["engine"])
     async def health() -> dict[str, Any]:
-        """Needs no token."""
+        """Says whether the actor is well; the only route that needs no token."""
         return service.health()
 
     @app.get("/metrics", tags=["engine"], response_class=PlainTextResponse)

@@ -118,6 +118,7 @@ def trajectory_json(t: Trajectory) -> dict[str, Any]:
         "failed": t.failed,
         "reward": t.reward,
         "parts": t.parts,
+        "branches": [{name: part for name, part in trajectory_json(b).items() if name in ("prompt_ids", "segments", "finish_reason")} for b in t.branches],
     }
 
 

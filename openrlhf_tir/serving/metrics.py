@@ -41,25 +41,25 @@ FAMILIES = {
 """name -> (kind, help). Prometheus appends _total to counters, _bucket, _sum and _count to histograms."""
 
 
-class Figures(Protocol):
+class HasStats(Protocol):
     def stats(self) -> Mapping[str, float]: ...
 
 
-class Queue(Figures, Protocol):
+class Queue(HasStats, Protocol):
     waits_s: Histogram
     batch_sizes: Histogram
 
 
 class Exposition(Collector):
-    """One per actor."""
+    """The metrics of one actor, made when they are asked for."""
 
-    def __init__(self, engine: Figures, queue: Queue, envs: Figures, agents: Figures) -> None:
+    def __init__(self, engine: HasStats, queue: Queue, envs: HasStats, agents: HasStats) -> None:
         self.engine, self.queue, self.envs, self.agents = engine, queue, envs, agents
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
 
     def text(self) -> str:
-        """In Prometheus's text format."""
+        """Returns them in Prometheus's text format."""
         return generate_latest(self._registry).decode()
 
     def collect(self) -> Iterable[Metric]:

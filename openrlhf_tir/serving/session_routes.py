@@ -36,7 +36,7 @@ QUIET_S = 30.0
 OVERFLOW = b"maximum context length"
 """What vLLM says of a request whose prompt and answer are longer than the model takes."""
 LOOKED_AT_BYTES = 1 << 16
-"""Of a refusal's body."""
+"""Bytes of a refusal's body that are looked at."""
 
 
 class TakeTask(BaseModel):
@@ -75,9 +75,9 @@ class RewardRequest(BaseModel):
 
 class SessionEnd(BaseModel):
     requests: int
-    chains: int = Field(description="1 when every prompt went on from the tokens before it; only the longest chain is trained")
-    model_tokens: int = Field(description="sampled tokens of that chain")
-    untrained_tokens: int = Field(description="sampled tokens of the others")
+    chains: int = Field(description="1 when every prompt went on from the tokens before it; all are trained, each sampled token once")
+    model_tokens: int = Field(description="sampled tokens")
+    branch_tokens: int = Field(description="those outside of the chain with the most")
     notes: list[str] = Field(description="what of its requests was not done as asked")
     trajectory: dict[str, Any] | None = Field(None, description="of a session without a task")
 
@@ -88,9 +88,7 @@ def session_routes(app: FastAPI, agents: Agents, vllm_app: ASGIApp, slots: Slots
 
     @app.exception_handler(SessionGone)
     async def gone(request: Request, e: SessionGone) -> JSONResponse:
-        """OpenAI's shape of an error, so that its clients show the message; `detail` for those of the other routes."""
-        said = str(e)
-        return JSONResponse({"error": {"message": said, "type": "NotFoundError", "param": None, "code": "session_gone"}, "detail": said}, status_code=404)
+        return JSONResponse({"error": "session_gone", "detail": str(e)}, status_code=404)
 
     def info(session: Session, request: Request) -> dict[str, str]:
         return {"session_id": session.id, "base_url": f"{request.base_url}sessions/{session.id}/v1"}

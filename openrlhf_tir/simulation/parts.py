@@ -22,7 +22,7 @@ TASK = Task("simulated", "0", "simulated")
 
 
 class EndlessPrompts:
-    """One epoch without end."""
+    """Prompts of one epoch that never ends."""
 
     def __init__(self) -> None:
         self.at = 0
@@ -30,6 +30,9 @@ class EndlessPrompts:
     def next(self) -> tuple[int, int]:
         self.at += 1
         return 0, self.at - 1
+
+    def in_place_of(self, prompt: int) -> None:
+        return None
 
     def task(self, prompt: int) -> Task:
         return TASK
@@ -42,24 +45,26 @@ class EndlessPrompts:
 
 
 class SimulatedLearner:
-    """A step takes `seconds`. Counts trained tokens by their staleness."""
+    """A step takes `seconds`, however many updates it makes. Counts trained tokens by their staleness, which is that of the update they enter."""
 
-    def __init__(self, seconds: float) -> None:
-        self.version, self.seconds = 0, seconds
+    def __init__(self, seconds: float, minibatches: int = 1, epochs: int = 1) -> None:
+        self.version, self.seconds, self.minibatches, self.epochs = 0, seconds, minibatches, epochs
         self.busy_s = 0.0
         self.staleness: Counter[int] = Counter()
 
     async def step(self, batch: TrainBatch) -> StepReport:
         await asyncio.sleep(self.seconds)
-        for item in batch.items:
-            for version, tokens in item.payload.items():
-                self.staleness[self.version - version] += tokens
+        for epoch in range(self.epochs):
+            for b, item in enumerate(batch.items):
+                update = self.version + epoch * self.minibatches + b * self.minibatches // len(batch.items)
+                for version, tokens in item.payload.items():
+                    self.staleness[update - version] += tokens
         self.busy_s += self.seconds
-        self.version += 1
+        self.version += self.minibatches * self.epochs
         return StepReport(self.version, {}, self.seconds, batch.num_tokens)
 
     async def save(self, directory: Path) -> None:
-        """Nothing to write."""
+        """Does nothing: there are no weights to write."""
 
     async def written(self) -> dict[str, tuple[int, str]]:
         return {}
@@ -75,7 +80,7 @@ class SimulatedLearner:
         return [np.zeros(len(ids) - 1, np.float32) for ids in sequences]
 
     async def export(self, directory: Path) -> None:
-        """Nothing to write."""
+        """Does nothing: there are no weights to write."""
 
 
 class SimulatedPublisher:
@@ -104,7 +109,7 @@ class _Nowhere:
     def update(self, *args: object) -> None: ...
 
 
-class Figures(Observer):
+class StepRecorder(Observer):
     """An Observer in virtual seconds. `rows[name]` is one number per step, so memory grows by some hundred bytes a step."""
 
     def __init__(self) -> None:

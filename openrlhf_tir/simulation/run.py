@@ -20,7 +20,7 @@ from ..pipeline.loop import Pipeline
 from ..replay.ledger import Ledger
 from ..types import GroupKey
 from .faults import Fault, script_faults
-from .parts import TASK, EndlessPrompts, Figures, SimulatedLearner, SimulatedPublisher
+from .parts import TASK, EndlessPrompts, SimulatedLearner, SimulatedPublisher, StepRecorder
 from .rollout import SimulatedRollout
 from .virtual_loop import run
 from .workload import Acceptance, Workload
@@ -104,7 +104,7 @@ def simulate(
     faults: tuple[Fault, ...] = (),
     warm_up: int = WARM_UP,
 ) -> Result:
-    """Run cfg.train.max_steps steps. `cfg` and `workload` must agree on the batch (see `configure`)."""
+    """Run cfg.train.max_steps updates. `cfg` and `workload` must agree on the batch (see `configure`)."""
     seconds = learner_seconds(workload) if learner_s is None else learner_s
     with tempfile.TemporaryDirectory(prefix="tir-simulate-") as directory:
         cfg = cfg.model_copy(update={"run_dir": Path(directory)})
@@ -114,7 +114,7 @@ def simulate(
 async def _simulate(workload: Workload, cfg: Config, acceptance: Acceptance, learner_s: float, faults: tuple[Fault, ...], warm_up: int) -> Result:
     wall, cpu = time.perf_counter(), time.process_time()
     loop = asyncio.get_running_loop()
-    learner, figures = SimulatedLearner(learner_s), Figures()
+    learner, figures = SimulatedLearner(learner_s, cfg.minibatches, cfg.train.max_epochs), StepRecorder()
     rollout = SimulatedRollout(workload, loop, lambda key: workload.accepted(key, acceptance.at(learner.version)), patience_s=cfg.env.step_timeout_s)
     figures.probe = lambda: {
         "engine_tokens": sum(a.engine.stats()["tokens"] for a in rollout.actors),
@@ -135,11 +135,11 @@ async def _simulate(workload: Workload, cfg: Config, acceptance: Acceptance, lea
     )
     await pipeline.run()
     ledger.close()
-    return _result(workload, figures, learner, min(warm_up, learner.version - 1), time.perf_counter() - wall, time.process_time() - cpu)
+    return _result(workload, figures, learner, min(warm_up, len(figures.rows["time"]) - 1), time.perf_counter() - wall, time.process_time() - cpu)
 
 
-def _result(workload: Workload, figures: Figures, learner: SimulatedLearner, warm_up: int, wall_s: float, cpu_s: float) -> Result:
-    rows, steps, engines = figures.rows, learner.version - warm_up, workload.engine.count
+def _result(workload: Workload, figures: StepRecorder, learner: SimulatedLearner, warm_up: int, wall_s: float, cpu_s: float) -> Result:
+    rows, steps, engines = figures.rows, len(figures.rows["time"]) - warm_up, workload.engine.count
 
     def over(name: str) -> float:
         """The growth of a running total after warm-up."""

@@ -155,7 +155,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         return asyncio.Task(coro, loop=self, name=name, context=context)
 
     def run_in_executor(self, executor: Executor | None, func: Callable[[*Ts], T], *args: *Ts) -> asyncio.Future[T]:
-        """In place: threads take no virtual time."""
+        """Runs the call in place: threads take no virtual time."""
         future: asyncio.Future[T] = self.create_future()
         try:
             future.set_result(func(*args))
@@ -176,10 +176,10 @@ class VirtualLoop(asyncio.AbstractEventLoop):
     default_exception_handler = call_exception_handler
 
     async def shutdown_asyncgens(self) -> None:
-        """None are tracked."""
+        """Does nothing: no generators are tracked."""
 
     async def shutdown_default_executor(self, timeout: float | None = None) -> None:
-        """There is none."""
+        """Does nothing: there is no executor."""
 
 
 def run(coroutine: Coroutine) -> Any:

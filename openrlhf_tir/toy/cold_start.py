@@ -16,13 +16,13 @@ from random import Random
 from typing import NamedTuple, Protocol
 
 from ..errors import ColdStartError
-from .traces import Trace, draw_trace
+from .traces import ColdStartTrace, draw_trace
 
-SftStep = Callable[[list[Trace], float], Awaitable[Mapping[str, float]]]
+SftStep = Callable[[list[ColdStartTrace], float], Awaitable[Mapping[str, float]]]
 """(rows, learning rate) -> metrics: one update on the weighted mean of the rows' token losses."""
 
 
-class Figures(Protocol):
+class BaseScores(Protocol):
     """What a base model is judged by, at temperature 1 on held-out problems; fractions. `code_correct`: accuracy where code was used."""
 
     accuracy: float
@@ -47,7 +47,7 @@ class Stage(NamedTuple):
 
 
 class Batch(NamedTuple):
-    rows: list[Trace]
+    rows: list[ColdStartTrace]
     lr: float
     tool_ratio: float
 
@@ -74,7 +74,7 @@ class Schedule:
         return self.stages[-1].tool_ratio
 
     def lr_at(self, step: int) -> float:
-        """Of step 0..steps-1."""
+        """The learning rate of a step, which is 0 to steps-1."""
         if step < self.warmup_steps:
             return self.lr * (step + 1) / self.warmup_steps
         done = (step - self.warmup_steps) / max(1, self.steps - self.warmup_steps)
@@ -100,13 +100,13 @@ def _batch(schedule: Schedule, rng: Random, ratio: float, lr: float) -> Batch:
     return Batch([draw_trace(rng, ratio) for _ in range(schedule.batch_size)], lr, ratio)
 
 
-def check_gates(figures: Figures) -> list[str]:
+def check_gates(figures: BaseScores) -> list[str]:
     """One sentence per missed gate; empty when all are passed."""
     measured = {name: getattr(figures, name) for name in GATES}
     return [f"{name} {measured[name]:.3f} is outside {lo:.2f}..{hi:.2f}" for name, (lo, hi) in GATES.items() if not lo <= measured[name] <= hi]
 
 
-def repair(figures: Figures, settled_ratio: float) -> tuple[list[Stage], float]:
+def repair(figures: BaseScores, settled_ratio: float) -> tuple[list[Stage], float]:
     """What to train next after a missed gate, and the tool ratio that it settles at.
 
     Code that does not work yet, or a broken format: more tool traces, then settle again. A wrong amount of code: settle at a ratio moved by
@@ -122,19 +122,19 @@ def repair(figures: Figures, settled_ratio: float) -> tuple[list[Stage], float]:
     return ([Stage(160, 0.85)] if weak else []) + [Stage(60, ratio)], ratio
 
 
-def _missed(figures: Figures, name: str) -> bool:
+def _missed(figures: BaseScores, name: str) -> bool:
     lo, hi = GATES[name]
     return not lo <= getattr(figures, name) <= hi
 
 
 async def cold_start(
     sft_step: SftStep,
-    evaluate: Callable[[], Awaitable[Figures]],
+    evaluate: Callable[[], Awaitable[BaseScores]],
     *,
     seed: int,
     schedule: Schedule = Schedule(),
     on_step: Callable[[Batch, Mapping[str, float]], None] = lambda batch, metrics: None,
-) -> Figures:
+) -> BaseScores:
     """Runs the schedule and, at most `max_repairs` times, a repair. Returns the figures that passed.
 
     Raises ColdStartError with the last figures when no repair helped; errors of the learner and the evaluation pass through.

@@ -14,7 +14,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from typing import Any, Literal
+from typing import Any, Literal, get_args
+
+from .guess import games
 
 Split = Literal["train", "test"]
 
@@ -102,9 +104,15 @@ def write_jsonl(rows: Iterable[dict[str, Any]], path: Path) -> None:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
 
 
-def write_data(directory: Path, seed: int, n_train: int = 4096, n_test: int = 256) -> tuple[Path, Path]:
-    """Writes `train.jsonl` and `test.jsonl`; returns their paths. The test set is the same for every seed, so that runs compare."""
-    train, test = directory / "train.jsonl", directory / "test.jsonl"
-    write_jsonl(make_problems(n_train, "train", seed), train)
-    write_jsonl(make_problems(n_test, "test", 0), test)
-    return train, test
+def write_data(directory: Path, seed: int, n_train: int = 4096, n_test: int = 256, *, env: str | None = None, game: str | None = None) -> tuple[Path, Path]:
+    """Writes `train.jsonl` and `test.jsonl`; returns their paths. The test set is the same for every seed, so that runs compare.
+
+    env: name that the rows carry. game: name of the environment of toy/guess.py, whose games are then every fourth row.
+    """
+    paths = directory / "train.jsonl", directory / "test.jsonl"
+    for path, n, split, of in zip(paths, (n_train, n_test), get_args(Split), (seed, 0), strict=True):
+        rows = [{**row, "env": env} if env else row for row in make_problems(n - n // 4 if game else n, split, of)]
+        for i, row in enumerate(games(n // 4, game) if game else ()):
+            rows.insert(4 * i, row)
+        write_jsonl(rows, path)
+    return paths

@@ -26,7 +26,7 @@ GUESS = 0.2
 """Weight of digits that cannot be known without computing: enough for a plausible guess, too little to drown the rest."""
 
 
-class Trace(NamedTuple):
+class ColdStartTrace(NamedTuple):
     """token_ids [T] int32; weights [T] float32, of the loss at predicting that token: 0 where the model did not write it."""
 
     token_ids: np.ndarray
@@ -37,29 +37,29 @@ def prompt_of(question: str) -> str:
     return USER_ASSISTANT.replace("{input}", question)
 
 
-def _trace(parts: list[tuple[str, float]]) -> Trace:
+def _trace(parts: list[tuple[str, float]]) -> ColdStartTrace:
     ids = [encode(text) for text, _ in parts]
     weights = [np.full(len(i), weight, np.float32) for i, (_, weight) in zip(ids, parts, strict=True)]
-    return Trace(np.concatenate([np.array(i, np.int32) for i in ids]), np.concatenate(weights))
+    return ColdStartTrace(np.concatenate([np.array(i, np.int32) for i in ids]), np.concatenate(weights))
 
 
 def _answer(answer: int, digit_weight: float) -> list[tuple[str, float]]:
     return [("<answer>\\boxed{", 1.0), (str(answer), digit_weight), ("}</answer>", 1.0)]
 
 
-def tool_trace(problem: Problem) -> Trace:
+def tool_trace(problem: Problem) -> ColdStartTrace:
     """The problem solved by its code; stdout keeps its newline."""
     output = ZeroTir(max_calls=1).insertion(f"{problem.answer}\n")
     code = f"```python\n{problem.code}\n```"
     return _trace([(prompt_of(problem.question), 0.0), (code, 1.0), (output, 0.0), *_answer(problem.answer, 1.0)])
 
 
-def text_trace(problem: Problem) -> Trace:
+def text_trace(problem: Problem) -> ColdStartTrace:
     """The answer without code."""
     return _trace([(prompt_of(problem.question), 0.0), *_answer(problem.answer, 1.0 if problem.kind == "add1" else GUESS)])
 
 
-def draw_trace(rng: Random, tool_ratio: float) -> Trace:
+def draw_trace(rng: Random, tool_ratio: float) -> ColdStartTrace:
     """A random training problem, solved with code with probability `tool_ratio`."""
     problem = draw(rng, "train")
     return tool_trace(problem) if rng.random() < tool_ratio else text_trace(problem)

@@ -61,7 +61,7 @@ class FileWeightTransferEngine(WeightTransferEngine[FileInit, FileUpdate]):
             head.quant_method.process_weights_after_loading(head)
 
     def shutdown(self) -> None:
-        """Nothing is held between updates."""
+        """Does nothing: nothing is held between updates."""
 
 
 def _tensors(path: str) -> Iterator[tuple[str, torch.Tensor]]:

@@ -28,6 +28,7 @@ import numpy as np
 from ..deadlines import Deadline, within
 from ..errors import ConfigError, DeadlineMissed, Diverged, EngineGone, InfraError, WeightsUnverified
 from ..ports import Learner
+from ..sizes import room
 from ..types import Canary, Completion, PublishReport
 from .verify import Disagreement, Tolerance, disagreement
 
@@ -50,7 +51,7 @@ class PushTarget(Protocol):
         """The canary's completions. Raises WeightsUnverified when the file is not the announced one or did not load."""
 
     async def proved(self, version: int) -> None:
-        """What was sampled by `version` may be used."""
+        """Says that what was sampled by `version` may be used."""
 
     async def discard(self, why: str) -> None:
         """This engine holds unknown weights: nothing sampled by them is ever seen."""
@@ -97,6 +98,8 @@ class WeightPublisher:
         self._version = 0
         self._ahead: int | None = None
         """The version that a newcomer has had written, and that is still to be pushed to the others."""
+        self._outdated = False
+        """The learner was fine-tuned since the last file was written: it cannot score that one any more, though its version is the same."""
         self._changing = asyncio.Lock()
 
     async def calibrate(self) -> Tolerance:
@@ -147,16 +150,23 @@ class WeightPublisher:
         async with self._changing:
             yield
 
+    @asynccontextmanager
+    async def fine_tuning(self) -> AsyncIterator[None]:
+        """`changing`, for a step that moves the weights and leaves the version as it is."""
+        async with self._changing:
+            self._outdated, self._ahead = True, None
+            yield
+
     async def join(self, engine: PushTarget) -> None:
         """Bring one new engine to the last push and prove it, before anything is sent to it. Raises WeightsUnverified.
 
-        Between a step and the next push (a drain, or pipeline.push_every > 1) the learner has moved on and cannot score the last push: the engine gets
-        the learner's current weights, which are younger than the others' and will be pushed to those as the same version.
+        Between a step and the next push (a drain, pipeline.push_every > 1, fine-tuning) the learner has moved on and cannot score the last push: the
+        engine gets the learner's current weights, which are younger than the others' and will be pushed to those as the same version.
         """
         async with self._changing:
             if self._file is None:
                 return
-            if self.learner.version > self._version:
+            if self.learner.version > self._version or self._outdated:
                 await self._write(self.learner.version, must_differ=False)
                 self._ahead = self.learner.version
             _, refused = await self._prove([engine])
@@ -172,14 +182,18 @@ class WeightPublisher:
         path = self.directory / f"v{version}.safetensors"
         if self._file is None:  # a process that was killed could not remove its last file
             shutil.rmtree(self.directory, ignore_errors=True)
-        self.directory.mkdir(parents=True, exist_ok=True)
-        digest = await self.learner.publish(path)
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            digest = await self.learner.publish(path)
+        except OSError as e:
+            raise InfraError(f"The weights of version {version} could not be written for the engines: {e}; in {self.directory} {room(self.directory)}.") from e
         if must_differ and digest == self._digest:
             raise WeightsUnverified(
                 f"Version {version} has the weights of the push before it (digest {digest[:12]}), although its learning rate and gradient are not zero: "
                 "the learner did not step, or published too early."
             )
         old, self._file, self._digest, self._version = self._file, path, digest, version
+        self._outdated = False
         if old not in (None, path):
             old.unlink(missing_ok=True)
 

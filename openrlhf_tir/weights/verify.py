@@ -29,7 +29,7 @@ class Disagreement(NamedTuple):
 
     median: float
     high: float
-    """95 % quantile."""
+    """The 95 % quantile of the differences, in nats."""
     most: float
 
     def __str__(self) -> str:
@@ -45,7 +45,7 @@ class Tolerance(NamedTuple):
 
     @classmethod
     def exact(cls, nats: float) -> Self:
-        """For every token."""
+        """A tolerance of so many nats for every single token."""
         return cls(nats, nats, nats)
 
     @classmethod

@@ -9,7 +9,7 @@ import httpx
 import numpy as np
 import pytest
 
-from openrlhf_tir.errors import ConfigError, RequestRefused, Unavailable, unknown
+from openrlhf_tir.errors import ConfigError, EngineError, RequestRefused, Unavailable, unknown
 from openrlhf_tir.http_guard.guard import BodyLimits
 from openrlhf_tir.serving import session_routes
 from openrlhf_tir.serving.app import ServerLimits, build_app, serve
@@ -310,7 +310,7 @@ async def test_an_external_agent_takes_a_task_asks_and_is_rewarded(client, servi
     trace = (await client.get(f"/sessions/{task['session_id']}")).json()
     assert [(s["source"], s["token_ids"]) for s in trace["segments"]] == [("model", [2]), ("env", [9]), ("model", [3])]
     end = (await client.post(f"/sessions/{task['session_id']}/reward", json={"reward": 0.5, "parts": {"steps": 2}})).json()
-    assert end == {"requests": 2, "chains": 1, "model_tokens": 2, "untrained_tokens": 0, "notes": [], "trajectory": None}
+    assert end == {"requests": 2, "chains": 1, "model_tokens": 2, "branch_tokens": 0, "notes": [], "trajectory": None}
     t = await running
     assert (t.index, t.reward, t.token_ids.tolist(), t.versions.tolist()) == (4, 0.5, [2, 9, 3], [3, -1, 3])
 
@@ -469,3 +469,54 @@ async def test_one_openapi_document_describes_our_routes_and_the_mounted_ones(cl
     assert schema["security"] == [{"token": []}] and schema["components"]["securitySchemes"]["token"]["scheme"] == "bearer"
     assert "429" in schema["paths"]["/generate"]["post"]["responses"]
     assert "versions" in schema["components"]["schemas"]["GenerateReply"]["properties"]
+
+
+async def test_every_refusal_of_an_agents_request_has_openais_shape(client, service, monkeypatch):
+    """The token, the body's size and form, the bounds, the routes, the engine: 401, 404, 409, 413, 422, 429 and 503."""
+    monkeypatch.setattr(session_routes, "QUIET_S", 0.05)
+    session = (await client.post("/sessions", json={})).json()
+    path = f"/sessions/{session['session_id']}"
+    refusals = {
+        401: client.get(path, headers={"Authorization": "Bearer wrong"}),
+        404: client.get("/sessions/nobody"),
+        413: client.post(f"{path}/v1/completions", content=b"x" * 2001),
+        422: client.post(f"{path}/reward", json={"reward": "much"}),
+    }
+    for status, refusal in refusals.items():
+        reply = await refusal
+        assert reply.status_code == status and set(reply.json()) == {"error", "detail"}, reply.text
+        assert set(reply.json()["error"]) == {"message", "type", "param", "code"} and reply.json()["error"]["message"]
+    assert "body.reward: Input should be a valid number" in reply.json()["error"]["message"]
+    other, asking = await _being_answered(client, service)
+    busy = await client.post(f"/sessions/{other['session_id']}/reward", json={})
+    assert (busy.status_code, busy.json()["error"]["type"]) == (409, "ConflictError")
+    full = await client.post("/sessions", json={})
+    assert (full.status_code, full.json()["error"]["type"], full.headers["retry-after"]) == (429, "RateLimitError", "7")
+    service.gate.set()
+    await asking
+
+    async def broken(session, index=0):
+        raise EngineError("engine 0 is broken")
+
+    service.agents.finish = broken
+    lost = await client.post(f"{path}/reward", json={})
+    assert lost.status_code == 503
+    assert lost.json() == {
+        "error": {"message": "engine 0 is broken", "type": "InternalServerError", "param": None, "code": "engine_error"},
+        "detail": "engine 0 is broken",
+    }
+
+
+async def test_openais_own_client_shows_the_message_of_a_refusal(client):
+    import openai
+
+    session = (await client.post("/sessions", json={})).json()
+    await client.delete(f"/sessions/{session['session_id']}")
+    async with openai.AsyncOpenAI(base_url=session["base_url"], api_key=TOKEN, max_retries=0) as asks:
+        with pytest.raises(openai.NotFoundError, match=r"No session .* is open") as gone:
+            await asks.models.list()
+        assert (gone.value.code, gone.value.type) == ("session_gone", "NotFoundError")
+
+
+async def test_a_refusal_of_our_own_routes_keeps_its_shape(client):
+    assert (await client.get("/v1/groups/nobody")).json().keys() == {"detail"}

@@ -1,14 +1,20 @@
-"""One vLLM engine on the tiny model for all tests of engine and endpoints: it takes half a minute to start.
+"""What several files share, because it takes a minute or half of one: a vLLM engine on the tiny model, and an undisturbed run of the toy job.
 
 Files run in the order of their names; test_vllm_engine.py, which pushes other weights and breaks the engine at its end, is the last.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+import pytest
 import pytest_asyncio
 
+from benchmarks.crash_trial import Job, undisturbed
 from openrlhf_tir.config import Config
 from openrlhf_tir.engines.vllm_engine import VllmEngine
+from openrlhf_tir.toy.model import save_model
+from openrlhf_tir.toy.task import write_data
 
 from .tiny_model import save_tiny
 
@@ -25,6 +31,27 @@ def tiny_config() -> Config:
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def engine(tmp_path_factory):
     model = save_tiny(tmp_path_factory.mktemp("model"), seed=0)
-    engine = await VllmEngine.start(str(model), tiny_config())
+    config = tiny_config()  # log-probs as sampled, which at temperature 1 and without truncation are those of the plain softmax
+    engine = await VllmEngine.start(str(model), config.model_copy(update={"rollout": config.rollout.model_copy(update={"temperature": 0.6, "top_p": 0.9})}))
     yield engine
     await engine.stop()
+
+
+@dataclass(frozen=True)
+class Undisturbed:
+    """The toy job in full (Ray, two ZeRO-3 ranks, a sandbox server, the deterministic engine, S = 0), and what came of it when nobody interfered."""
+
+    job: Job
+    digest: str
+    """Of its final weights: every run of the job must end with them."""
+    step_s: float
+
+
+@pytest.fixture(scope="session")
+def toy_run(tmp_path_factory) -> Undisturbed:
+    work = tmp_path_factory.mktemp("toy_job")
+    save_model(work / "init", seed=0)
+    write_data(work, seed=0, n_train=200)
+    job = Job(work, None, engine="torch", mode="sync", steps=5)
+    digest, _, seconds = undisturbed(work / "undisturbed", job)
+    return Undisturbed(job, digest, seconds / job.steps)

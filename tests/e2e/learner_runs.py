@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from openrlhf_tir.config import Config
+from openrlhf_tir.learner.minibatches import train_batch
 
 from .learner_batch import make_batch, random_groups
 
@@ -19,14 +20,32 @@ SFT_ROWS = [(np.arange(2, 2 + n), np.linspace(0.0, 1.0, n).astype(np.float32)) f
 SEQUENCES = [[5, 6, 7, 8], [9, 10], [11] * 12, [12, 13, 14]]
 
 
-def config(model: Path, world: int, **ds) -> Config:
+def config(
+    model: Path, world: int, *, algo: dict[str, object] | None = None, critic: dict[str, object] | None = None, temperature: float = 1.0, **ds
+) -> Config:
     """micro_batch_size 2 makes 9 trajectories uneven: 5 and 4 on two ranks, 3 and 2 micro batches."""
     return Config(
+        algo=algo or {},
+        critic=critic or {},
         actor={"model_name_or_path": str(model), "learning_rate": 1e-3, "num_gpus_per_node": world, "max_norm": 0.5, "l2": 0.01},
         ds={"param_dtype": "fp32", "attn_implementation": "sdpa", **ds},
         train={"micro_batch_size": 2, "max_tokens_per_gpu": 200},
-        rollout={"batch_size": 4, "n_samples_per_prompt": 4},
+        rollout={"batch_size": 4, "n_samples_per_prompt": 4, "temperature": temperature},
     )
+
+
+def cut_config(model: Path, world: int) -> Config:
+    """Nine trajectories in four mini-batches, twice: eight updates, with pi_old recomputed and a temperature."""
+    tree = config(model, world).model_dump()
+    tree["train"] |= {"batch_size": 4, "max_epochs": 2}
+    tree["actor"] |= {"pi_old": "learner", "l2": 0.0}
+    tree["rollout"] |= {"temperature": 0.7}
+    return Config.model_validate(tree)
+
+
+def cut_batch(cfg: Config, seed: int, version: int):
+    groups = random_groups(3, 3, seed)
+    return train_batch(cfg, version, make_batch(groups, 1).items), groups
 
 
 def batch(world: int, seed: int):
@@ -93,13 +112,114 @@ def run(rank: int, world: int, port: int, model: Path, out: Path) -> None:
     tuned.step(*batch(world, seed=0))
     results["reloaded_then_stepped"] = _weight_hash(tuned)
 
+    results["roles"] = roles(start, world, out)
+
     packed = start(packing_samples=True)
     results["packed_scores"] = packed.score(SEQUENCES)
     results["packed_grads"] = _record_gradients(packed)
     results["packed_metrics"] = packed.step(*batch(world, seed=0))
 
+    cut = cut_config(model, world)
+    several = Zero3Rank(cut, rank, world, "127.0.0.1", port)
+    results["several"] = several.step(*cut_batch(cut, 0, 0)), several.version
+    results["several_weights"] = _weights(several)
+    several.save(out / f"several-{world}")
+    several.step(*cut_batch(cut, 1, 8))
+    several.written()
+    resumed = Zero3Rank(cut, rank, world, "127.0.0.1", port)
+    at = resumed.load(out / f"several-{world}")
+    resumed.step(*cut_batch(cut, 1, at))
+    results["several_resumed"] = at, _weight_hash(resumed), _weight_hash(several)
+
+    results["lora"] = _lora(rank, world, start, out)
+
     (out / f"results-{world}-{rank}.pkl").write_bytes(pickle.dumps(results))
     learner.close()
+
+
+def _lora(rank: int, world: int, start, out: Path) -> dict[str, object]:
+    """Adapters through a push, a checkpoint and an export."""
+    from openrlhf_tir.errors import ConfigError
+
+    lora = {"rank": 4, "alpha": 8}
+    found: dict[str, object] = {"refused": []}
+    for targets in (["q_proj", "nowhere"], ["nowhere"], ["embed_tokens"]):
+        try:
+            start(lora={**lora, "target_modules": targets})
+        except ConfigError as e:
+            found["refused"].append(str(e))
+    adapted = start(lora=lora)
+    found["fresh"] = _weight_hash(adapted)
+    found["trainable"] = sorted({name.rpartition(".lora_")[0] or name for name, p in adapted.engine.module.named_parameters() if p.requires_grad})
+    adapted.step(*batch(world, seed=0))
+    found["stepped"] = _weight_hash(adapted)
+    found["published"] = adapted.publish(out / f"lora-{world}.safetensors")
+    found["scores"] = adapted.score(SEQUENCES)
+    adapted.save(out / f"lora-ckpt-{world}")
+    adapted.step(*batch(world, seed=1))
+    adapted.written()
+    found["continued"] = _weight_hash(adapted)
+    adapted.export(out / f"lora-export-{world}")
+    resumed = start(lora=lora)
+    found["resumed_version"] = resumed.load(out / f"lora-ckpt-{world}")
+    resumed.step(*batch(world, seed=1))
+    found["resumed"] = _weight_hash(resumed)
+    return found
+
+
+def _weights(learner) -> dict[str, np.ndarray]:
+    import deepspeed
+
+    from openrlhf_tir.learner.lora import hf_weights
+
+    weights = hf_weights(learner.engine.module)
+    with deepspeed.zero.GatheredParameters([p for w in weights for p in w.gathered]):
+        return {w.name: w.value().numpy().copy() for w in weights}
+
+
+GAE = {"advantage": {"estimator": "gae", "gamma": 0.9, "lambd": 0.8}, "kl": {"init_coef": 0.1, "target": 1e-9, "horizon": 100}}
+KL_IN_LOSS = {"kl": {"init_coef": 0.5, "use_loss": True, "estimator": "k3", "unbiased_gradient": False}}
+
+
+def roles(start, world: int, out: Path) -> dict[str, object]:
+    """A learner with critic and KL in the reward, resumed; one with KL in the loss, whose policy has moved away from its reference."""
+    from openrlhf_tir.errors import ConfigError
+
+    found: dict[str, object] = {}
+    learner = start(algo=GAE, critic={"learning_rate": 1e-3, "save_value_network": True})
+    try:
+        learner.load(out / f"ckpt-{world}")
+    except ConfigError as e:
+        found["refused"] = str(e)
+    learner.reload(learner.cfg)
+    critic = learner.roles.critic
+    found["policy_grads"], found["critic_grads"] = _record(learner, learner.engine, critic.engine)
+    found["metrics"] = learner.step(*batch(world, seed=0))
+    learner.save(out / f"roles-{world}")
+    found["before"] = _weight_hash(learner), _weight_hash(critic)
+    learner.step(*batch(world, seed=1))
+    learner.written()
+    found["continued"] = _weight_hash(learner), _weight_hash(critic), learner.roles.coef.value
+    learner.export(out / f"roles-export-{world}")
+
+    learner.reload(learner.cfg)
+    found["reloaded"] = _weight_hash(learner.roles.critic)
+    learner.load(out / f"roles-{world}")
+    found["kl_after_resume"] = learner.step(*batch(world, seed=1))["kl_ref"]
+    found["resumed"] = _weight_hash(learner), _weight_hash(learner.roles.critic), learner.roles.coef.value
+
+    frozen = start(algo=GAE, critic={"freezing_steps": 1, "updates": 3, "epochs": 2})
+    before = _weight_hash(frozen), _weight_hash(frozen.roles.critic)
+    metrics = frozen.step(*batch(world, seed=0))
+    found["frozen"] = before, (_weight_hash(frozen), _weight_hash(frozen.roles.critic)), metrics["lr"], frozen.version
+
+    for name, settings in {"kl": {}, "kl_packed": {"packing_samples": True}, "kl_tempered": {"packing_samples": True, "temperature": 0.7}}.items():
+        pulled = start(algo=KL_IN_LOSS, **settings)
+        pulled.load(out / f"ckpt-{world}")
+        pulled.publish(out / f"pulled-{world}.safetensors")
+        found[f"{name}_grads"] = _record_gradients(pulled)
+        found[f"{name}_metrics"] = pulled.step(*batch(world, seed=1))
+    return found
 
 
 def _draw() -> tuple[float, float, float]:
@@ -112,25 +232,33 @@ def _weight_hash(learner) -> str:
     """Of the full weights as this rank gathers them."""
     import deepspeed
 
-    from openrlhf_tir.learner.weights_file import named_weights
+    from openrlhf_tir.learner.lora import hf_weights
     from openrlhf_tir.weights.digest import tensors_digest
 
-    weights = named_weights(learner.engine.module)
-    with deepspeed.zero.GatheredParameters([p for _, p in weights]):
-        return tensors_digest((name, p.data) for name, p in weights)
+    weights = hf_weights(learner.engine.module)
+    with deepspeed.zero.GatheredParameters([p for w in weights for p in w.gathered]):
+        return tensors_digest((w.name, w.value()) for w in weights)
 
 
 def _record_gradients(learner) -> dict[str, np.ndarray]:
     """Filled in just before the learner's next optimiser step, with the full gradients that DeepSpeed reduced."""
+    return _record(learner, learner.engine)[0]
+
+
+def _record(learner, *engines) -> list[dict[str, np.ndarray]]:
+    """Of the next step of each of `engines`."""
     from deepspeed.utils import safe_get_full_grad
 
-    grads: dict[str, np.ndarray] = {}
+    grads: list[dict[str, np.ndarray]] = [{} for _ in engines]
     take_step = learner.strategy.optimizer_step
 
-    def recording_step(*args, **kwargs):
-        grads.update({name: safe_get_full_grad(p).cpu().numpy().copy() for name, p in learner.engine.module.named_parameters()})
-        learner.strategy.optimizer_step = take_step
-        take_step(*args, **kwargs)
+    def recording_step(optimizer, model, scheduler):
+        for engine, found in zip(engines, grads, strict=True):
+            if not found and optimizer is engine.optimizer:
+                found.update({name: safe_get_full_grad(p).cpu().numpy().copy() for name, p in engine.module.named_parameters()})
+        if all(grads):
+            learner.strategy.optimizer_step = take_step
+        take_step(optimizer, model, scheduler)
 
     learner.strategy.optimizer_step = recording_step
     return grads

@@ -23,7 +23,9 @@ def lay_out(directory: Path, prompts: int = 8) -> None:
     """What the pages tell the reader to have in one directory."""
     (directory / "guess.py").write_text(block("environments.md", "python", "class GuessEnv"))
     (directory / "digits.py").write_text(block("protocols.md", "python", "class Digits"))
-    (directory / "guess.toml").write_text(block("protocols.md", "toml", "GuessEnv"))
+    (directory / "asks.py").write_text(block("protocols.md", "python", "class Asks"))
+    (directory / "guess.toml").write_text(block("protocols.md", "toml", "digits.py:Digits"))
+    (directory / "asks.toml").write_text(block("protocols.md", "toml", "asks.py:Asks"))
     row = {"prompt": "Guess.\n", "label": "-", "meta": {"high": 3}}
     (directory / "guess.jsonl").write_text("".join(json.dumps(row) + "\n" for _ in range(prompts)))
     save_model(directory / "model", seed=0)
@@ -46,6 +48,21 @@ def test_the_game_of_the_documentation_trains_and_its_trajectories_can_be_looked
     assert shown.returncode == 0 and "Correct." in shown.stdout and "reward 1.0, done" in shown.stdout, shown.stdout[-2000:] + shown.stderr[-2000:]
     copies = [path.name.partition("-")[0] for path in (tmp_path / "run/own").iterdir()]
     assert sorted(copies) == ["digits", "guess"], "the run holds the code that it was made with"
+
+
+@pytest.mark.slow
+def test_the_game_as_a_chat_trains_what_the_model_said_and_nothing_of_what_its_template_wrote(tmp_path):
+    lay_out(tmp_path)
+    done = command("train", "--recipe", "asks.toml", "--train.max_steps", "2", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    assert metrics.read(tmp_path / "run")["step"] == [1, 2]
+    kept = [json.loads(line) for path in (tmp_path / "run/trajectories").glob("*.jsonl") for line in path.read_text().splitlines()]
+    runs = [[(r["source"], r["text"]) for r in t["runs"]] for t in kept]
+    opening = "\nI think of a number between 1 and 3.\nAssistant:"
+    assert len(kept) >= 64 and {r[0] for r in runs} == {("env", opening)}, "the game's first words stand in the user's message"
+    replies = {text for r in runs for source, text in r[1:] if source == "env"}
+    assert replies <= {f"\n```output\n{said} Try again.\n\n```\n\n\n" for said in ("higher", "lower", "Correct.", "That is no number.")}
+    assert any("Correct." in text for text in replies) and not any("output" in text for r in runs for source, text in r if source == "model")
 
 
 @pytest.mark.long

@@ -14,7 +14,7 @@ import pytest
 from openrlhf_tir.errors import CheckpointDamaged
 from openrlhf_tir.pipeline.checkpoints import manifest
 
-from .learner_runs import SEQUENCES, SFT_ROWS, batch, config, run
+from .learner_runs import SEQUENCES, SFT_ROWS, batch, config, cut_batch, cut_config, run
 from .tiny_model import save_tiny
 
 pytestmark = pytest.mark.slow
@@ -62,23 +62,23 @@ def plain_gradient(model, loss) -> dict[str, np.ndarray]:
     return {name: p.grad.numpy().copy() for name, p in model.named_parameters()}
 
 
-def plain_logprobs(model, ids):
+def plain_logprobs(model, ids, temperature=1.0):
     import torch
 
     ids = torch.as_tensor(np.asarray(ids), dtype=torch.long)[None]
-    return torch.log_softmax(model(ids).logits[0, :-1], -1).gather(-1, ids[0, 1:, None])[:, 0]
+    return torch.log_softmax(model(ids).logits[0, :-1] / temperature, -1).gather(-1, ids[0, 1:, None])[:, 0]
 
 
-def plain_policy_loss(model):
-    """Token mean of the clipped objective over the batch of seed 0, one sequence at a time, with nothing of the project's learner."""
+def plain_policy_loss(model, seed=0, temperature=1.0):
+    """Token mean of the clipped objective over the batch of a seed, one sequence at a time, with nothing of the project's learner."""
     import torch
 
-    (_, groups), clip = batch(1, seed=0), config("", 1).actor.clip
+    (_, groups), clip = batch(1, seed=seed), config("", 1).actor.clip
     terms = []
     for group in groups:
         mean = np.mean([t.reward for t in group.trajectories])
         for t in group.trajectories:
-            logp = plain_logprobs(model, np.concatenate([t.prompt_ids, t.token_ids]))[len(t.prompt_ids) - 1 :]
+            logp = plain_logprobs(model, np.concatenate([t.prompt_ids, t.token_ids]), temperature)[len(t.prompt_ids) - 1 :]
             ratio = (logp - torch.tensor(t.logprobs)).exp()
             terms.append((ratio[t.is_model], torch.full((t.model_tokens,), t.reward - mean)))
     ratio, adv = (torch.cat(column) for column in zip(*terms, strict=True))
@@ -230,3 +230,230 @@ def test_fine_tuning_is_the_weighted_token_mean_over_the_global_batch(results, m
     loss = -sum((w * plain_logprobs(model, ids)).sum() for w, (ids, _) in zip(weights, SFT_ROWS, strict=True)) / sum(w.sum() for w in weights)
     assert results[world][0]["sft_metrics"]["loss"] == pytest.approx(loss.item(), rel=1e-5)
     assert_same_gradient(results[world][0]["sft_grads"], plain_gradient(model, loss))
+
+
+def plain_updates(model, cfg) -> tuple[list[float], dict[str, np.ndarray]]:
+    """The losses and the final weights of one batch in its updates, by plain PyTorch."""
+    import copy
+
+    import torch
+
+    model = copy.deepcopy(model)
+    made, groups = cut_batch(cfg, 0, 0)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, betas=cfg.actor.adam_betas, eps=1e-8, weight_decay=0.0)
+    low, high = cfg.actor.clip
+
+    def logprobs(t):
+        ids = torch.as_tensor(np.concatenate([t.prompt_ids, t.token_ids]), dtype=torch.long)[None]
+        log_all = torch.log_softmax(model(ids).logits[0, :-1] / 0.7, -1)
+        return log_all.gather(-1, ids[0, 1:, None])[:, 0][len(t.prompt_ids) - 1 :][t.is_model]
+
+    samples = {(b, i): t for b, g in enumerate(groups) for i, t in enumerate(g.trajectories)}
+    score = {key: t.reward - np.mean([x.reward for x in groups[key[0]].trajectories]) for key, t in samples.items()}
+    of_all = np.concatenate([np.full(t.model_tokens, score[key]) for key, t in samples.items()])
+    with torch.no_grad():
+        old = {key: logprobs(t) for key, t in samples.items()}
+    losses = []
+    for part in made.updates:
+        terms = []
+        for key in part:
+            ratio, adv = (logprobs(samples[key]) - old[key]).exp(), (score[key] - of_all.mean()) / of_all.std()
+            terms.append(-torch.minimum(ratio * adv, ratio.clamp(1 - low, 1 + high) * adv))
+        loss = torch.cat(terms).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), cfg.actor.max_norm)
+        optimizer.step()
+        losses.append(loss.item())
+    return losses, {name: p.detach().numpy() for name, p in model.named_parameters()}
+
+
+def relative(got, expected, start) -> float:
+    """L2 distance over the length of the way from `start`."""
+    apart = sum(np.square(got[n] - expected[n]).sum() for n in expected)
+    return float(np.sqrt(apart / sum(np.square(expected[n] - start[n]).sum() for n in expected)))
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_a_batch_in_eight_updates_is_what_plain_pytorch_makes_of_it(results, model, world):
+    """On any number of ranks: the parts are cut before the ranks are known, and pi_old is that of the batch's start in all of them."""
+    start = {name: p.detach().numpy() for name, p in model.named_parameters()}
+    losses, weights = plain_updates(model, cut_config("", world))
+    metrics, version = results[world][0]["several"]
+    assert version == metrics["updates"] == 8 and metrics["updates_left_out"] == 0
+    assert metrics["loss"] == pytest.approx(np.mean(losses), abs=1e-4)
+    assert relative(results[world][0]["several_weights"], weights, start) < 0.01
+    assert metrics["staleness_max"] == 7 and 0 < metrics["grad_norm"] < metrics["grad_norm_max"]
+
+
+def test_eight_updates_on_two_ranks_end_where_those_on_one_do(results, model):
+    start = {name: p.detach().numpy() for name, p in model.named_parameters()}
+    assert relative(results[2][0]["several_weights"], results[1][0]["several_weights"], start) < 0.01
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_a_run_of_several_updates_resumes_bit_for_bit(results, world):
+    for rank in results[world]:
+        version, resumed, continued = rank["several_resumed"]
+        assert version == 8 and resumed == continued
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_lora_trains_adapters_and_publishes_merged_weights(results, workdir, world):
+    import torch
+    from safetensors.torch import load_file
+    from transformers import AutoModelForCausalLM
+
+    first = results[world][0]
+    lora = first["lora"]
+    assert all(rank["lora"]["fresh"] == first["loaded"][0] for rank in results[world])  # an update begins at 0
+    assert all("_proj" in name for name in lora["trainable"]) and len({rank["lora"]["stepped"] for rank in results[world]}) == 1
+    assert lora["stepped"] == lora["published"] != lora["fresh"]
+    before, after = load_file(workdir / "model" / "model.safetensors"), load_file(workdir / f"lora-{world}.safetensors")
+    assert before.keys() == after.keys()
+    ranks = {name: int(torch.linalg.matrix_rank(after[name] - before[name], rtol=1e-3)) for name in before if not torch.equal(before[name], after[name])}
+    assert ranks and all("_proj" in name and rank <= 4 for name, rank in ranks.items())
+    merged = AutoModelForCausalLM.from_pretrained(workdir / "model", dtype=torch.float32)
+    merged.load_state_dict(after, strict=False)
+    for ids, got in zip(SEQUENCES, lora["scores"], strict=True):
+        assert np.allclose(got, plain_logprobs(merged, ids).detach().numpy(), atol=1e-5)
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_lora_resumes_bit_for_bit_and_exports_both_forms(results, workdir, world):
+    import torch
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
+    from openrlhf_tir.weights.digest import digest_file
+
+    for rank in results[world]:
+        assert rank["lora"]["resumed"] == rank["lora"]["continued"] and rank["lora"]["resumed_version"] == 1
+    export = workdir / f"lora-export-{world}"
+    assert digest_file(export / "model.safetensors") == results[world][0]["lora"]["continued"]
+    merged = AutoModelForCausalLM.from_pretrained(export, dtype=torch.float32)
+    base = AutoModelForCausalLM.from_pretrained(workdir / "model", dtype=torch.float32)
+    ids = torch.tensor([SEQUENCES[2]])
+    without = base(ids).logits
+    adapter = PeftModel.from_pretrained(base, export / "adapter")
+    assert torch.allclose(adapter(ids).logits, merged(ids).logits, atol=1e-5) and not torch.allclose(without, merged(ids).logits, atol=1e-3)
+
+
+def test_lora_targets_that_match_nothing_are_refused_with_those_that_would(results):
+    some, none, embedding = results[1][0]["lora"]["refused"]
+    for said in (some, none):
+        assert "names 'nowhere', and the model has no such layer. Known: down_proj, gate_proj, k_proj, o_proj, q_proj, up_proj, v_proj" in said
+    assert "'embed_tokens'" in embedding and "at the model's input or output" in embedding
+
+
+def plain_gae(rewards, values, gamma, lambd):
+    """From the definition: A_k = sum over j >= k of (gamma lambda)^(j-k) delta_j, in float64."""
+    deltas = rewards + gamma * np.append(values[1:], 0.0) - values
+    return np.array([sum((gamma * lambd) ** (j - k) * deltas[j] for j in range(k, len(deltas))) for k in range(len(deltas))])
+
+
+def plain_actor_critic(model):
+    """(policy loss, value loss) of the batch of seed 0 under GAE, with a critic that is the policy's body and the head that the seed draws. The policy is
+    its own reference still: no penalty."""
+    import torch
+
+    (_, groups), clip = batch(1, seed=0), config("", 1).actor.clip
+    head = torch.randn(1, 64, generator=torch.Generator().manual_seed(42)) / 65
+    terms = []
+    for t in (t for group in groups for t in group.trajectories):
+        ids, first = np.concatenate([t.prompt_ids, t.token_ids]), len(t.prompt_ids) - 1
+        logp = plain_logprobs(model, ids)[first:]
+        values = (model.model(torch.as_tensor(ids, dtype=torch.long)[None]).last_hidden_state @ head.T)[0, first:-1, 0][t.is_model]
+        seen = values.detach().double().numpy()
+        adv = plain_gae(np.append(np.zeros(len(seen) - 1), t.reward), seen, 0.9, 0.8)
+        terms.append(((logp - torch.tensor(t.logprobs)).exp()[t.is_model], torch.tensor(adv), values, torch.tensor(adv + seen)))
+    ratio, adv, values, returns = (torch.cat(column) for column in zip(*terms, strict=True))
+    explained = 1 - ((returns - values.detach()).var() / returns.var()).item()
+    adv = (adv - adv.mean()) / adv.std(correction=0)
+    policy = -torch.minimum(ratio * adv, ratio.clamp(1 - clip[0], 1 + clip[1]) * adv).mean()
+    return policy, 0.5 * (values - returns).square().mean(), explained
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_policy_and_critic_gradients_under_gae_are_those_of_plain_pytorch(results, model, world):
+    found = results[world][0]["roles"]
+    policy, value, explained = plain_actor_critic(model)
+    assert found["metrics"]["loss"] == pytest.approx(policy.item(), rel=1e-4, abs=1e-5)
+    assert found["metrics"]["critic_loss"] == pytest.approx(value.item(), rel=1e-4)
+    assert found["metrics"]["explained_variance"] == pytest.approx(explained, abs=1e-4)
+    assert abs(found["metrics"]["kl_ref"]) < 1e-5
+    assert_same_gradient(found["policy_grads"], plain_gradient(model, policy))
+    expected = plain_gradient_of_value(model, value)
+    assert_same_gradient({name: g for name, g in found["critic_grads"].items() if name != "score.weight"}, expected)
+    assert np.abs(found["critic_grads"]["score.weight"]).max() > 0
+
+
+def plain_gradient_of_value(model, loss) -> dict[str, np.ndarray]:
+    return {name: g for name, g in plain_gradient(model, loss).items() if name != "lm_head.weight"}
+
+
+def test_critic_and_kl_are_the_same_on_one_rank_and_two(results):
+    one, two = results[1][0]["roles"], results[2][0]["roles"]
+    for name in ("policy_grads", "critic_grads", "kl_grads"):
+        assert_same_gradient(two[name], one[name])
+    for name in ("metrics", "kl_metrics"):
+        assert one[name] == pytest.approx(two[name], rel=1e-3, abs=1e-5)
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_policy_critic_and_coefficient_of_a_resumed_run_go_on_bit_for_bit(results, world):
+    for rank in results[world]:
+        found = rank["roles"]
+        assert found["resumed"] == found["continued"]
+        assert found["before"][1] != found["continued"][1]  # the critic has trained
+        assert found["continued"][2] != 0.1  # and the coefficient has moved
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_the_reference_is_the_initial_policy_and_comes_from_no_checkpoint(results, world):
+    """Right after a resume the policy is that of the checkpoint, one update away from its reference."""
+    assert all(rank["roles"]["kl_after_resume"] != 0 for rank in results[world])
+
+
+def test_a_checkpoint_without_a_critic_is_refused_by_a_run_that_has_one(results):
+    assert "was saved by a run without a critic" in results[1][0]["roles"]["refused"]
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_freezing_steps_train_the_critic_alone(results, world):
+    for rank in results[world]:
+        (policy, critic), (policy_after, critic_after), lr, version = rank["roles"]["frozen"]
+        assert (policy_after, lr, version) == (policy, 0.0, 1)
+        assert critic_after != critic
+
+
+@pytest.mark.parametrize("world", WORLDS)
+@pytest.mark.parametrize(("name", "temperature"), [("kl", 1.0), ("kl_packed", 1.0), ("kl_tempered", 0.7)])
+def test_kl_in_the_loss_is_that_of_plain_pytorch(results, model, workdir, world, name, temperature):
+    """k3 with the gradient of its formula. The policy is one update away from the reference, which is the model on disk."""
+    import torch
+    from safetensors.torch import load_file
+    from transformers import AutoModelForCausalLM
+
+    policy = AutoModelForCausalLM.from_pretrained(workdir / "model", dtype=torch.float32)
+    policy.load_state_dict(load_file(workdir / f"pulled-{world}.safetensors"), strict=False)
+    kl = []
+    for t in (t for group in batch(1, seed=1)[1] for t in group.trajectories):
+        ids, first = np.concatenate([t.prompt_ids, t.token_ids]), len(t.prompt_ids) - 1
+        log_ratio = (plain_logprobs(policy, ids, temperature) - plain_logprobs(model, ids, temperature).detach())[first:][t.is_model].double()
+        kl.append((-log_ratio).exp() - 1 + log_ratio)
+    kl = torch.cat(kl).mean()
+    found = results[world][0]["roles"]
+    assert kl.item() > 1e-4
+    assert found[f"{name}_metrics"]["kl_ref"] == pytest.approx(kl.item(), rel=1e-3)
+    loss = plain_policy_loss(policy, 1, temperature) + 0.5 * kl
+    assert found[f"{name}_metrics"]["loss"] == pytest.approx(loss.item(), rel=1e-3, abs=1e-5)
+    assert_same_gradient(found[f"{name}_grads"], plain_gradient(policy, loss))
+
+
+def test_the_exported_critic_is_a_classifier_of_one_label(results, workdir):
+    from transformers import AutoModelForSequenceClassification
+
+    loaded, info = AutoModelForSequenceClassification.from_pretrained(workdir / "roles-export-1_critic", output_loading_info=True)
+    assert loaded.config.num_labels == 1
+    assert not any(info[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"))

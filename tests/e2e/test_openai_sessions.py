@@ -6,6 +6,8 @@ The reference for log-probs is a plain forward of the same weights by transforme
 from __future__ import annotations
 
 import asyncio
+import json
+from pathlib import Path
 
 import numpy as np
 import openai
@@ -14,49 +16,20 @@ import pytest_asyncio
 
 from openrlhf_tir.algorithms.advantages import get_estimator
 from openrlhf_tir.cluster.service import RolloutService
-from openrlhf_tir.engines.batcher import Batcher
-from openrlhf_tir.engines.codec import HfCodec
-from openrlhf_tir.engines.sessions import Sessions
-from openrlhf_tir.episodes.agents import Agents
-from openrlhf_tir.episodes.group import GroupRunner
 from openrlhf_tir.learner.balance import assign_ranks
-from openrlhf_tir.learner.rows import local_samples
+from openrlhf_tir.learner.rows import batch_samples
 from openrlhf_tir.pipeline.observer import rollout_metrics
 from openrlhf_tir.serving.app import build_app, serve
-from openrlhf_tir.serving.session_requests import STOP
-from openrlhf_tir.types import KEEP, BatchItem, GroupKey, RewardParts, Task, TrainBatch
+from openrlhf_tir.serving.session_requests import REQUIRED, STOP, STRICT
+from openrlhf_tir.types import BatchItem, GroupKey, Task, TrainBatch
 
-from .conftest import tiny_config
+from .sessions_actor import TOKEN, Actor
 from .tiny_model import HfLearner, make_tokenizer
 
 pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="session")]
-TOKEN = "s3cret"
 TOLERANCE = 1e-4
-
-
-class NoEnvs:
-    """External agents bring their own tools."""
-
-    def stats(self):
-        return {}
-
-
-class LengthReward:
-    async def score(self, trajectory, task):
-        return RewardParts(float(trajectory.model_tokens), True, {})
-
-
-class Actor:
-    """A rollout actor without its process."""
-
-    def __init__(self, engine) -> None:
-        self.name, self.engine, self.envs = "rollout-0", engine, NoEnvs()
-        self.cfg = tiny_config()
-        self.cfg.rollout = self.cfg.rollout.model_copy(update={"n_samples_per_prompt": 4, "agent": "external"})
-        codec = HfCodec(make_tokenizer())
-        self.batcher = Batcher(engine)
-        self.agents = Agents(Sessions(idle_s=60), codec, engine.proof.passed)
-        self.runner = GroupRunner(self.cfg, self.batcher, codec, self.envs, LengthReward(), lambda group: KEEP, self.name, self.agents)
+SDKS = json.loads((Path(__file__).parents[1] / "data/sdk_requests.json").read_text())
+"""What agent SDKs send at their defaults (long prompts shortened): a question with a tool, and the same with the tool's reply."""
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
@@ -115,7 +88,7 @@ async def test_a_chat_is_recorded_to_the_token_with_log_probs_and_versions(http,
     path, client = session
     await converse(client, 3)
     end = await ended(http, path)
-    assert (end["requests"], end["chains"], end["untrained_tokens"]) == (3, 1, 0)
+    assert (end["requests"], end["chains"], end["branch_tokens"]) == (3, 1, 0)
     t = end["trajectory"]
     assert [s["source"] for s in t["segments"]] == ["model", "env"] * 2 + ["model"]
     assert make_tokenizer().decode(t["prompt_ids"]) == "user:hi<eos>assistant:"
@@ -136,7 +109,7 @@ async def test_a_stream_is_recorded_as_an_answer_at_once_is(http, session):
     whole = await client.chat.completions.create(model="policy", messages=[{"role": "user", "content": "hi"}], max_tokens=12, seed=5)
     assert whole.choices[0].message.content == said and said
     end = await ended(http, path)
-    assert (end["requests"], end["chains"], end["untrained_tokens"]) == (2, 2, end["model_tokens"])
+    assert (end["requests"], end["chains"], 2 * end["branch_tokens"]) == (2, 2, end["model_tokens"])
     assert worst(end["trajectory"]) <= TOLERANCE
 
 
@@ -146,7 +119,7 @@ async def test_an_edited_history_starts_a_new_chain_and_wrong_tokens_are_never_r
     messages[1]["content"] = "something"
     await client.chat.completions.create(model="policy", messages=messages, max_tokens=32, seed=9)
     end = await ended(http, path)
-    assert end["chains"] == 2 and end["untrained_tokens"] > 0
+    assert end["chains"] == 2 and end["branch_tokens"] > 0
     t = end["trajectory"]
     assert "something" in make_tokenizer().decode(t["prompt_ids"])
     assert len(t["segments"]) == 1 and worst(t) <= TOLERANCE
@@ -221,14 +194,39 @@ async def test_an_external_agents_group_is_what_the_learner_trains(actor, http):
     meta, group = await running
     assert meta.failed is None and meta.verdict.keep and sorted(meta.rewards) == [0, 1, 2, 3]
     row = rollout_metrics([meta])
-    assert (row["agent/requests"], row["agent/chains"], row["agent/untrained_tokens"]) == (2.0, 1.0, 0.0)
+    assert (row["agent/requests"], row["agent/chains"], row["agent/branch_tokens"]) == (2.0, 1.0, 0.0)
     batch = TrainBatch(0, [BatchItem(meta, group)], assign_ranks([meta], 1))
-    samples = local_samples(batch, [group], 0, actor.cfg, get_estimator("group_norm"))
+    samples = batch_samples(batch, [group], actor.cfg, get_estimator("group_norm"))
     for sample, reward in zip(samples, meta.rewards, strict=True):
         is_model = sample.trajectory.is_model
         assert sample.trained.tolist() == is_model.tolist() and 0 < is_model.sum() < len(is_model)
         assert np.sign(sample.advantages[is_model]).tolist() == [np.sign(reward - 1.5)] * int(is_model.sum())
         assert (sample.advantages[~is_model] == 0).all()
+
+
+async def test_all_chains_of_a_session_that_branches_are_trained_each_token_once(actor, http):
+    """A chat, a turn of it tried again, and a question of a sub-agent: three chains, one reward."""
+    actor.runner.cfg = actor.cfg.model_copy(update={"rollout": actor.cfg.rollout.model_copy(update={"n_samples_per_prompt": 2})})
+    running = asyncio.create_task(actor.runner.run(GroupKey(0, 7), Task("q", "")))
+    for reward in (0.0, 1.0):
+        task = (await http.post("/agent/tasks", json={"wait_s": 30})).json()
+        async with openai.AsyncOpenAI(base_url=task["base_url"], api_key=TOKEN) as client:
+            messages = await converse(client, 2)
+            for asked in (messages[:3], [{"role": "user", "content": "sub"}]):
+                await client.chat.completions.create(model="policy", messages=asked, max_tokens=6, seed=77)
+        end = (await http.post(f"/sessions/{task['session_id']}/reward", json={"reward": reward})).json()
+        assert (end["requests"], end["chains"]) == (4, 3)
+    meta, group = await running
+    batch = TrainBatch(0, [BatchItem(meta, group)], assign_ranks([meta], 1))
+    samples = batch_samples(batch, [group], actor.cfg, get_estimator("group_norm"))
+    assert len(samples) == 6 and sum(int(s.trained.sum()) for s in samples) == sum(meta.model_tokens) == batch.num_tokens
+    for first, reward in ((0, 0.0), (3, 1.0)):
+        signs = {float(np.sign(a)) for s in samples[first : first + 3] for a in s.advantages[s.trained]}
+        assert signs == {float(np.sign(reward - 0.5))}
+    for s in samples:
+        t = s.trajectory
+        recorded = HfLearner(0).logprobs(t.prompt_ids, t.token_ids)
+        assert np.abs(recorded - t.logprobs)[t.is_model].max() <= TOLERANCE
 
 
 async def test_the_runs_own_reward_judges_a_session_that_says_none(actor, http):
@@ -241,6 +239,64 @@ async def test_the_runs_own_reward_judges_a_session_that_says_none(actor, http):
         await http.post(f"/sessions/{task['session_id']}/reward", json={})
     meta, _ = await running
     assert meta.rewards == [float(n) for n in meta.model_tokens] and meta.stats["correct"] == 1.0
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def with_tools(actor):
+    """The same actor as `--vllm.tool_call_parser hermes` serves it."""
+    cfg = actor.cfg.model_copy(update={"vllm": actor.cfg.vllm.model_copy(update={"tool_call_parser": "hermes"})})
+    server, port = await serve(build_app(RolloutService(actor), token=TOKEN, vllm_app=await actor.engine.openai_app(cfg)))
+    import httpx
+
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", headers={"Authorization": f"Bearer {TOKEN}"}, timeout=60) as http:
+        yield http
+    server.cancel()
+    await asyncio.gather(server, return_exceptions=True)
+
+
+@pytest.mark.parametrize("sdk", SDKS)
+async def test_what_agent_sdks_send_at_their_defaults_is_served_and_recorded(with_tools, sdk):
+    path = f"/sessions/{(await with_tools.post('/sessions', json={})).json()['session_id']}"
+    for body in SDKS[sdk]:
+        reply = await with_tools.post(f"{path}/v1/chat/completions", json=body)
+        assert reply.status_code == 200, reply.text
+        assert reply.json()["usage"]["completion_tokens"] > 0
+    end = await ended(with_tools, path)
+    assert end["requests"] == 2
+    asked = json.dumps(SDKS[sdk])
+    assert end["notes"] == [note for note, word in ((STRICT, '"strict"'), (REQUIRED, '"tool_choice"'), (STOP, '"stop"')) if word in asked]
+
+
+OPTIONS = {
+    "stream_options": {"stream": True, "stream_options": {"include_usage": True}},
+    "parallel_tool_calls": {"parallel_tool_calls": False},
+    "response_format text": {"response_format": {"type": "text"}},
+    "store, metadata, user": {"store": False, "metadata": {"a": "b"}, "user": "u"},
+    "max_completion_tokens": {"max_completion_tokens": 5},
+}
+
+
+@pytest.mark.parametrize("option", OPTIONS)
+async def test_options_that_sdks_add_are_served(with_tools, option):
+    path = f"/sessions/{(await with_tools.post('/sessions', json={})).json()['session_id']}"
+    body = {**SDKS["litellm 1.106.2"][0], "max_tokens": 5, **OPTIONS[option]}
+    reply = await with_tools.post(f"{path}/v1/chat/completions", json=body)
+    assert reply.status_code == 200 and '"completion_tokens":' in reply.text.replace(" ", ""), reply.text
+    assert (await ended(with_tools, path))["requests"] == 1
+
+
+async def test_a_format_that_would_bend_the_policy_is_refused_in_one_line_of_openais_shape(with_tools):
+    path = f"/sessions/{(await with_tools.post('/sessions', json={})).json()['session_id']}"
+    body = {**SDKS["litellm 1.106.2"][0], "response_format": {"type": "json_object"}}
+    reply = await with_tools.post(f"{path}/v1/chat/completions", json=body)
+    error = reply.json()["error"]
+    assert reply.status_code == 400 and "this session is trained on" in error["message"] and "\n" not in error["message"], reply.text
+    assert "StructuredOutputsParams" not in error["message"], "names, no Python objects"
+
+
+async def test_a_session_lists_the_model(with_tools):
+    path = f"/sessions/{(await with_tools.post('/sessions', json={})).json()['session_id']}"
+    assert "policy" in [m["id"] for m in (await with_tools.get(f"{path}/v1/models")).json()["data"]]
 
 
 async def test_metrics_and_openapi_of_a_real_actor(http):

@@ -1,65 +1,38 @@
-"""SIGTERM to a real run (Ray, two ZeRO-3 ranks, a sandbox server): checkpoint, exit code of its own, nothing left, and an exact resume."""
+"""One run that a learner rank, SIGTERM, the environment server and the controller leave in turn (Ray, two ZeRO-3 ranks, a sandbox server): checkpoint and
+exit code of its own, nothing left behind, and in the end the weights of a run that nobody disturbed. `benchmarks.stop_matrix` stops at random moments."""
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import time
-from pathlib import Path
-
-import psutil
 import pytest
 
-from benchmarks.crash_trial import Job, command, controller_of, find, start, undisturbed
+from benchmarks.crash_trial import Fault, clean, command, end, last_step, outcome, start, strike
+from benchmarks.stop_trial import stop, wait_until
 from openrlhf_tir.exit_codes import STOPPED
-from openrlhf_tir.logs import metrics
 from openrlhf_tir.replay.ledger import audit
-from openrlhf_tir.toy.model import save_model
-from openrlhf_tir.toy.task import write_data
-from openrlhf_tir.weights.digest import digest_file
-
-PATIENCE_S = 480
-
-
-def below(process: subprocess.Popen) -> list[psutil.Process]:
-    """Everything that the run has started."""
-    return psutil.Process(process.pid).children(recursive=True)
-
-
-def wait_for_step(run_dir: Path, step: int, process: subprocess.Popen) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while max(metrics.read(run_dir).get("step", [0]), default=0) < step:
-        assert process.poll() is None and time.monotonic() < deadline, (run_dir / "log").read_text()[-3000:]
-        time.sleep(0.1)
 
 
 @pytest.mark.slow
-def test_a_run_that_gets_sigterm_saves_leaves_nothing_behind_is_not_restarted_and_resumes_exactly(tmp_path):
+def test_a_run_that_loses_processes_and_is_stopped_between_ends_with_the_weights_of_an_undisturbed_one(toy_run, tmp_path):
     """The launcher may restart it three times, and passes the signal on; the checkpoint is of a step that was not due to be saved."""
-    save_model(tmp_path / "init", seed=0)
-    write_data(tmp_path, seed=0, n_train=200)
-    job = Job(tmp_path, None, engine="torch", mode="sync", steps=4)
-    digest, _, _ = undisturbed(tmp_path / "undisturbed", job)
+    args, log = [*command(tmp_path, toy_run.job, deadlines={}), "--train.stop_grace_s", "120", "--ckpt.save_steps", "3"], tmp_path / "log"
+    killed, gone, crashed = Fault("learner-1", 0.5), Fault("env", 2.5), Fault("controller", 3.5)
 
-    run_dir = tmp_path / "run"
-    run_dir.mkdir()
-    flags = [*command(run_dir, job), "--train.stop_grace_s", "120", "--ckpt.save_steps", "-1"]
-    first = start(flags, run_dir / "log")
-    wait_for_step(run_dir, 1, first)
-    ours = below(first)
-    assert find(controller_of(psutil.Process(first.pid)), "learner-0") in ours
-    os.kill(first.pid, signal.SIGTERM)
-    code, log = first.wait(timeout=PATIENCE_S), (run_dir / "log").read_text()
-    assert code == STOPPED, log[-3000:]
-    assert "The run was stopped: SIGTERM" in log and "--resume goes on from it" in log and "Traceback" not in log, log[-3000:]
-    assert (run_dir / "ckpt" / "latest").exists() and "Resuming from its last checkpoint" not in log
-    _, alive = psutil.wait_procs(ours, timeout=60)
-    assert [p.cmdline() for p in alive] == []
+    first = start(args, log)
+    strike(first, tmp_path, killed, toy_run.step_s)
+    assert wait_until(first, tmp_path, lambda: last_step(tmp_path) >= 1)
+    stopped = stop(first, tmp_path)
+    said = log.read_text()
+    assert killed.at_step == 0 and "A learner rank is lost" in said, said[-3000:]
+    assert (stopped.code, stopped.left) == (STOPPED, []), said[-3000:]
+    assert "The run was stopped: SIGTERM" in said and "--resume goes on from it" in said and "Traceback" not in said, said[-3000:]
+    assert (tmp_path / "ckpt" / "latest").read_text().strip() == f"step_{last_step(tmp_path):06d}" and last_step(tmp_path) < 3
+    assert "Resuming from its last checkpoint" not in said, "a launcher does not restart what it was asked to stop"
 
-    second = start([*flags, "--resume"], run_dir / "log")
-    assert second.wait(timeout=PATIENCE_S) == 0, (run_dir / "log").read_text()[-3000:]
-    report = audit(run_dir / "ledger.jsonl")
-    assert report.errors == report.open == [] and report.finished and report.rollbacks == 1
-    assert len(set(report.trained)) == len(report.trained) == 16
-    assert digest_file(run_dir / "model" / "model.safetensors") == digest
+    second = start([*args, "--resume"], log)
+    for fault in (gone, crashed):
+        strike(second, tmp_path, fault, toy_run.step_s)
+    assert end(second) == 0 and gone.at_step is not None and crashed.at_step is not None, log.read_text()[-3000:]
+    assert "Resuming from its last checkpoint" in log.read_text()
+    report = audit(tmp_path / "ledger.jsonl")
+    assert clean(tmp_path, toy_run.job.steps) and report.finished and report.rollbacks >= 2
+    assert outcome(tmp_path) == (toy_run.digest, None)

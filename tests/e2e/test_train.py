@@ -1,5 +1,5 @@
-"""The whole thing, for real: Ray, vLLM, ZeRO-3 on two ranks, the sandbox server; a few steps. A learner rank is killed with -9, then the
-controller: the first recovers by itself and the engine stays up, the second is resumed."""
+"""The whole thing, for real: Ray, vLLM, ZeRO-3 on two ranks, the sandbox server; a few steps. A learner rank is killed with -9: it recovers by itself
+and the engine stays up. Then (long) the controller: that is resumed."""
 
 from __future__ import annotations
 
@@ -49,46 +49,64 @@ def start(run_dir: Path, *more: str) -> subprocess.Popen:
     return subprocess.Popen(command(run_dir, *more), stdout=log, stderr=log, cwd=ROOT, env=env, start_new_session=True)
 
 
-def wait_for_step(run_dir: Path, step: int, process: subprocess.Popen, timeout_s: float = 480) -> None:
-    deadline = time.monotonic() + timeout_s
-    while max(metrics.read(run_dir).get("step", [0]), default=0) < step:
+def wait_for_step(run_dir: Path, step: int, process: subprocess.Popen, rollbacks: int = 0, timeout_s: float = 480) -> None:
+    """Until so many steps are done, after so many roll-backs."""
+    deadline, ledger = time.monotonic() + timeout_s, run_dir / "ledger.jsonl"
+    while not (ledger.exists() and audit(ledger).rollbacks >= rollbacks and max(metrics.read(run_dir).get("step", [0]), default=0) >= step):
         assert process.poll() is None and time.monotonic() < deadline, (run_dir / "log").read_text()[-3000:]
         time.sleep(0.2)
 
 
-@pytest.mark.slow
-def test_a_run_whose_learner_and_controller_are_killed_with_9_trains_every_prompt_once(tmp_path):
+@pytest.fixture
+def run_dir(tmp_path) -> Path:
     save_model(tmp_path / "init", seed=0)
     write_data(tmp_path / "data", seed=0, n_train=200)
+    return tmp_path
 
-    first = start(tmp_path)
-    wait_for_step(tmp_path, 2, first)
-    controller = psutil.Process(first.pid)
+
+def kill_a_rank(run_dir: Path, controller: psutil.Process, process: subprocess.Popen) -> None:
+    """Behind step 2, whose checkpoint is written or about to be; the engine must outlive the learner."""
+    wait_for_step(run_dir, 2, process)
     engine = find(controller, "rollout-0").pid
     find(controller, "learner-1").kill()
-    wait_for_step(tmp_path, 4, first)
-    assert find(controller, "rollout-0").pid == engine, "the engine must outlive the learner"
-    os.kill(first.pid, signal.SIGKILL)
-    first.wait()
+    wait_for_step(run_dir, 3, process, rollbacks=1)
+    assert find(controller, "rollout-0").pid == engine
 
-    second = start(tmp_path, "--resume")
-    assert second.wait(timeout=480) == 0, (tmp_path / "log").read_text()[-3000:]
 
-    report = audit(tmp_path / "ledger.jsonl")
+def assert_every_prompt_is_trained_once(run_dir: Path, rollbacks: int) -> None:
+    report = audit(run_dir / "ledger.jsonl")
     assert report.errors == []
-    assert report.rollbacks == 2
+    assert report.rollbacks == rollbacks
     assert len(report.trained) == STEPS * 4 and max(Counter(report.trained).values()) == 1
     assert report.committed_trained == report.trained
 
-    columns = metrics.read(tmp_path)
+    columns = metrics.read(run_dir)
     assert columns["step"] == list(range(1, STEPS + 1))
     assert max(columns["staleness_max"]) <= 2
     # Engine and learner agree on sampled tokens after every push (fp32).
     assert max(columns["canary_max_diff"]) <= 1e-4 and max(columns["mismatch_max"]) <= 1e-4
 
-    s = summary.read(tmp_path)
-    assert s.steps == STEPS and Path(s.model, "config.json").exists() and (tmp_path / "report.html").exists()
+
+@pytest.mark.slow
+def test_a_run_whose_learner_is_killed_with_9_trains_every_prompt_once_and_exports_a_model(run_dir):
+    process = start(run_dir)
+    kill_a_rank(run_dir, psutil.Process(process.pid), process)
+    assert process.wait(timeout=480) == 0, (run_dir / "log").read_text()[-3000:]
+    assert_every_prompt_is_trained_once(run_dir, rollbacks=1)
+    s = summary.read(run_dir)
+    assert s.steps == STEPS and Path(s.model, "config.json").exists() and (run_dir / "report.html").exists()
     _plain_transformers_loads(Path(s.model))
+
+
+@pytest.mark.long
+def test_a_run_whose_learner_and_controller_are_killed_with_9_trains_every_prompt_once(run_dir):
+    first = start(run_dir)
+    kill_a_rank(run_dir, psutil.Process(first.pid), first)
+    os.kill(first.pid, signal.SIGKILL)
+    first.wait()
+    second = start(run_dir, "--resume")
+    assert second.wait(timeout=480) == 0, (run_dir / "log").read_text()[-3000:]
+    assert_every_prompt_is_trained_once(run_dir, rollbacks=2)
 
 
 def _plain_transformers_loads(model: Path) -> None:

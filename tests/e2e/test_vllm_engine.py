@@ -65,6 +65,27 @@ async def test_sampled_logprobs_equal_a_plain_forward(engine, learner, prompt):
     assert all((c.versions == 0).all() and c.finish_reason in ("length", "stop") for c in completions)
 
 
+@pytest.mark.parametrize("shape", [{"temperature": 0.6}, {"temperature": 0.6, "top_p": 0.9}, {"top_k": 5}, {"temperature": 1.5, "top_k": 20, "min_p": 0.05}])
+async def test_ratios_start_at_one_however_the_rollout_samples(engine, learner, prompt, shape):
+    """The learner's log-probs of what the engine sampled, by the learner's own head, are the engine's."""
+    import torch
+
+    from openrlhf_tir.learner.linear_head import chunked_scores
+    from openrlhf_tir.learner.truncation import Truncation
+
+    completions = await asyncio.gather(*[engine.generate(prompt, Sampling(64, seed=i, **shape), request_id=f"{shape}{i}") for i in range(8)])
+    cut = Truncation(**{name: value for name, value in shape.items() if name != "temperature"})
+    for c in completions:
+        ids = torch.tensor([[*prompt, *c.token_ids.tolist()]])
+        with torch.no_grad():
+            hidden = learner.model.model(ids).last_hidden_state[0, len(prompt) - 1 : -1]
+            scores = chunked_scores(hidden, learner.model.lm_head.weight, ids[0, len(prompt) :], temperature=shape.get("temperature", 1.0), truncation=cut)
+        ratios = (scores.log_probs.numpy() - c.logprobs).astype(np.float64)
+        assert np.abs(ratios).max() <= TOLERANCE
+    plain = np.concatenate([learner.logprobs(prompt, c.token_ids) - c.logprobs for c in completions])
+    assert np.abs(plain).max() > 0.05  # so that it was worth while
+
+
 async def test_a_seed_repeats_a_response_and_temperature_zero_is_greedy(engine, learner, prompt):
     a, b = [await engine.generate(prompt, Sampling(16, seed=5), request_id=r) for r in "ab"]
     assert a.token_ids.tolist() == b.token_ids.tolist()

@@ -56,6 +56,9 @@ class Prompts:
         self.at += 1
         return 0, self.at - 1
 
+    def in_place_of(self, prompt: int) -> None:
+        return None
+
     def task(self, prompt: int) -> Task:
         problem = draw(random.Random(prompt), "train")
         return Task(f"User: {problem.question}\nAssistant:", str(problem.answer), "unsteady")

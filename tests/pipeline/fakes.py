@@ -34,6 +34,9 @@ class FakePrompts:
         self.at += 1
         return divmod(self.at - 1, self.n)
 
+    def in_place_of(self, prompt):
+        return None
+
     def task(self, prompt):
         return Task(f"p{prompt}", "0", "echo")
 
@@ -107,8 +110,9 @@ class FakeLearner:
         await asyncio.sleep(self.seconds)
         if self.version == self.crash_at:
             raise RuntimeError("crash")
-        self.trained += [(self.version, i.meta.key, i.meta.oldest_version) for i in batch.items]
-        self.version += 1
+        for cut in batch.updates:
+            self.trained += [(self.version, batch.items[b].meta.key, batch.items[b].meta.oldest_version) for b in sorted({b for b, _ in cut})]
+            self.version += 1
         return StepReport(self.version, {}, self.seconds, batch.num_tokens)
 
     async def save(self, directory: Path):

@@ -167,3 +167,19 @@ def test_what_the_filters_dropped_after_the_last_step_is_committed_too(tmp_path)
     run(again.run(resume=True))
     report = audit(tmp_path / "ledger.jsonl")
     assert again.learner.trained == [] and report.ended["trained"] == 2 and report.ended["filtered(hard)"] == 4
+
+
+def test_a_disk_that_refuses_the_commit_line_costs_nothing_but_a_word(tmp_path, caplog):
+    """The checkpoint is whole and stands on lines that were synced before: it counts, and the run goes on."""
+    p = pipeline(tmp_path, max_steps=4, save_steps=2)
+    ledger, real = p.state.ledger, p.state.ledger.sync
+
+    def sync() -> None:
+        if ledger.counts["committed"]:
+            raise OSError(28, "No space left on device")
+        real()
+
+    ledger.sync = sync
+    run(p.run())
+    assert p.version == 4 and kept(tmp_path)[0] == "step_000002"
+    assert "last lines may not be on disk" in caplog.text and "are free now" in caplog.text

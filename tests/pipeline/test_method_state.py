@@ -10,7 +10,7 @@ import pytest
 from openrlhf_tir.config import Config
 from openrlhf_tir.pipeline.method_state import MethodState
 from openrlhf_tir.simulation.virtual_loop import run
-from openrlhf_tir.types import Change, GroupKey, Task
+from openrlhf_tir.types import Change, GroupKey, StepReport, Task
 
 from .fakes import FakeLearner, FakePrompts, FakeRollout, group_of, pipeline
 
@@ -53,7 +53,7 @@ def test_lowest_and_highest_do_not_depend_on_the_order():
     state = state_of()
     meta, _ = group_of(GroupKey(0, 7), 0)
     for value in (3.0, 1.0, 2.0):
-        state.settled(replace(meta, changes=[Change("prompt", "low", "lowest", value), Change("run", "high", "highest", value)]))
+        state.counts(replace(meta, changes=[Change("prompt", "low", "lowest", value), Change("run", "high", "highest", value)]))
     task = state.placed(Task("p", "1"), 7, 3)
     assert (task.run.update, dict(task.run.prompt), dict(task.run.counters)) == (3, {"low": 1.0}, {"high": 3.0})
     restored = state_of()
@@ -61,11 +61,54 @@ def test_lowest_and_highest_do_not_depend_on_the_order():
     assert restored.placed(Task("p", "1"), 7, 3) == task
 
 
-def test_a_failed_group_changes_no_counter():
-    state = state_of()
-    meta, _ = group_of(GroupKey(0, 7), 0, failed="timeout")
-    state.settled(replace(meta, changes=[Change("run", "n", "add", 1.0)]))
-    assert state.counters.run == {}
+@pytest.mark.parametrize(("fates", "counted"), [(["", "", ""], 3), (["?timeout", "", ""], 3), (["accuracy_high", "", ""], 3)])
+def test_a_prompt_counts_once_however_its_group_ends_and_however_often_it_is_issued(tmp_path, fates, counted):
+    """Three prompts, a batch of one: all trained; one failed first and came again; one filtered."""
+    left = iter(fates)
+    rollout = CountingRollout()
+    rollout.fate = lambda r: next(left, "")
+    p = pipeline(tmp_path, mode="sync", B=1, max_steps=9, prompts=FakePrompts(3), rollout=rollout)
+    run(p.run())
+    assert p.state.method.counters.run == {"groups": counted}
+
+
+def test_a_group_that_is_accepted_and_issued_again_as_surplus_counts_once(tmp_path):
+    p = pipeline(tmp_path, B=1, S=1, prompts=FakePrompts(2))
+    state = p.state
+    state.method._balanced = dict.fromkeys(state.method._balanced, True)
+
+    def accepted():
+        assert state.may_issue()
+        flight, _ = state.issue(0.0)
+        meta, group = group_of(flight.key, 0)
+        meta.changes = [Change("run", "groups", "add", 1.0)]
+        state.method.settled(meta)
+        state.settle(flight, meta, group, None)
+        return flight
+
+    first = accepted()
+    state.requeue([first.dispatch], "surplus")
+    assert state.method.counters.run == {} and not state.method._lengths
+    accepted()
+    state.take()
+    state.begin_step()
+    state.trained(StepReport(1, {}, 1.0, 1))
+    assert state.method.counters.run == {"groups": 1.0} and len(state.method._lengths) == 1
+
+
+def test_a_group_that_failed_or_whose_step_changed_nothing_changes_no_counter(tmp_path):
+    class NoStep(FakeLearner):
+        async def step(self, batch):
+            return StepReport(self.version, {"grad_norm": float("nan")}, 1.0, 1)
+
+    p = pipeline(tmp_path, B=1, reissues=0, prompts=FakePrompts(1), rollout=CountingRollout(), learner=NoStep())
+    run(p.run())
+    assert p.state.budget.states["failed"] == 1 and p.state.method.counters.run == {}
+    rollout = CountingRollout()
+    rollout.fate = lambda r: "?timeout"
+    p = pipeline(tmp_path / "failing", B=1, reissues=0, prompts=FakePrompts(1), rollout=rollout)
+    run(p.run())
+    assert p.state.budget.states["failed"] == 1 and p.state.method.counters.run == {}
 
 
 def lengths(prompt: int, *samples: tuple[int, bool]):

@@ -18,7 +18,7 @@ from openrlhf_tir.config import own_files
 from openrlhf_tir.config.settings import load
 from openrlhf_tir.episodes.group import GroupRunner
 from openrlhf_tir.episodes.judge import Judge
-from openrlhf_tir.learner.rows import local_moments, local_samples, to_rows
+from openrlhf_tir.learner.rows import batch_samples, local_moments, to_rows
 from openrlhf_tir.pipeline.checkpoints.checkpoint import Checkpoints
 from openrlhf_tir.pipeline.loop import Pipeline
 from openrlhf_tir.pipeline.observer import Observer
@@ -90,7 +90,7 @@ class RowLearner(FakeLearner):
 
     async def step(self, batch):
         estimator = get_estimator(self.cfg.algo.advantage.estimator)
-        samples = local_samples(batch, [i.payload for i in batch.items], 0, self.cfg, estimator)
+        samples = batch_samples(batch, [i.payload for i in batch.items], self.cfg, estimator)
         self.rows.append(to_rows(samples, local_moments(samples), self.version, self.cfg, estimator))
         self.version += 1
         return StepReport(self.version, {}, 0.0, batch.num_tokens)

@@ -11,7 +11,7 @@ from openrlhf_tir.pipeline.evaluation import PAUSE_S
 from openrlhf_tir.replay.ledger import audit
 from openrlhf_tir.simulation.virtual_loop import run
 
-from .fakes import FakeLearner, FakePrompts, FakeRollout, pipeline
+from .fakes import FakeLearner, FakePrompts, FakeRollout, MemoryMetrics, pipeline
 from .random_runs.world import World, WorldLearner, live, pipeline_in
 
 
@@ -35,6 +35,15 @@ def test_a_step_that_runs_is_finished_and_its_version_saved(tmp_path):
     assert seconds == pytest.approx(1.1) and p.version == 1
     assert said.startswith("The run was stopped: SIGTERM.") and f"{tmp_path / 'ckpt' / 'step_000001'}; --resume goes on from it" in said
     assert not p.rolls or all(task.cancelled() for task in p.rolls.values())
+
+
+def test_the_step_that_a_stop_waits_for_has_its_row_though_its_push_is_given_up(tmp_path):
+    """Asked in the first step: its push begins when it ends, and is cancelled; the resume goes on with the second row."""
+    metrics = MemoryMetrics()
+    stopped(pipeline(tmp_path, B=2, prompts=FakePrompts(8), learner=FakeLearner(seconds=2.0), metrics=metrics), 2.0)
+    assert list(metrics.rows) == [1]
+    run(pipeline(tmp_path, B=2, prompts=FakePrompts(8), metrics=metrics).run(resume=True))
+    assert sorted(metrics.rows) == [1, 2, 3, 4]
 
 
 @pytest.mark.parametrize("when", [0.05, 0.5, 1.15, 2.0, 3.0, 4.15, 7.3])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import re
 
 from openrlhf_tir.errors import StallError
 from openrlhf_tir.simulation.virtual_loop import run
@@ -96,3 +97,25 @@ def test_failures_between_groups_that_end_well_stop_nothing(tmp_path):
     p = pipeline(tmp_path, mode="sync", B=2, reissues=0, max_steps=5, rollout=FakeRollout(latency=lambda r: 1.0, fate=lambda r: next(fates)))
     run(p.run())
     assert p.version == 5 and p.state.budget.states["failed"] >= 18
+
+
+def test_a_rescue_while_the_trainer_waits_to_save_takes_one_checkpoint_not_two_in_the_same_directory(tmp_path):
+    """A checkpoint of every step, the first takes 80 s to write: the trainer waits to save the second, and the watchdog, after 50 s, to rescue
+    the same version. Whoever comes first takes it; the other finds it taken, or takes the one that is next by then."""
+    takes = []
+
+    class Slow(FakeLearner):
+        async def save(self, directory):
+            assert not list(directory.iterdir()), "another checkpoint is being written there"
+            takes.append(directory.parent.name)
+            await super().save(directory)
+            await asyncio.sleep(0.5)
+            assert (directory / "learner.json").exists(), "another checkpoint was begun over this one"
+
+        async def written(self):
+            await asyncio.sleep(80 if len(takes) == 1 else 1)
+
+    said = stalled(pipeline(tmp_path, B=1, S=1, stall=50, save_steps=1, max_steps=20, learner=Slow()))
+    saved = int(re.search(r"Version (\d+) was saved", said).group(1))
+    assert takes == [f".step_{n:06d}.tmp" for n in range(1, saved + 1)] and saved >= 2
+    assert (tmp_path / "ckpt" / "latest").read_text() == f"step_{saved:06d}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from typing import Any, Literal
 
 from ..tools import Domain, ToolError, tool
@@ -46,7 +47,7 @@ class Vehicle(Domain):
         """Unlock doors; tells how many are locked then."""
         return self._set_doors(doors, False)
 
-    def _set_doors(self, doors: list[str], locked: bool) -> int:
+    def _set_doors(self, doors: Sequence[str], locked: bool) -> int:
         if not doors:
             raise ToolError("No door is named.")
         self.state["doors"].update(dict.fromkeys(doors, locked))

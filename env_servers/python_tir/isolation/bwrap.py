@@ -13,7 +13,7 @@ Covered
 Not covered
 - Kernel bugs reachable through the allowed system calls.
 - Memory caps are checked every quarter second: a burst can overshoot before it is killed. What counts is in `memory`. CPU is bounded
-  by the wall clock times the number of cores, not by cgroups. The number of files in /tmp is bounded by that memory only.
+  by the wall clock times the number of cores, not by cgroups. Files are counted then, too.
 - What a snippet prints is taken at its word: it can print anything and exit with any code.
 - /proc/self/mountinfo names the directories of the host that are bound. flock() on a read-only file is seen by other calls.
 - Timing: snippets on one machine can tell that others are running.

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from ..sandbox import Snippet
 
 FETCH_BYTES = 16 << 20
-"""Of all files handed back together; what comes after is left out."""
+"""Bytes of all files that are handed back together; what comes after is left out."""
 
 
 def pack(snippet: Snippet, fetch_fd: int = -1) -> bytes:

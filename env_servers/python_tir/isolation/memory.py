@@ -102,6 +102,12 @@ def file_bytes(directory: int) -> int:
     return (fs.f_blocks - fs.f_bfree) * fs.f_frsize + (fs.f_files - fs.f_ffree) * INODE_BYTES
 
 
+def files(directory: int) -> int:
+    """How many the file system of an open directory holds, with a name or without."""
+    fs = os.fstatvfs(directory)
+    return fs.f_files - fs.f_ffree
+
+
 def _descriptors(pid: int) -> int:
     """Open in the processes below `pid`. Linux 6.2 and later; before, and for processes that have ended, 0."""
     total = 0

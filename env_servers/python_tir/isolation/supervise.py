@@ -24,7 +24,7 @@ from typing import Literal
 
 from ..limits import Limits
 from ..sandbox import Execution, SandboxError
-from .memory import host_tcp_bytes, used_bytes
+from .memory import files, host_tcp_bytes, used_bytes
 from .tree import tasks
 
 MEMORY_CHECK_S = 0.25
@@ -164,6 +164,7 @@ class _Run:
         limit = self.limits.memory_bytes
         used = used_bytes(self.process.pid, limit, directories=self.directories, net=self.init_pid, tcp_bytes=host_tcp_bytes())
         too_many = self.warden and tasks(self.process.pid) > self.limits.processes  # elsewhere the kernel counts them
+        too_many = too_many or any(files(directory) > self.limits.files for directory in self.directories)
         if used > limit or too_many:
             self.stop("memory")
         else:

@@ -2,7 +2,8 @@
 
     code -> read-only memory file + two pipes -> slot -> reply: every process of the call is dead, its files are gone -> Execution
 
-Output is read while the snippet runs and capped as it comes. The slot keeps the snippet's clock. The server asks it to end a call
+Output is read while the snippet runs and capped as it comes. The slot keeps the snippet's clock, which begins when the snippet is up: however
+little time it was given, using it up is its own fault; not to come up within `Limits.start_timeout_s` is the host's. The server asks it to end a call
 (flood, memory, cancellation) and kills the slot itself, with all its processes, when no answer comes: `ended by us` is then the
 result; a slot that ends by itself is a SandboxError.
 """
@@ -105,7 +106,7 @@ class Call:
         for stream in (self.out, self.err):
             self.loop.add_reader(stream.read_fd, self._on_output, stream)
         self.loop.add_reader(self.slot.sock.fileno(), self._on_reply)
-        clock = self.loop.call_later(self.limits.code_timeout_s + ANSWER_S, self._too_late, "time_limit")
+        clock = self.loop.call_later(self.limits.start_timeout_s + self.limits.code_timeout_s + ANSWER_S, self._too_late, "time_limit")
         self.memory_check = self.loop.call_later(MEMORY_CHECK_S, self._check_memory)
         given_up.add_done_callback(lambda _: self.stop("cancelled"))
         await self.done
@@ -119,7 +120,7 @@ class Call:
         fds = [os.open(f"/proc/self/fd/{writable}", os.O_RDONLY | os.O_CLOEXEC), self.out.write_fd, self.err.write_fd]
         os.close(writable)
         try:
-            socket.send_fds(self.slot.sock, [b"%s %f" % (self.id, self.limits.code_timeout_s)], [*fds, *more])
+            socket.send_fds(self.slot.sock, [b"%s %f %f" % (self.id, self.limits.code_timeout_s, self.limits.start_timeout_s)], [*fds, *more])
         except OSError as e:
             os.close(self.out.read_fd)
             os.close(self.err.read_fd)
@@ -189,7 +190,8 @@ class Call:
             raise SandboxError("the session's interpreter was killed between two calls: from outside, or out of memory on the host")
         if not report.startswith(b"R") and self.stopped != "cancelled":  # ended before it was up, by us: its slot is as good as before
             self.slot.kill()
-            raise SandboxError(f"the snippet's process did not come up (wait status {status}); its slot is replaced")
+            late = f"within {self.limits.start_timeout_s:g} s" if ended == "time_limit" else f"(wait status {status})"
+            raise SandboxError(f"the snippet's process did not come up {late}; its slot is replaced")
         return Execution(
             stdout=bytes(self.out.data),
             stderr=bytes(self.err.data),

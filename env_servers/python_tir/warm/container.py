@@ -118,7 +118,7 @@ class Container:
                     os.close(fd)
 
     def _options(self, as_root: bool) -> str:
-        tmpfs = f"size={self._limits.file_bytes},nr_inodes={self._limits.file_bytes >> 12},mode=1777"
+        tmpfs = f"size={self._limits.file_bytes},nr_inodes={self._limits.files},mode=1777"
         options = {"paths": [*map(self._inside, site_packages())], "uid_range": as_root, "tmpfs": tmpfs, "echo_last": self._echo_last, "light": self._light}
         options |= {"session_uid": self._slots + 1 if as_root else 0, "session_limits": self._limits.rlimits(cpu=False)}
         return json.dumps(options)

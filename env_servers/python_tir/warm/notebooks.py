@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import NamedTuple, Protocol
 
 from env_servers.admission import CapacityFull
@@ -104,7 +105,7 @@ class Notebook:
     async def _turn(self, code: str, given_up: asyncio.Future[None]) -> Execution:
         async with self._serial:
             slot = await self._start() if self._slot is None else self._slot
-            call = Call(slot, self._notebooks.sandbox.limits)
+            call = Call(slot, replace(self._notebooks.sandbox.limits, start_timeout_s=0.0))  # it is up
             try:
                 execution = await call.run(code.encode("utf-8", "surrogatepass"), given_up)
                 self._notebooks.measured(self, slot.kept_bytes())

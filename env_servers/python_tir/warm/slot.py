@@ -1,6 +1,7 @@
 """Slot: PID 1 of a namespace of its own. One request at a time: fork, supervise, kill what is left, prove it, wipe, answer.
 
-    request   "<id> <seconds>" with descriptors: the job (a read-only memory file), stdout, stderr, and where fetched files go, if any
+    request   "<id> <seconds> <seconds to come up>" with descriptors: the job (a read-only memory file), stdout, stderr, and where fetched files
+              go, if any
     "K"       end the running request now
     reply     "<id> <wait status> <reason> <report> <clean>"; reason: end | time | cancel; report: what the child said, "R" and "S" of `runner`
 
@@ -70,35 +71,40 @@ class Slot:
                 os._exit(0)
             if message == b"K":  # came after the end of the request that it was for
                 continue
-            request, seconds = message.split()
+            request, seconds, start_seconds = message.split()
             report_fd, status_fd = os.pipe2(os.O_CLOEXEC)
             pid = os.fork()
             if pid == 0:
                 return Job(self, descriptors, status_fd)
             for fd in (*descriptors, status_fd):
                 os.close(fd)
-            reason = self._watch(pid, float(seconds))
+            reason, report = self._watch(pid, report_fd, float(seconds), float(start_seconds))
             status = end_all(pid)
-            report = os.read(report_fd, 16)
+            report += os.read(report_fd, 16)
             os.close(report_fd)
             self.socket.send(b"%s %d %s %s %d" % (request, status, reason, b"".join(report.split()) or b"-", self._wipe()))
 
-    def _watch(self, pid, seconds):
+    def _watch(self, pid, report_fd, seconds, start_seconds):
+        """(reason, the child's report so far). The snippet's clock runs from when it is up, which the report says: before, the host is late, not it."""
         pidfd = os.pidfd_open(pid)
         try:
             poll = select.poll()
-            poll.register(pidfd, select.POLLIN)
-            poll.register(self.socket.fileno(), select.POLLIN)
-            ready = poll.poll(seconds * 1000)
+            for fd in (pidfd, self.socket.fileno(), report_fd):
+                poll.register(fd, select.POLLIN)
+            ready, report = dict(poll.poll(start_seconds * 1000)), b""
+            if report_fd in ready:
+                report = os.read(report_fd, 16)  # nothing: the child has ended, and is seen to have
+                poll.unregister(report_fd)
+                ready = dict(poll.poll(seconds * 1000))
         finally:
             os.close(pidfd)
         if not ready:
-            return b"time"
-        if ready[0][0] == pidfd:
-            return b"end"
+            return b"time", report
+        if pidfd in ready:
+            return b"end", report
         if not self.socket.recv(64):
             os._exit(0)  # the server is gone; with PID 1 its namespace dies
-        return b"cancel"
+        return b"cancel", report
 
     def _wipe(self):
         """Whether nothing is left of the request. If not, the server replaces this slot."""

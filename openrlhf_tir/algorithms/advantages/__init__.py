@@ -14,17 +14,23 @@ from ... import plugins
 from ...errors import MethodBroken
 from .base import AdvantageFn, AdvantageInputs, Estimator
 from .dr_grpo import dr_grpo
+from .flash_reinforce import flash_reinforce
+from .gae import gae
 from .group_norm import group_norm
+from .opo import opo
 from .reinforce import reinforce
 from .reinforce_baseline import reinforce_baseline
 from .rloo import rloo
 
 ESTIMATORS: dict[str, Estimator] = {
-    "reinforce": Estimator(reinforce, whiten=True),
-    "reinforce_baseline": Estimator(reinforce_baseline, whiten=True),
-    "rloo": Estimator(rloo, whiten=False),
-    "group_norm": Estimator(group_norm, whiten=False),
-    "dr_grpo": Estimator(dr_grpo, whiten=False),
+    "reinforce": reinforce,
+    "reinforce_baseline": reinforce_baseline,
+    "rloo": rloo,
+    "group_norm": group_norm,
+    "dr_grpo": dr_grpo,
+    "opo": opo,
+    "flash_reinforce": flash_reinforce,
+    "gae": gae,
 }
 
 
@@ -43,7 +49,7 @@ def get_estimator(name: str) -> Estimator:
         return ESTIMATORS[name]
     own = plugins.load(ESTIMATOR, name)
     made = own if isinstance(own, Estimator) else Estimator(own, whiten=False)
-    return Estimator(partial(_checked, made.fn, name), made.whiten)
+    return Estimator(partial(_checked, made.fn, name), made.whiten, made.critic)
 
 
 def _checked(fn: AdvantageFn, name: str, inputs: AdvantageInputs) -> list[np.ndarray]:

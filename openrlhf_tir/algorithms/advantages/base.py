@@ -23,7 +23,9 @@ class AdvantageInputs:
     trained_G: Sequence[np.ndarray]
     gamma: float = 1.0
     options: Mapping[str, Any] = field(default_factory=dict)
-    """algo.advantage.options."""
+    """What algo.advantage.options of the recipe says."""
+    batch_rewards: np.ndarray = field(default_factory=lambda: np.zeros(0))
+    """Rewards of all valid trajectories of the rollout batch, this group's among them."""
 
 
 AdvantageFn = Callable[[AdvantageInputs], list[np.ndarray]]
@@ -31,10 +33,13 @@ AdvantageFn = Callable[[AdvantageInputs], list[np.ndarray]]
 
 @dataclass(frozen=True, slots=True)
 class Estimator:
-    """`fn` turns one group into advantages; `whiten` says whether the batch's advantages are then whitened (whiten.py)."""
+    """`fn` turns one group into advantages; `whiten` says whether the batch's advantages are then whitened (whiten.py).
+
+    `critic`: what `fn` gives are rewards per token; the learner has a critic, and GAE makes advantages of them (../gae.py)."""
 
     fn: AdvantageFn
     whiten: bool
+    critic: bool = False
 
     def __call__(self, inputs: AdvantageInputs) -> list[np.ndarray]:
         return self.fn(inputs)

@@ -1,15 +1,18 @@
 """Dr. GRPO (arXiv 2503.20783): A = R - mean(R of the group), with neither the group's std nor whitening.
 
 Dividing by the group's std favours questions that are too easy or too hard; leaving it out keeps the policy gradient unbiased.
-The paper's other half, no 1/length in the loss, is actor.loss_agg_mode = "token-mean".
+The paper's other half, no 1/length in the loss, is actor.loss_agg_mode = "seq-mean-token-sum-norm".
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from .base import AdvantageInputs, spread
+from .base import AdvantageInputs, Estimator, spread
 
 
-def dr_grpo(inputs: AdvantageInputs) -> list[np.ndarray]:
+def _advantages(inputs: AdvantageInputs) -> list[np.ndarray]:
     return spread(inputs.rewards_G - inputs.rewards_G.mean(), inputs)
+
+
+dr_grpo = Estimator(_advantages, whiten=False)  # scaling by a std is the bias that the paper removes

@@ -15,8 +15,14 @@ class Advantage(Section):
         description="registered, or one's own; reinforce_baseline is REINFORCE++-baseline: reward minus group mean, whitened over the batch's trained tokens",
     )
     options: dict[str, Option] = Field(default_factory=dict, description="what an estimator of one's own is told, as AdvantageInputs.options")
+    credit: Literal["trajectory", "turn"] = Field(
+        "trajectory",
+        description="'turn': a turn's advantage is that of what was earned from it on, compared with the same turns of its group; the rewards of calls say how "
+        "much (reward 'env', added up)",
+    )
     no_std_norm: bool = Field(False, description="keep the scale of the advantages: centre them only")
     gamma: float = Field(1.0, gt=0, le=1)
+    lambd: float = Field(1.0, ge=0, le=1, description="GAE's lambda: 1 trusts returns, 0 the critic")
     is_correction_level: Literal["off", "token", "seq"] = "off"
     is_correction_mode: Literal["mask", "clip"] = "mask"
     is_correction_gating: Literal["ratio", "binary_kl", "tv"] = "ratio"
@@ -41,7 +47,16 @@ class Advantage(Section):
 
 
 class Kl(Section):
-    init_coef: float = Field(0.0, ge=0, le=0, description="KL to a reference model is off in all recipes; must stay 0 until the reference model is wired in")
+    """KL to the reference model, over the tokens that the policy wrote (docs/algorithms.md)."""
+
+    init_coef: float = Field(0.0, ge=0, description="weight of the KL to the policy that the run started from; 0: no reference model is loaded")
+    use_loss: bool = Field(False, description="in the policy's loss; False: subtracted from the rewards, token by token")
+    estimator: Literal["k1", "k2", "k3"] = Field("k1", description="per token, of l = log pi - log ref: l, l^2 / 2, or exp(-l) - 1 + l")
+    unbiased_gradient: bool = Field(
+        True, description="of the loss form: the gradient of KL(pi || ref), whatever the estimator; False: through its formula (GRPO's papers)"
+    )
+    target: float | None = Field(None, gt=0, description="the coefficient follows this KL per token; unset: it stays at init_coef")
+    horizon: int | None = Field(None, ge=1, description="samples over which it does; unset: 10000")
 
 
 class Algo(Section):

@@ -2,19 +2,43 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+from typing import Any
 
-from .base import Section
+from pydantic import Field, field_validator
+
+from .base import Option, Section
 
 
 class Data(Section):
-    prompt_dataset: str = Field("", description="JSONL or parquet file, a directory of them, or a name for datasets.load_dataset")
+    prompt_dataset: str | list[str] = Field(
+        "",
+        description="JSONL or parquet file, a directory of them, or a name for datasets.load_dataset; several, separated by commas or as a list, are blended",
+    )
+    prompt_probs: list[float] | None = Field(
+        None, description="how often each of several data sets is drawn from, relative to the others; unset: all rows as one data set"
+    )
     prompt_split: str = "train"
     input_key: str = "prompt"
     label_key: str = "label"
     env_key: str = Field("env", description="column that names the row's environment, if there is one")
     input_template: str | None = Field(None, description="text with {} where the input goes, or a template's name: zerotir, torl, user_assistant")
     apply_chat_template: bool = Field(False, description="render the input as a chat with the tokenizer's own template")
-    max_samples: int = Field(100_000_000, ge=1)
+    chat_template_options: dict[str, Option] = Field(
+        default_factory=dict, description="what the chat template takes besides messages and tools, e.g. enable_thinking = false"
+    )
+    max_samples: int = Field(100_000_000, ge=1, description="rows that are read, of each data set")
     max_len: int = Field(10240, ge=2, description="prompt + response tokens; rows with longer prompts are dropped and counted")
     shuffle: bool = True
+
+    @property
+    def datasets(self) -> list[str]:
+        """The data sets of data.prompt_dataset."""
+        given = self.prompt_dataset.split(",") if isinstance(self.prompt_dataset, str) else self.prompt_dataset
+        return [name.strip() for name in given if name.strip()]
+
+    @field_validator("prompt_probs", mode="before")
+    @classmethod
+    def _separated(cls, value: Any) -> Any:
+        """OpenRLHF's way of writing: 0.7,0.3."""
+        parts = [value] if isinstance(value, str) else value
+        return [x for part in parts for x in (part.split(",") if isinstance(part, str) else [part])] if isinstance(parts, list | tuple) else value

@@ -2,9 +2,23 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+import json
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field
 
 from .base import Option, Section
+
+
+def _tool(value: Any) -> Any:
+    """A schema as a table, or, on the command line, as JSON."""
+    try:
+        return json.loads(value) if isinstance(value, str) else value
+    except ValueError as e:
+        raise ValueError(f"a tool's schema is JSON, and this is not: {e}") from None
+
+
+Tool = Annotated[dict[str, Any], BeforeValidator(_tool)]
 
 
 class Env(Section):
@@ -12,12 +26,30 @@ class Env(Section):
 
     name: str = Field("python_tir", description="which environment the tasks use, when a row does not say")
     url: str | None = Field(None, description="base URL of a running server; unset: the launcher starts one on loopback")
+    server: str | None = Field(
+        None,
+        description="which environment its server is, if another than its own name says: python_tir, search, math, functions, echo (the run starts these), or "
+        "what /schema of the server at the URL says",
+    )
+    server_options: dict[str, Option] = Field(
+        default_factory=dict,
+        description='command-line flags of a server started by us, without the dashes, e.g. { corpus = "wiki.jsonl", topk = 5 } for search',
+    )
     token_env: str = Field("TIR_ENV_TOKEN", description="environment variable that holds the bearer token of the environment servers")
     file: str | None = Field(
         None, description="environment class of one's own, 'path/file.py:Class' or 'package.module:Class': the run starts its server (docs/environments.md)"
     )
-    protocol: str = Field("zerotir", description="turn protocol: which text means a call and how its output is inserted; registered, or one's own")
+    protocol: str = Field("zerotir", description="turn or messages protocol: which text means a call and how its output is shown; registered, or one's own")
     options: dict[str, Option] = Field(default_factory=dict, description="keyword arguments of the turn protocol besides max_calls and budget_message")
+    tools: list[Tool] = Field(
+        default_factory=list,
+        description="schemas of the tools, as OpenAI's, for the chat template of a messages protocol; unset: what the environment says of itself (/schema)",
+    )
+    template_rewrites: Literal["keep", "refuse"] = Field(
+        "keep",
+        description="of a messages protocol, when the chat template shows earlier turns otherwise than they were sampled (Qwen3 leaves thinking out): 'keep' "
+        "what was sampled, and say so; or 'refuse' to run",
+    )
     max_calls: int = Field(2, ge=0, description="N: tool calls per response")
     step_timeout_s: float = Field(20.0, gt=0, description="deadline of one call; missed by server or network: the trajectory is failed")
     code_timeout_s: float = Field(5.0, gt=0, description="the snippet's own limit; exceeding it is the model's error, an observation")

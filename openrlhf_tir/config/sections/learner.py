@@ -10,7 +10,14 @@ from .base import Option, Section
 
 
 class Lora(Section):
-    rank: int = Field(0, ge=0, le=0, description="LoRA is not supported with weight pushes yet; must stay 0")
+    """Low-rank adapters. Engines and the export get merged weights; the export holds the adapter besides."""
+
+    rank: int = Field(0, ge=0, description="of the update that is trained in place of a layer's weights; 0: all weights train")
+    alpha: int = Field(16, ge=1, description="the update is scaled by alpha / rank")
+    target_modules: list[str] = Field(
+        ["all-linear"], min_length=1, description="names of the layers that get one, e.g. q_proj v_proj; all-linear: all but the head"
+    )
+    dropout: float = Field(0.0, ge=0, lt=1, description="of what an update sees while it trains; ratios then start near 1 instead of at it")
 
 
 class Actor(Section):
@@ -24,15 +31,28 @@ class Actor(Section):
     lr_warmup_ratio: float = Field(0.0, ge=0, lt=1)
     min_lr_ratio: float = Field(0.1, ge=0, le=1, description="final learning rate / learning_rate for linear and cosine")
     adam_betas: tuple[float, float] = (0.9, 0.95)
+    adam_eps: float = Field(1e-8, gt=0, description="added to the root of Adam's second moment")
     l2: float = Field(0.0, ge=0, description="weight decay")
     max_norm: float = Field(1.0, gt=0, description="gradient clipping")
     eps_clip: float = Field(0.2, gt=0, description="PPO clip range, both sides, when eps_clip_low_high is unset")
     eps_clip_low_high: tuple[float, float] | None = Field((0.2, 0.28), description="clip-higher: the upper side is wider, so rare tokens can grow")
     dual_clip: float | None = Field(None, gt=1, description="bounds the loss of negative advantages at c * A")
-    policy_loss_type: Literal["ppo", "gspo"] = "ppo"
+    policy_loss_type: Literal["ppo", "gspo", "cispo", "pg"] = Field(
+        "ppo", description="ppo and gspo are OpenRLHF's; cispo clips the weight instead of the update; pg is the plain policy gradient"
+    )
+    pi_old: Literal["engine", "learner"] | None = Field(
+        None,
+        description="policy in the denominator of the ratio: 'engine', the one that sampled, by its recorded log-probs; 'learner', the learner's weights at "
+        "the start of the batch (a forward pass more where it makes several updates); unset: engine, or learner with an IS correction",
+    )
     policy_loss: str | None = Field(None, description="policy loss of one's own in place of policy_loss_type, 'path/file.py:function' (docs/algorithms.md)")
     policy_loss_options: dict[str, Option] = Field(default_factory=dict, description="what that loss is told, as LossInputs.options")
-    loss_agg_mode: Literal["token-mean", "seq-mean-token-mean"] = Field("token-mean", description="token-mean: over all trained tokens of the global batch")
+    loss_agg_mode: Literal["token-mean", "seq-mean-token-mean", "seq-mean-token-sum-norm"] = Field(
+        "token-mean",
+        description="token-mean: over all trained tokens of the update; seq-mean-token-mean: over its sequences, of each one's mean; seq-mean-token-sum-norm "
+        "(Dr. GRPO): over its sequences, of each one's sum divided by loss_agg_constant, so that a token weighs the same in short and long ones",
+    )
+    loss_agg_constant: float | None = Field(None, gt=0, description="what seq-mean-token-sum-norm divides sums by; default: rollout.max_new_tokens")
     entropy_coef: float | None = Field(None, description="entropy bonus; 0 only logs it; unset: logged as well, never in the loss")
     gradient_checkpointing_enable: bool = False
 
@@ -59,4 +79,5 @@ class Ds(Section):
         None, description="dtype in which gradients add up over micro batches; default: fp32 (fp16 beside fp16 weights)"
     )
     use_liger_kernel: bool = False
+    value_head_prefix: str = Field("score", description="name of the head of a critic or reward model, unless its config.json says another")
     lora: Lora = Field(default_factory=Lora)

@@ -21,6 +21,7 @@ class Eval(Section):
     steps: int = Field(-1, description="evaluate every so many updates; -1: only before and after")
     n_samples_per_prompt: int = Field(4, ge=1)
     temperature: float = Field(1.0, ge=0, description="sampling temperature; 0 is greedy")
+    top_p: float = Field(1.0, gt=0, le=1, description="of evaluation alone, like the temperature")
     max_samples: int = Field(256, ge=1)
     max_tries: int = Field(2, ge=1, description="how often an evaluation is tried before it is reported as failed; training goes on in any case")
     timeout_s: float = Field(14_400.0, gt=0, description="an evaluation that takes longer is given up")

@@ -13,9 +13,19 @@ class Pipeline(Section):
     mode: Literal["sync", "one_step", "pipeline", "pipeline_drain"] = Field(
         "pipeline", description="how rollout and training overlap; as a flag it undoes a recipe's max_staleness, depth and push_every for another mode"
     )
-    max_staleness: int | None = Field(None, ge=0, description="S: learner version - token version <= S, always; default by mode: 0, 1, 4, 1")
+    max_staleness: int | None = Field(
+        None,
+        ge=0,
+        description="S: learner version - token version <= S at every update; default by mode: 0, 1, 4, 1 batches ahead. A batch that is cut into k updates "
+        "ages what rolls by k, so that S updates allow (S + 1) / k - 1 batches ahead, rounded down",
+    )
+    staleness_unit: Literal["updates", "batches"] = Field(
+        "updates", description="what max_staleness counts; 'batches' however many updates each is cut into: S batches ahead are (S + 1) * k - 1 updates"
+    )
     push_every: int = Field(
-        1, ge=1, description="k: engines get new weights every k updates (and before an evaluation); between two pushes staleness grows, so k <= S + 1"
+        1,
+        ge=1,
+        description="engines get new weights every so many batches (and before an evaluation); between two pushes staleness grows: at most S + 1 of one update",
     )
     depth: int | Literal["auto"] | None = Field(
         None,
@@ -39,6 +49,7 @@ class Pipeline(Section):
 
     @property
     def S(self) -> int:
+        """As asked for; what follows from it and the updates of a batch are Config.max_staleness and Config.batches_ahead."""
         default = {"sync": 0, "one_step": 1, "pipeline": 4, "pipeline_drain": 1}[self.mode]
         return default if self.max_staleness is None else self.max_staleness
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
 from .base import Option, Section
+
+REMOTE = "remote"
+"""The reward that asks reward.remote_url."""
 
 
 class Reward(Section):
@@ -20,6 +23,18 @@ class Reward(Section):
     weights: dict[str, float] = Field(
         default_factory=dict,
         description="a weighted sum of rewards instead of reward.name, e.g. env=1.0 format=0.1; the first decides what counts as correct",
+    )
+    remote_url: str | None = Field(
+        None,
+        description="OpenRLHF's remote reward, which reward 'remote' asks and which makes it the reward: a Python file with reward_func(queries, prompts, "
+        "labels), or URLs of reward servers, separated by commas (docs/openrlhf_files.md)",
+    )
+    remote_timeout_s: float = Field(180.0, gt=0, description="deadline of one call of a remote reward; missed for good: its samples are failed")
+    remote_retries: int = Field(
+        4, ge=0, description="how often a reward server that does not answer, or answers that it is full or broken, is asked again, after growing pauses"
+    )
+    remote_batch: int = Field(
+        16, ge=1, description="responses in one call of a remote reward, at most: those of one prompt that wait while the call before is answered"
     )
     group: str | None = Field(None, description="group reward: replaces the rewards of a prompt's trajectories after all of them are known; registered: otc")
     env_reduce: Literal["sum", "last", "max"] = Field("sum", description="how the rewards of an environment's replies become one (reward 'env')")
@@ -40,6 +55,18 @@ class Reward(Section):
         description="what the reward can be told besides, e.g. zerotir's bonuses; with reward.weights a table per reward; registered ones refuse unknown keys",
     )
     group_options: dict[str, Option] = Field(default_factory=dict, description="what the group reward can be told")
+    model_name_or_path: str | None = Field(None, description="HF sequence classifier of one label, for the reward 'model'; with the policy's vocabulary")
+    model_replicas: int = Field(1, ge=1, description="processes that each hold it, on a GPU of their own where there are any")
+    model_timeout_s: float = Field(120.0, gt=0, description="a score that is not there by then fails its sample")
+    normalize_enable: bool = Field(False, description="scores of the reward model minus the mean, over the std, that its config.json tells")
+    overlong_buffer_len: float | None = Field(
+        None, gt=0, description="DAPO: a response within so many tokens of rollout.max_new_tokens is punished, the more the longer; unset: none is"
+    )
+    overlong_penalty_factor: float = Field(1.0, gt=0, description="what is taken from the reward of a response that fills the budget")
+    stop_properly_penalty_coef: float | None = Field(
+        None, le=1, description="ProRL: a response that was cut has its reward times this; below 0: this reward instead; unset: no difference"
+    )
+    clip_range: tuple[float, float] | None = Field(None, description="bounds of a reward, after the penalties; unset: none")
     max_failed_groups: int = Field(
         3, ge=1, description="so many prompts one after the other whose groups failed by an error in reward, filter or protocol end the run, with the last one"
     )
@@ -50,6 +77,19 @@ class Reward(Section):
             return self.options
         table = self.options.get(name, {})
         return table if isinstance(table, dict) else {}
+
+    @property
+    def used(self) -> dict[str, float]:
+        """The rewards that are added up, with their weights."""
+        return self.weights or {self.name: 1.0}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _a_remote_reward_is_the_reward(cls, table: Any) -> Any:
+        """As in OpenRLHF, where giving its URL is all that is needed."""
+        if isinstance(table, dict) and table.get("remote_url") and not table.get("name") and not table.get("weights"):
+            return table | {"name": REMOTE}
+        return table
 
     @model_validator(mode="after")
     def _weights_have_tables(self) -> Reward:

@@ -18,8 +18,12 @@ class Rollout(Section):
         "vllm", description="'torch': plain transformers on CPU, one sequence at a time; the same bits whatever runs beside it, for tests of equality"
     )
     max_new_tokens: int = Field(8192, ge=1, description="response budget, model and environment tokens together")
-    temperature: float = Field(1.0, gt=0, description="must be 1: the loss compares log-probs at temperature 1")
-    top_p: float = Field(1.0, gt=0, le=1, description="must be 1: see temperature")
+    temperature: float = Field(
+        1.0, ge=0.01, description="of the softmax that samples; with this and the next three the policy that is trained is the one that samples"
+    )
+    top_p: float = Field(1.0, gt=0, le=1, description="sample from the most likely tokens that together have this probability; learner and engine cut alike")
+    top_k: int = Field(0, ge=0, description="sample from so many most likely tokens; 0: all")
+    min_p: float = Field(0.0, ge=0, lt=1, description="sample from tokens at least so likely as the most likely one times this")
     min_valid: int = Field(2, ge=1, description="a group with fewer trajectories that survived infrastructure faults is failed, not trained")
     group_deadline_s: float = Field(3600.0, gt=0, description="a trajectory not finished by then is failed(deadline); the group goes on without it")
     oversample: int = Field(
@@ -64,7 +68,10 @@ class Rollout(Section):
         description="who writes a response: 'turns' (env.protocol in the environment), or 'external': programs that take tasks from the actors' "
         "endpoints and talk to the model with an OpenAI client (docs/rollout.md)",
     )
-    agent_idle_s: float = Field(600.0, gt=0, description="an external agent not heard of for so long is lost: its trajectory is failed(agent_lost)")
+    agent_idle_s: float = Field(
+        600.0, gt=0, description="an external agent, or a train.agent_func_path, not heard of for so long is lost: its trajectory is failed(agent_lost)"
+    )
+    agent_workers: int = Field(1, ge=1, description="processes per actor that execute train.agent_func_path; each runs many samples at once")
     agent_overflow: Literal["fail", "cut"] = Field(
         "fail",
         description="an external agent that fails since its conversation is longer than the model's context: 'fail' leaves the trajectory out, "
@@ -79,6 +86,11 @@ class Rollout(Section):
     per_request_seeds: bool = Field(
         False, description="seed every request from (train.seed, prompt, sample, turn): same responses whatever the batching; slower"
     )
+
+    @property
+    def plain(self) -> bool:
+        """Whether what samples is the model's softmax itself."""
+        return (self.temperature, self.top_p, self.top_k, self.min_p) == (1.0, 1.0, 0, 0.0)
 
 
 class Vllm(Section):

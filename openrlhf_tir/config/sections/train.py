@@ -8,9 +8,15 @@ from .base import Section
 
 
 class Train(Section):
-    max_steps: int = Field(400, ge=1, description="learner updates")
+    max_steps: int = Field(400, ge=1, description="learner updates; eval.steps, ckpt.save_steps and the learning rate's schedule count them too")
     num_episodes: int = Field(1, ge=1, description="passes over the prompts; the run ends at max_steps or here")
-    batch_size: int | None = Field(None, ge=1, description="samples per update; unset or rollout.batch_size * n_samples_per_prompt: one update per batch")
+    batch_size: int | None = Field(
+        None,
+        ge=1,
+        description="samples per update; unset or rollout.batch_size * n_samples_per_prompt: one update per batch; fewer: the batch is cut at random into "
+        "mini-batches of so many, one update each, with advantages and pi_old of the whole batch",
+    )
+    max_epochs: int = Field(1, ge=1, description="how often a batch is trained, its mini-batches cut anew each time; each pass makes as many updates")
     micro_batch_size: int = Field(8, ge=1, description="sequences per forward, not counted with ds.packing_samples; changes speed and memory, not the gradient")
     max_tokens_per_gpu: int = Field(16192, ge=1, description="tokens per forward, padding included unless ds.packing_samples; what bounds memory")
     seed: int = Field(42, ge=0, lt=2**32, description="seed of everything that is drawn at random, 32 bits")
@@ -39,7 +45,16 @@ class Train(Section):
     max_learner_restarts: int = Field(
         3, ge=0, description="how often dead learner ranks are replaced, all of them from the last checkpoint, while the engines stay up"
     )
+    agent_func_path: str | None = Field(
+        None,
+        description="OpenRLHF's agent file, a Python file with an AgentExecutor: it writes the responses, in processes of its own, in place of environment and "
+        "turn protocol (docs/openrlhf_files.md)",
+    )
     env_mask: bool = Field(True, description="False trains on tool output as well (the seed work's 'world model' phase)")
+    env_mask_from: int = Field(
+        0, ge=0, description="with env_mask: tool output is trained until so many updates are made, and masked from then on; a resume refuses another number"
+    )
+    env_coef: float = Field(1.0, gt=0, description="weight of a token of tool output where it is trained, in the loss and in what the loss is a mean over")
     max_reissues: int = Field(5, ge=0, description="how often a group is issued again after its actor or environment failed")
     max_unused_batches: int = Field(
         8, ge=0, description="so many batches of groups in a row (at least 256 groups) all dropped or failed: say why, show one, and stop; 0: never"

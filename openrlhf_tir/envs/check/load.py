@@ -165,7 +165,7 @@ def _lines(answer: Answer) -> list[StepReply]:
 
 
 async def _idle(kit: Kit, within_s: float) -> None:
-    """Until nothing runs. /health has no event to wait for."""
+    """Wait until nothing runs; /health is asked again and again, since it has no event to wait for."""
     give_up = time.perf_counter() + within_s
     while running := (await kit.health()).running:
         if time.perf_counter() > give_up:

@@ -2,12 +2,15 @@
 
 A protocol sees text and answers with what to do next; it never sees tokens, engines or environments. One instance per episode. One of
 one's own is a class in a file (docs/protocols.md): what it raises fails the trajectory as `protocol_error`, with file and line.
+
+    turn protocol       an observation is text behind what was sampled: `insertion`
+    messages protocol   an observation is messages, which the model's own chat template renders: `replies`
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
@@ -72,10 +75,27 @@ class TurnProtocol(Protocol):
         """Text of the environment to add behind the block just inserted, e.g. that the calls are used up."""
 
 
+class MessagesProtocol(Protocol):
+    """The same over messages. The text of a completion shows special tokens but for the one that ends the message."""
+
+    def __init__(self, *, max_calls: int, budget_message: bool, **options: Any) -> None: ...
+
+    @property
+    def stops(self) -> tuple[str, ...]:
+        """Mostly none: a message ends with the model's own end token."""
+
+    def advance(self, completion: Completion) -> Call | Reject | GoOn | End:
+        """What the message just sampled asks for."""
+
+    def replies(self, observation: str) -> Sequence[Mapping[str, Any]]:
+        """The messages that show an observation; `content` holds its text as it is."""
+
+
 PROTOCOLS = {
     "artist": f"{__name__}.artist:Artist",
     "function": f"{__name__}.structured:Function",
     "hermes": f"{__name__}.structured:Hermes",
+    "messages": f"{__name__}.messages:Messages",
     "retool": f"{__name__}.retool:ReTool",
     "searchr1": f"{__name__}.searchr1:SearchR1",
     "tool": f"{__name__}.structured:Tool",
@@ -85,10 +105,16 @@ PROTOCOLS = {
     "zerotir": f"{__name__}.zerotir:ZeroTir",
 }
 MEMBERS = ("stops", "advance", "insertion", "too_long", "after_insertion")
+OF_MESSAGES = ("stops", "advance", "replies")
+
+
+def of_messages(cls: Any) -> bool:
+    """Whether it is a messages protocol."""
+    return hasattr(cls, "replies")
 
 
 def _complaint(cls: Any) -> str | None:
-    lacks = [name for name in MEMBERS if not isinstance(cls, type) or not hasattr(cls, name)]
+    lacks = [name for name in (OF_MESSAGES if of_messages(cls) else MEMBERS) if not isinstance(cls, type) or not hasattr(cls, name)]
     if lacks == ["stops"] and "self.stops" in inspect.getsource(cls):
         lacks = []  # set by the constructor
     return f"{cls.__name__} has no {', '.join(lacks)}" if lacks else plugins.takes(0, "max_calls", "budget_message")(cls)
@@ -97,16 +123,16 @@ def _complaint(cls: Any) -> str | None:
 PROTOCOL = plugins.Place(
     "turn protocol",
     "env.protocol",
-    "a class with stops, advance(completion), insertion(observation), too_long() and after_insertion(), made with max_calls=, budget_message= and env.options",
+    "a class with stops, advance(completion), insertion(observation), too_long() and after_insertion(), or, over messages, with stops, advance(completion) "
+    "and replies(observation); made with max_calls=, budget_message= and env.options",
     PROTOCOLS,
     _complaint,
 )
 
 
-def load(name: str) -> type[TurnProtocol]:
+def load(name: str) -> Any:
     """The protocol class called `name`. Raises ConfigError for an unknown one; see plugins.py."""
-    cls: type[TurnProtocol] = plugins.load(PROTOCOL, name)
-    return cls
+    return plugins.load(PROTOCOL, name)
 
 
 def check(cfg: Env) -> None:
@@ -118,18 +144,27 @@ def check(cfg: Env) -> None:
         raise ConfigError(f"env.options = {cfg.options}: {plugins.location(cls)}: {cls.__name__}{inspect.signature(cls)} does not take them: {e}.") from None
 
 
-def make(cfg: Env) -> TurnProtocol:
-    """A fresh protocol instance for one episode."""
+def make(cfg: Env) -> Any:
+    """A fresh protocol instance for one episode: a TurnProtocol, or a MessagesProtocol."""
     cls = load(cfg.protocol)
     if not plugins.is_own(PROTOCOL, cfg.protocol):
         return cls(max_calls=cfg.max_calls, budget_message=cfg.budget_message, **cfg.options)
     return OwnProtocol(cfg, cls)
 
 
+def replies_of(cfg: Env) -> Sequence[Mapping[str, Any]]:
+    """What a messages protocol answers to a turn, asked before any: its roles are what counts. Raises ConfigError when it cannot be made so."""
+    try:
+        found: Sequence[Mapping[str, Any]] = make(cfg).replies("A reply.")
+    except TurnError:
+        return [{"role": "tool", "name": "tool", "content": "A reply."}]  # one of one's own that wants a turn first
+    return found
+
+
 class OwnProtocol:
     """A protocol of one's own: what it raises, and an answer of the wrong type, is a TurnError with file and line."""
 
-    def __init__(self, cfg: Env, cls: type[TurnProtocol]) -> None:
+    def __init__(self, cfg: Env, cls: Any) -> None:
         self._name, self._cls = cfg.protocol, cls
         self.cuts_at_limit = bool(getattr(cls, "cuts_at_limit", False))
         with self._named():
@@ -154,6 +189,13 @@ class OwnProtocol:
         with self._named():
             text = self._protocol.insertion(observation)
         return self._text("insertion", text)
+
+    def replies(self, observation: str) -> list[Mapping[str, Any]]:
+        with self._named():
+            found = self._protocol.replies(observation)
+        if not isinstance(found, list | tuple) or not all(isinstance(m, Mapping) and {"role", "content"} <= m.keys() for m in found):
+            raise self._wrong("replies", found, "a list of messages with role and content")
+        return [dict(m) for m in found]
 
     def too_long(self) -> str | None:
         with self._named():

@@ -33,6 +33,7 @@ from ...errors import CheckpointDamaged, CheckpointFailed, ConfigError
 from ...ports import Learner
 from ...replay.lines import Mark
 from ...replay.lines import compare as compare_ledger
+from ...sizes import free_bytes, room, size
 from . import manifest, stored
 from .manifest import flush as _fsync
 from .stored import Row
@@ -61,13 +62,13 @@ class Checkpoints:
         ledger: Path | None = None,
         facts: dict[str, Any] | None = None,
         expected_bytes: int = 0,
-        free: Callable[[Path], int] = lambda path: shutil.disk_usage(path).free,
+        free: Callable[[Path], int] = free_bytes,
     ) -> None:
         self.directory, self.max_num, self.ledger, self.facts = directory, max_num, ledger, facts
         self._bytes, self._free = expected_bytes, free
 
     def __str__(self) -> str:
-        """For a person: their names."""
+        """The names, for a person."""
         return ", ".join(p.name for p in self._directories()) or "none that has a name"
 
     # ---- writing ----
@@ -112,19 +113,16 @@ class Checkpoints:
     def _check_room(self, tmp: Path) -> None:
         need, free = int(self._bytes * SLACK), self._free(tmp)
         if free < need:
-            raise CheckpointFailed(f"{tmp.name[1:-4]} is not written: it needs {_size(need)}, {self.directory} has {_size(free)} free. {self._remedy()}")
+            raise CheckpointFailed(f"{tmp.name[1:-4]} is not written: it needs {size(need)}, {self.directory} has {size(free)} free. {self._remedy()}")
 
     def _failed(self, step: int, fault: OSError) -> CheckpointFailed:
-        """Nothing of it stays."""
+        """Remove what a failed checkpoint has left."""
         tmp = self._temporary(step)
         there = sum(p.stat().st_size for p in tmp.rglob("*") if p.is_file()) if tmp.exists() else 0
         self.discard(step)
         need = max(int(self._bytes * SLACK), there)
-        try:
-            room = f"{_size(self._free(self.directory))} are free now"
-        except OSError as e:
-            room = f"how much is free cannot be read ({e.strerror})"
-        return CheckpointFailed(f"step_{step:06d} was not written: {fault}. It needs {_size(need)} or more in {self.directory}, {room}. {self._remedy()}")
+        here = room(self.directory, self._free)
+        return CheckpointFailed(f"step_{step:06d} was not written: {fault}. It needs {size(need)} or more in {self.directory}, {here}. {self._remedy()}")
 
     def _remedy(self) -> str:
         kept = [p.name for p in self._directories()]
@@ -144,7 +142,7 @@ class Checkpoints:
         (tmp / STATE).write_text(json.dumps(state))
         stored.write(tmp, buffered)
         run = state["ledger"]["run"] if state.get("ledger") else None
-        size = manifest.write(tmp, final.name, {"step": step, "world_size": state.get("world_size"), "run": run}, written)
+        self._bytes = manifest.write(tmp, final.name, {"step": step, "world_size": state.get("world_size"), "run": run}, written)
         # The ranks have flushed what they wrote, maybe on other machines; the directories are ours, and what DeepSpeed copies beside.
         for path in [p for p in tmp.rglob("*") if str(p) not in written] + [tmp]:
             _fsync(path)
@@ -161,8 +159,10 @@ class Checkpoints:
                 if score is not None:
                     self._best_again(best, best_score)
             raise
-        self._bytes = size
-        self._clean(final)
+        try:
+            self._clean(final)
+        except OSError as e:  # `latest` names this one: it is whole, whatever older ones are left
+            log.warning("%s: checkpoints that are not needed any more could not be removed (%s). The next one tries again.", self.directory, e)
         return final
 
     def _best_again(self, name: str | None, score: float) -> None:
@@ -310,7 +310,7 @@ class Checkpoints:
         return [f"removed {', '.join(p.name for p in left)}: checkpoints that an earlier process did not finish"] if left else []
 
     def _directories(self) -> list[Path]:
-        """Oldest first."""
+        """The directories of all checkpoints, the oldest first."""
         return sorted(p for p in self.directory.glob("step_*") if NAME.fullmatch(p.name) and p.is_dir())
 
     def _named(self) -> str | None:
@@ -351,12 +351,8 @@ class Checkpoints:
         return self.state(path), stored.read(path)
 
 
-def _size(n: int) -> str:
-    return f"{n / 2**30:.2f} GiB" if n >= 2**27 else f"{n / 2**20:.1f} MiB"
-
-
 def _remove(path: Path) -> None:
-    """A file or a directory, if it is there."""
+    """Remove a file or a directory, if it is there."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:

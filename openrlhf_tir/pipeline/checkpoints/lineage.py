@@ -16,14 +16,14 @@ from typing import Any
 import xxhash
 
 from ...config import Config
-from ...config.changes import REFUSE, changes, dumped
+from ...config.changes import changes, dumped, refusal
 from ...config.paths import asked, local_path
 from ...errors import ConfigError
 from ...types import Task
 from .checkpoint import Checkpoints
 
 VOLATILE = {"transformers_version", "_name_or_path", "torch_dtype", "dtype", "use_cache"}
-"""Of a model's config.json: does not say which model it is."""
+"""Keys of a model's config.json that do not say which model it is."""
 VOCABULARY = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "merges.txt", "added_tokens.json")
 RENDERING = ("tokenizer_config.json", "chat_template.jinja", "special_tokens_map.json", "generation_config.json")
 
@@ -73,6 +73,18 @@ def _parameters(file: Path) -> int:
         return 0
 
 
+def check_unused(cfg: Config) -> None:
+    """A new run does not delete an earlier one's checkpoints unless told to. Raises ConfigError.
+
+    Asked again by the holder of the run directory's lock: another run may have had the directory since it was asked first.
+    """
+    checkpoints = checkpoints_of(cfg)
+    if checkpoints.any and not (cfg.train.resume or cfg.train.overwrite):
+        raise ConfigError(
+            f"{cfg.run_dir} holds a run with checkpoints ({checkpoints}). Go on with --resume, choose another --run-dir, or delete it with --train.overwrite."
+        )
+
+
 def resumable(cfg: Config, checkpoints: Checkpoints, tasks: Sequence[Task] | None = None, *, made: bool = True) -> tuple[Path | None, list[str]]:
     """(checkpoint, sentences for the start of the run); None: there is none, and train.resume_or_start allows to start anew.
 
@@ -92,12 +104,12 @@ def resumable(cfg: Config, checkpoints: Checkpoints, tasks: Sequence[Task] | Non
 
 
 def facts_of(cfg: Config, tasks: Sequence[Task]) -> dict[str, Any]:
-    """JSON-ready."""
+    """What the run is made of, as JSON can hold it."""
     return {"config": dumped(cfg), **model_facts(cfg.actor.model_name_or_path), "data": data_facts(tasks)}
 
 
 def model_facts(name: str) -> dict[str, Any]:
-    """Of a model's directory; a name on the hub has its name only."""
+    """What tells a model's directory from others; of a model on the hub only the name is known."""
     path = _model_directory(name)
     if path is None or not (path / "config.json").is_file():
         return {"model": {"name": name}, "vocabulary": None, "rendering": None}
@@ -139,7 +151,8 @@ def compare(state: dict[str, Any], cfg: Config, tasks: Sequence[Task] | None = N
     Raises ConfigError with all that does not fit.
     """
     accounting = [
-        ("pipeline.max_staleness", state["max_staleness"], cfg.pipeline.S),
+        ("pipeline.max_staleness", state["max_staleness"], cfg.max_staleness),
+        ("updates per batch (train.batch_size, train.max_epochs)", state.get("updates_per_batch", 1), cfg.updates_per_batch),
         ("rollout.batch_size", state["batch_size"], cfg.rollout.batch_size),
         ("learner ranks (actor.num_nodes * actor.num_gpus_per_node)", state["world_size"], cfg.actor.world_size),
     ]
@@ -149,7 +162,7 @@ def compare(state: dict[str, Any], cfg: Config, tasks: Sequence[Task] | None = N
     if facts:
         refused, others = changes(facts["config"], cfg)
         named = {name for name, before, now in accounting if before != now}
-        wrong += [f"{c.field} = {c.before}, this run has {c.now} ({REFUSE[c.field]})" for c in refused if c.field not in named]
+        wrong += [f"{c.field} = {c.before}, this run has {c.now} ({refusal(c.field)})" for c in refused if c.field not in named]
         said += [f"changed since the checkpoint: {change}" for change in others]
         _compare_model(facts, model_facts(cfg.actor.model_name_or_path), wrong, said)
         if tasks is not None:

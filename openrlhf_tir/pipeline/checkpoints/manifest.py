@@ -38,7 +38,7 @@ def flush(path: Path) -> None:
 
 
 def digest(path: Path) -> tuple[int, str]:
-    """(bytes, XXH3-128)."""
+    """Returns (bytes, XXH3-128) of a file."""
     facts = path.stat()
     if facts.st_size >= LARGE:
         return facts.st_size, _of_large(path, facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns)
@@ -81,7 +81,7 @@ def write(directory: Path, name: str, facts: Mapping[str, Any], written: Mapping
 
 
 def verify(directory: Path) -> dict[str, Any]:
-    """The manifest. Raises CheckpointDamaged."""
+    """Compares every file with the manifest, and returns the manifest. Raises CheckpointDamaged."""
     manifest = _read(directory)
     with ThreadPoolExecutor(READERS) as pool:
         wrong = [said for said in pool.map(lambda item: _difference(directory, *item), manifest["files"].items()) if said]

@@ -47,7 +47,7 @@ class Template:
         return replace(self, tags=("<answer>", "</answer>"))
 
     def score(self, response: str, count_tokens: Callable[[str], int] = count_words) -> tuple[bool, float]:
-        """(valid, format reward)."""
+        """Returns (valid, format reward)."""
         block = answer_span(response)
         if not block:
             return False, self.missing

@@ -1,9 +1,8 @@
-"""The maths server over HTTP: verdicts, a thousand a second, and an expression that hangs."""
+"""The maths server over HTTP: verdicts, and expressions that hang."""
 
 from __future__ import annotations
 
 import asyncio
-import time
 
 import pytest
 
@@ -21,6 +20,22 @@ def url(tmp_path_factory):
 @pytest.fixture
 async def http(url):
     async with Http(url) as http:
+        yield http
+
+
+@pytest.fixture(scope="module")
+def patient_url(tmp_path_factory):
+    with env_server("env_servers.math", tmp_path_factory.mktemp("patient"), "--verify-timeout", "3600", "--verify-deadline", "7200", "--workers", "2") as (
+        url,
+        _,
+    ):
+        yield url
+
+
+@pytest.fixture
+async def patient(patient_url):
+    """A server that gives an expression an hour: what hangs there has not ended when something else has."""
+    async with Http(patient_url) as http:
         yield http
 
 
@@ -47,43 +62,50 @@ async def test_verdicts_say_how_they_came_about(http, answer, gold, verdict):
     assert await verify(http, answer, gold) == verdict
 
 
-async def test_a_thousand_numerals_take_less_than_a_second(http):
-    items = [{"answer": str(i), "gold": str(i - i % 2)} for i in range(2000)]
-    start = time.perf_counter()
-    _, body, _ = await http.send("POST", "/verify", json=items)
-    assert time.perf_counter() - start < 2.0
-    assert [r["equal"] for r in body] == [i % 2 == 0 for i in range(2000)]
+async def test_numerals_of_one_request_or_of_many_need_no_worker(http):
+    """`exact` is said by the check that runs in the server itself; `benchmarks.env_servers` measures how many a second."""
+    _, body, _ = await http.send("POST", "/verify", json=[{"answer": str(i), "gold": str(i - i % 2)} for i in range(2000)])
+    assert [(r["equal"], r["how"]) for r in body] == [(i % 2 == 0, "exact") for i in range(2000)]
+    assert set(await asyncio.gather(*[verify(http, str(i), f"{i}.0") for i in range(50)])) == {(True, "exact")}
 
 
-async def test_a_thousand_requests_of_one_numeral_each_take_about_a_second(http):
-    """Patience for a machine under load; `benchmarks.env_servers` measures."""
-    start = time.perf_counter()
-    for first in range(0, 1000, 50):
-        assert all(await asyncio.gather(*[verify(http, str(i), f"{i}.0") for i in range(first, first + 50)]))
-    assert time.perf_counter() - start < 8.0
-
-
-async def test_more_hanging_expressions_than_workers_keep_no_numeral_waiting(http):
+async def test_hanging_expressions_use_up_their_cpu_and_are_not_equal(http):
+    """More than there are workers; afterwards there are as many as before."""
     sessions = [await http.open({"label": "7"}) for _ in range(3)]
     hanging = [*(verify(http, HANGS, str(k)) for k in range(3)), *(http.step(s, 0, HANGS, deadline_s=120) for s in sessions)]
-    hanging = [asyncio.create_task(h) for h in hanging]
-    await http.until_running(6)
-    assert await verify(http, "7", "7.0") == (True, "exact")
-    assert (await http.step(await http.open({"label": "7"}), 0, "7.0"))[1]["reward"] == 1.0
-    assert not all(h.done() for h in hanging), "the numerals waited until every hanging expression had used up its CPU"
     verdicts = await asyncio.gather(*hanging)
     assert verdicts[:3] == [(False, "timeout")] * 3
     assert [body["signals"]["how"] for _, body, _ in verdicts[3:]] == ["timeout"] * 3
-
-
-async def test_a_hanging_expression_costs_its_cpu_and_nobody_else(http):
-    await asyncio.gather(*(verify(http, r"\sqrt{8}", r"2\sqrt2") for _ in range(4)))  # successors of workers that other tests have killed are up
-    hanging = asyncio.create_task(verify(http, HANGS, "7"))
-    assert await verify(http, "7", "7.0") == (True, "exact")
     assert await verify(http, r"\sqrt{8}", r"2\sqrt2") == (True, "symbolic")
+
+
+async def test_more_hanging_expressions_than_workers_keep_no_numeral_waiting(patient):
+    sessions = [await patient.open({"label": "7"}) for _ in range(3)]
+    hanging = [*(verify(patient, HANGS, str(k)) for k in range(3)), *(patient.step(s, 0, HANGS, deadline_s=600) for s in sessions)]
+    hanging = [asyncio.create_task(h) for h in hanging]
+    await patient.until_running(6)
+    assert await verify(patient, "7", "7.0") == (True, "exact")
+    assert (await patient.step(await patient.open({"label": "7"}), 0, "7.0"))[1]["reward"] == 1.0
+    assert not any(h.done() for h in hanging)
+    await gone(patient, hanging, sessions)
+
+
+async def test_a_hanging_expression_keeps_one_worker_and_nobody_else(patient):
+    hanging = asyncio.create_task(verify(patient, HANGS, "7"))
+    await patient.until_running(1)
+    assert await verify(patient, "7", "7.0") == (True, "exact")
+    assert await verify(patient, r"\sqrt{8}", r"2\sqrt2") == (True, "symbolic")
     assert not hanging.done()
-    assert await hanging == (False, "timeout")
-    assert await verify(http, r"\sqrt{8}", r"2\sqrt2") == (True, "symbolic")
+    await gone(patient, [hanging], [])
+
+
+async def gone(http, asking, sessions) -> None:
+    """Whoever asked hangs up, and what was asked ends with it."""
+    for task in asking:
+        task.cancel()
+    for session in sessions:
+        await http.send("DELETE", f"/session/{session}")
+    await http.until_running(0)
 
 
 async def test_a_client_that_hangs_up_takes_its_checks_along(http):

@@ -5,7 +5,7 @@
     shrink(s, fails)    delta debugging (Zeller and Hildebrandt, 2002) over the events: drop chunks for as long as it still fails
 
 Every life must complete or end by an error with a name. In the end no token is older than S, every prompt ended exactly once, the ledger's
-audit is clean, and the final weights' own record of what they were trained on is what the ledger says.
+audit is clean, every step has one row of metrics, and the final weights' own record of what they were trained on is what the ledger says.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from openrlhf_tir.errors import Diverged, StallError, Stopped
 from openrlhf_tir.replay.ledger import audit
 from openrlhf_tir.simulation.virtual_loop import run
 
-from ..fakes import ends_of
+from ..fakes import MemoryMetrics, ends_of
 from .world import NO_START, LearnerGone, World, WorldLearner, live, pipeline_in
 
 GRID_S = 1 / 16
@@ -116,8 +116,9 @@ def _event(r: random.Random, lives: int) -> Event:
 class Life:
     """One process of the run, and what befalls it."""
 
-    def __init__(self, s: Scenario, number: int, run_dir: Path) -> None:
-        self.s, self.number = s, number
+    def __init__(self, s: Scenario, number: int, run_dir: Path, metrics: MemoryMetrics) -> None:
+        """`metrics` is of all lives, as the file is."""
+        self.s, self.number, self.metrics = s, number, metrics
         self.world = World(s.seed * 100 + number, actors=s.actors, latency=lambda r: r.choice([0.125, 1.0, 4.0]), drop=s.drop)
         self.learner = WorldLearner(s.S, write_s=s.write_s)
         sections = {
@@ -127,7 +128,7 @@ class Life:
             "ckpt": {"save_steps": s.save_steps},
             "eval": {"steps": s.eval_steps, "timeout_s": 60},
         }
-        self.pipeline = pipeline_in(self.world, self.learner, run_dir, prompts=s.prompts, episodes=s.episodes, sections=sections)
+        self.pipeline = pipeline_in(self.world, self.learner, run_dir, prompts=s.prompts, episodes=s.episodes, sections=sections, metrics=metrics)
         self.crashed = False
 
     async def run(self) -> None:
@@ -192,9 +193,9 @@ def unnamed(error: BaseException) -> Iterator[BaseException]:
 
 
 def play(s: Scenario, run_dir: Path) -> list[str]:
-    last = max((e.life for e in s.events), default=0)
+    last, metrics = max((e.life for e in s.events), default=0), MemoryMetrics()
     for number in range(last + 1 + FAULTLESS_LIVES):
-        life = Life(s, number, run_dir)
+        life = Life(s, number, run_dir, metrics)
         try:
             run(life.run())
             ended = not life.crashed
@@ -225,6 +226,8 @@ def _at_the_end(s: Scenario, life: Life, run_dir: Path) -> list[str]:
             ends_of(report, s.prompts * s.episodes)
         except AssertionError as e:
             wrong.append(f"not every prompt ended once: {report.ended}, {str(e)[:100]}")
+    if sorted(life.metrics.rows) != (steps := [*range(1, life.pipeline.version + 1)]):
+        wrong.append(f"rows of metrics for {sorted(life.metrics.rows)}, steps {steps}")
     if life.pipeline.saver.saved and report.committed_trained != report.trained:
         wrong.append("trained, and not in a checkpoint")
     return wrong

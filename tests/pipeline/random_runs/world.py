@@ -242,7 +242,7 @@ class Evaluation:
         return {"eval/accuracy": self.world.rng.random()}
 
 
-def pipeline_in(world: World, learner: WorldLearner, run_dir: Path, *, prompts: int, sections: dict, episodes: int = 1) -> Pipeline:
+def pipeline_in(world: World, learner: WorldLearner, run_dir: Path, *, prompts: int, sections: dict, episodes: int = 1, metrics=None) -> Pipeline:
     """The loop in that world. `sections`: of the configuration; rollout.batch_size and pipeline are the ones to choose."""
     cfg = Config.model_validate(
         {
@@ -270,7 +270,7 @@ def pipeline_in(world: World, learner: WorldLearner, run_dir: Path, *, prompts: 
         publisher=publisher,
         ledger=Ledger(run_dir / "ledger.jsonl"),
         checkpoints=Checkpoints(run_dir / "ckpt", 2),
-        observer=Observer(MemoryMetrics(), Silent(), Silent()),
+        observer=Observer(metrics or MemoryMetrics(), Silent(), Silent()),
         measure=evaluation,
     )
     pipeline.evaluation = evaluation

@@ -56,6 +56,17 @@ def test_a_trajectory_without_a_trained_token_gets_zeros():
     assert returns_to_go(1.0, np.zeros(3, bool), 1.0).tolist() == [0.0, 0.0, 0.0]
 
 
+def test_opo_weighs_the_baseline_by_length():
+    # lengths 3 and 1, rewards 1 and 0: b = 3/4. Equal lengths: the mean.
+    assert run("opo", [1, 0], masks=[THREE, np.array([True, False, False])]) == [[0.25] * 3, [-0.75, 0.0, 0.0]]
+    assert run("opo", [1, 0]) == run("dr_grpo", [1, 0])
+
+
+def test_flash_reinforce_compares_with_the_whole_batch():
+    inputs = AdvantageInputs(np.array([1.0]), [THREE], batch_rewards=np.array([1.0, 0.0, 0.0, 0.0]))
+    assert get_estimator("flash_reinforce").fn(inputs)[0].tolist() == [0.75] * 3
+
+
 def test_whitening_weighs_tokens_not_trajectories():
     # +1 on three tokens, -1 on one: mean 0.5, variance 1 - 0.25 = 0.75, 1/std = 1.1547
     adv, masks = [np.ones(3), -np.ones(1)], [THREE, np.ones(1, bool)]
@@ -90,9 +101,9 @@ def test_a_batch_without_differences_is_not_blown_up():
 
 
 def test_only_the_estimators_without_their_own_scale_are_whitened():
-    assert {name for name, e in ESTIMATORS.items() if e.whiten} == {"reinforce", "reinforce_baseline"}
+    assert {name for name, e in ESTIMATORS.items() if e.whiten} == {"reinforce", "reinforce_baseline", "gae"}
 
 
 def test_an_unknown_estimator_is_refused_with_the_known_ones():
-    with pytest.raises(ConfigError, match=r"Unknown advantage estimator .grpo..* Known: dr_grpo, group_norm"):
+    with pytest.raises(ConfigError, match=r"Unknown advantage estimator .grpo..* Known: dr_grpo, flash_reinforce, gae, group_norm"):
         get_estimator("grpo")

@@ -25,7 +25,7 @@ def openrlhf_maker():
 
 def ours(name, rewards, masks, no_std_norm):
     estimator = ESTIMATORS[name]
-    adv = [a for b in range(B) for a in estimator.fn(AdvantageInputs(rewards[b], list(masks[b])))]
+    adv = [a for b in range(B) for a in estimator.fn(AdvantageInputs(rewards[b], list(masks[b]), batch_rewards=rewards.reshape(-1)))]
     flat = list(masks.reshape(B * G, T))
     mean, scale = mean_and_scale(moments(adv, flat), no_std_norm=no_std_norm) if estimator.whiten else (0.0, 1.0)
     return np.stack([whiten(a, m, mean, scale) for a, m in zip(adv, flat, strict=True)])
@@ -52,7 +52,7 @@ def theirs(maker, name, rewards, masks, no_std_norm):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("no_std_norm", [False, True])
-@pytest.mark.parametrize("name", sorted(ESTIMATORS))
+@pytest.mark.parametrize("name", sorted(ESTIMATORS.keys() - {"opo", "gae"}))  # OpenRLHF has no opo; test_gae.py
 def test_advantages_equal_openrlhfs_on_every_trained_token(openrlhf_maker, name, no_std_norm):
     rng = np.random.default_rng(0)
     rewards = rng.integers(0, 2, (B, G)).astype(np.float64) + rng.normal(0, 0.1, (B, G))

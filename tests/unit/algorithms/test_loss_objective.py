@@ -32,6 +32,7 @@ def evaluate(cfg: Config, ratios=RATIOS, advantages=ADVANTAGES, sampled=(1, 1, 1
     """-> (loss, gradient of each log-prob, metrics). Rollout log-probs are -1; the policy's are log(ratio) - 1."""
     import torch
 
+    from openrlhf_tir.algorithms.losses.diagnostics import Tally
     from openrlhf_tir.learner.objective import PolicyObjective
     from openrlhf_tir.learner.packing import MicroBatch
 
@@ -43,7 +44,7 @@ def evaluate(cfg: Config, ratios=RATIOS, advantages=ADVANTAGES, sampled=(1, 1, 1
         "rollout_logprobs": torch.tensor([[-1.0 if s else 0.0 for s in sampled]]),
         "lag": torch.tensor([lag], dtype=torch.int32),
     }
-    objective = PolicyObjective(cfg, model, GlobalCounts(3, 1, dp_size), "cpu")
+    objective = PolicyObjective(cfg, model, GlobalCounts(3, 1, dp_size), Tally("cpu"))
     loss = objective(MicroBatch(torch.zeros(1, 4), torch.ones(1, 4), fields))
     loss.backward()
     return loss.item(), model.table.grad[0].tolist(), objective.tally.metrics()

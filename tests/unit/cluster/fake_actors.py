@@ -106,6 +106,7 @@ class FakeCluster:
         from openrlhf_tir.cluster import pool as pool_module
 
         self.actors: list[FakeActor] = []
+        self.actor_class: type[FakeActor] = FakeActor
         self.prepare: Callable[[FakeActor], None] = lambda actor: None
         monkeypatch.setattr(pool_module, "spawn", self.spawn)
         monkeypatch.setattr("ray.kill", self.kill)
@@ -114,7 +115,7 @@ class FakeCluster:
         self.pool.fleet.on_lost = lambda member: None
 
     async def spawn(self, actor_class: type, index: int, cfg: Config, model: str, env_urls: Any, on_death: Callable) -> Member:
-        actor = FakeActor(index)
+        actor = self.actor_class(index)
         self.actors.append(actor)
         self.prepare(actor)
         member = Member(index, actor, None, on_death, cfg)

@@ -86,3 +86,43 @@ def test_a_server_that_ends_at_its_start_is_told_to_a_person_and_tried_again_by_
     with pytest.raises(ConfigError, match="did not start: it ended with code 1"):
         virtual_loop.run(start())
     assert virtual_loop.run(start(start_wait_s=900)) == 3
+
+
+def test_every_environment_without_a_url_gets_a_server_with_its_own_flags_and_log(tmp_path, monkeypatch):
+    commands = []
+
+    async def fork(*command, **_):
+        commands.append(command)
+        port_file = env_process.Path(command[command.index("--port-file") + 1])
+        port_file.write_text(str(8000 + len(commands)))
+        return Process()
+
+    monkeypatch.setattr(env_process.asyncio, "create_subprocess_exec", fork)
+    sections = {
+        "sums": {"server": "python_tir", "workers": 3, "stateful": True, "server_options": {"echo_last": True, "memory_mib": 64, "warm": False}},
+        "wiki": {"server": "search", "server_options": {"corpus": "w.jsonl"}},
+        "guess": {"file": "/g.py:Guess", "server_options": {"log-level": "info"}},
+        "far": {"url": "http://far:1/, http://far:2"},
+    }
+    cfg = Config.model_validate({"run_dir": tmp_path, "envs": sections})
+
+    async def main():
+        async with env_urls(cfg) as urls:
+            return urls
+
+    far = ["http://far:1", "http://far:2"]
+    assert virtual_loop.run(main()) == {"far": far, **{name: [f"http://127.0.0.1:800{i}"] for i, name in enumerate(("sums", "wiki", "guess"), 1)}}
+    said = [" ".join(command[2:3] + command[command.index(str(env_process.os.getpid())) + 1 :]) for command in commands]
+    assert said == [
+        "env_servers.python_tir --workers 3 --code-timeout 5.0 --stateful --echo-last --memory-mib 64 --no-warm",
+        "env_servers.search --workers 2 --corpus w.jsonl",
+        "env_servers.own /g.py:Guess --name guess --log-level info",
+    ]
+    assert {path.name for path in tmp_path.glob("*.log")} == {"env_server_sums.log", "env_server_wiki.log", "env_server_guess.log"}
+
+
+@pytest.mark.parametrize("options", [{"port": 1}, {"a b": 1}, {"corpus": [1]}])
+def test_options_that_are_no_flag_of_a_server_are_refused(options):
+    e = Config(envs={"wiki": {"server": "search", "server_options": options}}).environments["wiki"]
+    with pytest.raises(ConfigError, match=r"envs\.wiki\.server_options"):
+        env_process.server_flags(e)

@@ -6,6 +6,7 @@ import errno
 import signal
 import subprocess
 import sys
+from contextlib import contextmanager
 
 import pytest
 
@@ -88,7 +89,7 @@ def test_a_file_system_without_locks_is_refused_by_name(tmp_path):
             pass
 
 
-def test_train_in_a_directory_that_is_in_use_ends_as_a_mistake_before_anything_is_started(tmp_path, holder, capsys):
+def flags_of(tmp_path) -> list[str]:
     model, data = tmp_path / "model", tmp_path / "d.jsonl"
     model.mkdir()
     (model / "config.json").write_text('{"hidden_size": 128, "num_attention_heads": 4}')
@@ -104,5 +105,23 @@ def test_train_in_a_directory_that_is_in_use_ends_as_a_mistake_before_anything_i
         "--rollout.batch_size": 2,
         "--rollout.n_samples_per_prompt": 2,
     }
-    assert main(["train", *(str(x) for pair in flags.items() for x in pair)]) == MISTAKE
+    return [str(x) for pair in flags.items() for x in pair]
+
+
+def test_train_in_a_directory_that_is_in_use_ends_as_a_mistake_before_anything_is_started(tmp_path, holder, capsys):
+    assert main(["train", *flags_of(tmp_path)]) == MISTAKE
     assert f"ConfigError: {tmp_path} is in use by process {holder.pid}" in capsys.readouterr().err
+
+
+def test_a_run_that_waited_for_the_directory_does_not_delete_what_the_run_before_has_left_there(tmp_path, monkeypatch, capsys):
+    """Both found it empty when they looked first; the other was quicker, and is done."""
+    checkpoint = tmp_path / "ckpt" / "step_000007"
+
+    @contextmanager
+    def waited(run_dir, wait_s):
+        checkpoint.mkdir(parents=True)
+        yield
+
+    monkeypatch.setattr("openrlhf_tir.cluster.run_lock.run_lock", waited)
+    assert main(["train", "--ckpt.path", "ckpt", *flags_of(tmp_path)]) == MISTAKE
+    assert "holds a run with checkpoints (step_000007)" in capsys.readouterr().err and checkpoint.is_dir()

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import io
+from contextlib import AsyncExitStack, nullcontext
 from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
 
 from openrlhf_tir.config import Config
+from openrlhf_tir.errors import InfraError
 from openrlhf_tir.pipeline.stop import StopRequest
 from openrlhf_tir.simulation.virtual_loop import run
 
@@ -44,7 +46,8 @@ def test_an_engine_that_starts_while_the_learner_is_replaced_waits_for_no_learne
     async def go():
         cfg = Config.model_validate({"run_dir": tmp_path, "train": {"max_learner_restarts": 1}, "vllm": {"canary_tolerance": 0.1}})
         session = Session(pool=SimpleNamespace(members=[], on_join=None), learner=FakeLearner(), console=Console(file=io.StringIO()), stop=StopRequest(20.0))
-        return await train._pipeline(session, cfg, SimpleNamespace(canary=[[1]]), None, None, False)
+        async with AsyncExitStack() as pushing:
+            return await train._pipeline(session, cfg, SimpleNamespace(canary=[[1]]), None, None, False, pushing)
 
     monkeypatch.setattr(train, "_attempt", attempt)
     assert run(go()) == 7
@@ -62,6 +65,31 @@ def test_a_best_model_that_the_disk_refuses_ends_no_run_that_is_done(train, tmp_
     session = SimpleNamespace(learner=p.learner, console=Console(file=io.StringIO(), width=200))
     asyncio.run(train._export_best(session, p.cfg, p.saver.checkpoints, tmp_path / "model_best"))
     assert "best:   not exported. [Errno 28] No space left on device" in session.console.file.getvalue()
+
+
+@pytest.mark.parametrize("kind", ["a full disk", "a dead rank"])
+@pytest.mark.parametrize("saved", [True, False])
+def test_an_export_that_fails_after_a_clean_audit_says_what_is_left_of_the_training(train, tmp_path, monkeypatch, kind, saved):
+    class Failing(FakeLearner):
+        async def export(self, directory):
+            raise OSError(28, "No space left on device") if kind == "a full disk" else train.LearnerDied("rank 1 is gone.")
+
+    async def trained(session, cfg, inputs, checkpoints, metrics, resume, pushing):
+        if saved:
+            await pipeline(tmp_path, max_steps=2, prompts=FakePrompts(8), learner=session.learner).run()
+        return 2
+
+    monkeypatch.setattr(train, "_pipeline", trained)
+    monkeypatch.setattr(train, "followed", lambda *a: nullcontext())
+    cfg = Config.model_validate({"run_dir": tmp_path, "ckpt": {"path": "ckpt"}})
+    session = SimpleNamespace(learner=Failing(), console=Console(file=io.StringIO(), width=200), pool=SimpleNamespace(on_join=None))
+    with pytest.raises(InfraError) as e:
+        asyncio.run(train.run_training(session, cfg, SimpleNamespace(prompts=SimpleNamespace(tasks=[]), held_out=[], canary=[[1]])))
+    said = str(e.value)
+    assert said.startswith(f"Training is done, but the model could not be exported to {tmp_path / cfg.ckpt.output_dir}: ")
+    assert ("are free now. Make room. " if kind == "a full disk" else ": rank 1 is gone. ") in said
+    assert ("--resume goes on from step_000002, and exports it" if saved else "There is no checkpoint either") in said
+    assert "open 0, errors 0" in session.console.file.getvalue() or not saved
 
 
 def test_when_the_learner_does_not_start_the_engines_do_not_either(train):

@@ -130,3 +130,11 @@ def test_a_follower_that_the_file_system_failed_is_started_again_and_applies_the
 
     virtual_loop.run(main())
     assert run.actors == 2 and applied(tmp_path)["error"] is None and not failures
+
+
+def test_an_environment_that_the_run_has_not_is_refused_and_one_by_another_name_is_known_by_its_servers():
+    run, serves = Run(), {"sums": "python_tir"}
+    with pytest.raises(ConfigError, match=r"Unknown env 'python_tir'\. Known: sums"):
+        asyncio.run(apply(Control(env_urls={"python_tir": [B]}), run, token=None, serves=serves, probe=probe))
+    asyncio.run(apply(Control(env_urls={"sums": [B]}), run, token=None, serves=serves, probe=probe))
+    assert run.env_urls["sums"] == [B]

@@ -24,3 +24,16 @@ def test_a_reward_that_fails_is_not_taken_for_infrastructure(reason, said):
         meta.failures, meta.why = {reason: 2}, {reason: "mine.py:4: KeyError"}
     with pytest.raises(EvaluationFailed, match=said):
         summarise([Task("p", "1")] * 2, metas, 2)
+
+
+def test_figures_of_several_environments_are_told_apart_and_of_one_are_not():
+    from openrlhf_tir.cluster.evaluate import summarise
+
+    metas = [group_of(GroupKey(-1, i), 0)[0] for i in range(3)]
+    metas[1].correct, metas[2].correct = [True, True], [True, True]
+    metas[2].stats = metas[2].stats | {"calls": 3.0}
+    tasks = [Task("p", "1", "calc"), Task("p", "1", "calc"), Task("p", "1", "guess")]
+    figures = summarise(tasks, list(metas), 2)
+    calc, guess = figures.by_env["calc"], figures.by_env["guess"]
+    assert (calc.accuracy, calc.samples, calc.calls) == (0.75, 4, 0.0) and (guess.accuracy, guess.samples, guess.calls) == (1.0, 2, 3.0)
+    assert summarise(tasks[:2], list(metas[:2]), 2).by_env == {}

@@ -91,13 +91,20 @@ def test_a_run_that_can_work_gives_facts(ready):
     assert any("at most 1 of train.max_steps = 400" in f for f in facts)
 
 
+def test_several_updates_per_batch_are_told_with_the_staleness_that_follows(ready):
+    """A batch is 2 prompts * 2 samples."""
+    facts = check(load(None, {**ready, "train.batch_size": 1, "train.max_epochs": 2, "pipeline.max_staleness": 20}), machine=CPU)
+    assert any("8 updates (4 mini-batches, 2 epochs): S = 20 updates, so rollouts are at most 1 batches ahead" in f for f in facts)
+    assert any("at most 8 of train.max_steps = 400 updates" in f for f in facts)
+
+
 @pytest.mark.parametrize(
     ("overrides", "expected"),
     [
         ({"env__name": "pyton_tir"}, "Unknown env 'pyton_tir'. Known: "),
         ({"env__protocol": "zeroti"}, "Unknown turn protocol 'zeroti'. Known:"),
         ({"reward__name": "maths"}, "Unknown reward 'maths'. Known:"),
-        ({"algo__advantage__estimator": "gae"}, "Unknown advantage estimator 'gae'. Known: "),
+        ({"algo__advantage__estimator": "grpo"}, "Unknown advantage estimator 'grpo'. Known: "),
         ({"actor__model_name_or_path": ""}, "actor.model_name_or_path is not set"),
         ({"actor__model_name_or_path": "/nowhere/model"}, "Model directory '/nowhere/model' does not exist"),
         ({"data__prompt_dataset": ""}, "data.prompt_dataset is not set"),
@@ -111,7 +118,7 @@ def test_a_run_that_can_work_gives_facts(ready):
         ({"ds__packing_samples": True}, "ds.packing_samples needs flash attention"),
         ({"eval__dataset": "/nowhere.jsonl"}, "does not exist"),
         ({"eval__steps": 5}, "eval.steps is set, but eval.dataset is not"),
-        ({"rollout__temperature": 0.7}, "the loss compares log-probs at temperature 1"),
+        ({"rollout__agent": "external", "rollout__top_p": 0.9}, "programs that talk to the model sample from all tokens"),
     ],
 )
 def test_what_cannot_work_is_refused(ready, overrides, expected):
@@ -231,7 +238,7 @@ def test_a_new_run_does_not_delete_checkpoints_whose_pointer_is_lost(ready, tmp_
 def test_a_disk_that_cannot_hold_the_checkpoints_is_told_at_start(ready, tmp_path):
     header = json.dumps({"w": {"dtype": "BF16", "shape": [10**6, 10**6], "data_offsets": [0, 0]}}).encode()
     (tmp_path / "model/model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
-    assert any("checkpoints take about 11175.9 GiB each" in fact for fact in check(load(None, ready), machine=CPU))
+    assert any("checkpoints take about 11175.87 GiB each" in fact for fact in check(load(None, ready), machine=CPU))
 
 
 def test_wandb_without_its_package_is_refused(ready):
@@ -241,7 +248,8 @@ def test_wandb_without_its_package_is_refused(ready):
 
 def test_rows_of_another_environment_are_refused(ready, tmp_path):
     (tmp_path / "d.jsonl").write_text('{"prompt": "x", "label": "1", "env": "echo"}\n' * 2)
-    assert "Tasks use the environments echo, python_tir" in refused(ready)
+    said = refused(ready, error=DataError)
+    assert "d.jsonl line 1: env = 'echo' is no environment of this run. Known: python_tir. Add [envs.echo], or correct the column." in said
 
 
 def test_a_running_server_is_asked_who_it_is(ready, env_server):
@@ -437,3 +445,83 @@ def test_a_run_with_its_own_code_says_which_files_it_works_with(ready, tmp_path,
     monkeypatch.chdir(tmp_path)
     facts = check(load(None, {**ready, "reward.name": "mine:score"}), machine=CPU)
     assert f"own code: {tmp_path}/mine.py" in facts[0]
+
+
+def several(ready, tmp_path, rows, **sections):
+    """Overrides of a run with [envs.NAME] `sections`; `rows` are the env columns of the data."""
+    lines = (json.dumps({"prompt": "1+1?", "label": "2"} | ({"env": env} if env else {})) for env in rows)
+    (tmp_path / "d.jsonl").write_text("".join(line + "\n" for line in lines))
+    return {**ready, **{f"envs.{name}.{field}": value for name, fields in sections.items() for field, value in fields.items()}}
+
+
+def test_every_environment_is_checked_and_told(ready, tmp_path, env_server):
+    sections = {
+        "sums": {"server": "python_tir", "url": env_server.url},
+        "more": {"server": "python_tir", "url": env_server.url, "protocol": "torl"},
+        "echo": {"share": None},
+    }
+    facts = check(load(None, several(ready, tmp_path, ["sums", "echo", "echo", "more"], **sections)), machine=CPU)
+    assert any(fact.endswith("(echo: 2, more: 1, sums: 1)") for fact in facts)
+    assert f"environment sums at {env_server.url}: isolation bwrap, capacity 3" in facts
+    assert "environment echo: a server will be started" in facts
+    assert f"{env_server.url} serves sums (protocol zerotir) and more (protocol torl): it runs what each of them sends" in facts
+
+
+@pytest.mark.parametrize(
+    ("rows", "sections", "expected"),
+    [
+        (["sums", None], {}, "d.jsonl line 2 names no environment in column 'env', and the run has sums, echo. Fill it in"),
+        (["sums", "wiki"], {}, "d.jsonl line 2: env = 'wiki' is no environment of this run. Known: sums, echo."),
+        (["sums", "sums"], {"sums": {"share": 1}, "echo": {"share": 1}}, "envs.echo.share = 1, but no row of "),
+        (
+            ["sums", "echo"],
+            {"echo": {"server": "ecco"}},
+            "Unknown env 'ecco'. Known: echo, functions, math, python_tir, search. Set envs.echo.server to one of them",
+        ),
+        (
+            ["sums", "echo"],
+            {"echo": {"server": "search"}},
+            "envs.echo.server_options = {}: the search server says: the following arguments are required: --corpus",
+        ),
+        (["sums", "echo"], {"echo": {"server_options": {"colour": "red"}}}, "the echo server says: unrecognized arguments: --colour red"),
+        (
+            ["sums", "echo"],
+            {"echo": {"server": "search", "server_options": {"corpus": "/no/where.jsonl"}}},
+            "envs.echo.server_options.corpus = '/no/where.jsonl' is no file",
+        ),
+        (["sums", "echo"], {"echo": {"protocol": "zeroti"}}, "Set envs.echo.protocol to one of them"),
+        (["sums", "echo"], {"echo": {"reward.name": "maths"}}, "Set envs.echo.reward.name to one of them"),
+        (["sums", "echo"], {"echo": {"file": "/no/guess.py:Guess"}}, "envs.echo.file = '/no/guess.py:Guess': there is no file"),
+        (["sums", "echo"], {"echo": {"input_template": "no place"}}, "has no {} where the problem goes"),
+    ],
+)
+def test_what_cannot_work_in_one_environment_of_several_is_one_line_that_names_it(ready, tmp_path, rows, sections, expected):
+    over = several(
+        ready, tmp_path, rows, **{"sums": {"server": "python_tir", **sections.get("sums", {})}, "echo": {"batch_wait_ms": 1.0, **sections.get("echo", {})}}
+    )
+    with pytest.raises((ConfigError, DataError)) as e:
+        check(load(None, over), machine=CPU)
+    (line,) = str(e.value).splitlines()
+    assert expected in line
+
+
+def test_a_server_of_another_environment_than_its_section_says_is_refused(ready, tmp_path, env_server):
+    over = several(ready, tmp_path, ["sums", "sums"], sums={"url": env_server.url})
+    with pytest.raises(ConfigError, match=r"is env 'python_tir', the tasks use 'sums'. Set envs.sums.server or envs.sums.url to match"):
+        check(load(None, over), machine=CPU)
+
+
+def test_a_messages_protocol_and_its_template_are_checked_before_the_tokenizer_is_loaded(ready, tmp_path):
+    from tests.unit.episodes.chat_models import tokenizer
+
+    run = {**ready, "env.protocol": "messages", "data.apply_chat_template": "true"}
+    tokenizer("qwen3").save_pretrained(tmp_path / "model")
+    assert "prompts would be raw text. Set --data.apply_chat_template" in refused({**run, "data.apply_chat_template": "false"})
+    assert not [f for f in check(load(None, run), machine=CPU) if "earlier turns" in f]
+    as_user = {**run, "env.options": {"role": "user"}}
+    assert [f for f in check(load(None, as_user), machine=CPU) if "earlier turns otherwise than they were sampled (thinking)" in f]
+    assert "env.template_rewrites = 'refuse'" in refused({**as_user, "env.template_rewrites": "refuse"})
+    assert "calls = 'hermse' is no format of calls" in refused({**run, "env.options": {"calls": "hermse"}})
+    tokenizer("mistral_v1").save_pretrained(tmp_path / "model")
+    assert "env.options.role = 'user'" in refused(run)
+    assert "env.tools and env.template_rewrites are a messages protocol's" in refused(ready, env__tools=[{"type": "function"}])

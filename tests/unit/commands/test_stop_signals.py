@@ -31,6 +31,12 @@ async def main(stubborn, limit):
         print(child.pid, flush=True)
         if stubborn == "blocked":
             time.sleep(1000)
+        if stubborn == "starting":
+            try:
+                with s.blocking():
+                    time.sleep(1000)
+            finally:
+                child.kill()
         try:
             await asyncio.sleep(1000)
         except asyncio.CancelledError:
@@ -103,6 +109,13 @@ def test_a_second_signal_ends_everything_although_the_event_loop_is_blocked(tmp_
         process.kill()
     _, said = process.communicate(timeout=120)
     assert process.returncode == 130 and gone(child) and "everything is ended now" in said
+
+
+def test_a_signal_while_ray_starts_is_not_waited_for_until_it_is_up(tmp_path):
+    process, child = started(tmp_path, "starting", "600")
+    process.send_signal(signal.SIGTERM)
+    _, said = process.communicate(timeout=120)
+    assert process.returncode == STOPPED and gone(child) and "Stopped by a signal while Ray started" in said and "Traceback" not in said
 
 
 def test_the_time_limit_of_the_job_asks_like_a_signal(tmp_path):

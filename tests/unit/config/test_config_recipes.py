@@ -127,6 +127,12 @@ def test_every_shipped_recipe_loads(path):
     assert load(path.stem).run_dir.name == path.stem.removesuffix("_cpu")
 
 
+def test_the_ppo_recipe_makes_twelve_critic_updates_beside_one_of_the_policy():
+    cfg = load("zerotir_ppo_7b")
+    assert (cfg.algo.advantage.estimator, cfg.algo.advantage.gamma, cfg.algo.advantage.lambd) == ("gae", 1.0, 1.0)
+    assert (cfg.critic.updates, cfg.minibatches, cfg.env.max_calls) == (12, 1, 20)
+
+
 def test_the_zerotir_recipe_has_the_papers_values():
     cfg = load("zerotir_7b")
     assert (cfg.rollout.batch_size, cfg.rollout.n_samples_per_prompt, cfg.actor.learning_rate, cfg.actor.clip) == (128, 16, 1e-6, (0.2, 0.28))

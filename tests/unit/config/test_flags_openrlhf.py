@@ -86,12 +86,13 @@ EXAMPLES = {
     "ds.param_dtype": ("fp16", "fp16"),
     "ds.attn_implementation": ("sdpa", "sdpa"),
     "ds.grad_accum_dtype": ("fp32", "fp32"),
-    "ds.lora.rank": ("0", 0),
+    "ds.lora.dropout": ("0.1", 0.1),
+    "ds.lora.target_modules": ("q_proj v_proj", ["q_proj", "v_proj"]),
     "rollout.batch_size": ("64", 64),
     "rollout.n_samples_per_prompt": ("8", 8),
     "rollout.max_new_tokens": ("77", 77),
-    "rollout.temperature": ("1", 1.0),
-    "rollout.top_p": ("1", 1.0),
+    "rollout.temperature": ("0.7", 0.7),
+    "rollout.top_p": ("0.9", 0.9),
     "vllm.sync_backend": ("file", "file"),
     "vllm.gpu_memory_utilization": ("0.5", 0.5),
     "algo.advantage.estimator": ("rloo", "rloo"),
@@ -101,22 +102,35 @@ EXAMPLES = {
     "algo.advantage.is_correction_threshold": ("0.25 4", (0.25, 4.0)),
     "algo.advantage.gamma": ("0.5", 0.5),
     "algo.kl.init_coef": ("0", 0.0),
+    "algo.kl.estimator": ("k3", "k3"),
+    "reward.clip_range": ("-2 3", (-2.0, 3.0)),
+    "algo.advantage.lambd": ("0.5", 0.5),
     "actor.lr_warmup_ratio": ("0.5", 0.5),
     "actor.min_lr_ratio": ("0.5", 0.5),
     "train.batch_size": ("2048", 2048),
+    "data.prompt_probs": ("0.7,0.3", [0.7, 0.3]),
     "data.max_len": ("9999", 9999),
     "eval.temperature": ("0.6", 0.6),
 }
 
 
+NEEDS = {
+    **dict.fromkeys(("algo.kl.use_loss", "algo.kl.target", "ref.offload"), "--algo.kl.init_coef 0.1"),
+    "reward.normalize_enable": "--reward.model_name_or_path rm",
+    "algo.kl.horizon": "--algo.kl.init_coef 0.1 --algo.kl.target 0.1",
+    "critic.model_name_or_path": "--algo.advantage.estimator gae",
+}
+"""What a flag is refused without."""
+
+
 @pytest.mark.parametrize("name", [n for n, r in RULES.items() if isinstance(r, Same)])
 def test_a_flag_of_the_same_name_lands_in_its_field(name):
-    action = upstream_flags()[name]
+    action, needed = upstream_flags()[name], NEEDS.get(name, "").split()
     if action.nargs == 0:
-        assert value_at(parse(f"--{name}"), name) is True
+        assert value_at(parse(f"--{name}", *needed), name) is True
         return
     text, expected = EXAMPLES.get(name, ("4", 4) if action.type is int else ("0.5", 0.5) if action.type is float else ("some", "some"))
-    assert value_at(parse(f"--{name}", *text.split()), name) == expected
+    assert value_at(parse(f"--{name}", *text.split(), *needed), name) == expected
 
 
 @pytest.mark.parametrize(
@@ -125,8 +139,16 @@ def test_a_flag_of_the_same_name_lands_in_its_field(name):
         ("--actor.adam.lr 3e-6", "actor.learning_rate", 3e-6),
         ("--actor.adam.betas 0.8 0.9", "actor.adam_betas", (0.8, 0.9)),
         ("--actor.adam.weight_decay 0.01", "actor.l2", 0.01),
+        ("--actor.adam.eps 1e-6", "actor.adam_eps", 1e-6),
         ("--actor.lr_scheduler cosine_with_min_lr", "actor.lr_scheduler", "cosine"),
         ("--actor.lr_scheduler linear", "actor.lr_scheduler", "linear"),
+        ("--reward.model_name_or_path rm", "reward.name", "model"),
+        ("--reward.model_name_or_path rm --reward.num_gpus_per_node 3", "reward.model_replicas", 3),
+        ("--critic.adam.lr 3e-6", "critic.learning_rate", 3e-6),
+        ("--critic.adam.betas 0.8 0.9", "critic.adam_betas", (0.8, 0.9)),
+        ("--critic.adam.eps 1e-6", "critic.adam_eps", 1e-6),
+        ("--critic.adam.weight_decay 0.01", "critic.l2", 0.01),
+        ("--critic.lr_scheduler cosine_with_min_lr", "critic.lr_scheduler", "cosine"),
         ("--train.async_enable", "pipeline.mode", "one_step"),
         ("--train.async_enable --train.partial_rollout_enable", "pipeline.mode", "pipeline"),
         ("--train.partial_rollout_enable --train.async_enable", "pipeline.mode", "pipeline"),

@@ -53,7 +53,7 @@ def test_a_prompt_that_goes_on_makes_one_trajectory_of_model_and_environment_seg
     assert t.versions.tolist() == [3, 3, ENV_VERSION, ENV_VERSION, 4]
     assert t.logprobs.tolist() == [-0.5, -0.5, 0, 0, -0.5]
     assert (t.text, t.finish_reason) == ("cdhie", "length")
-    assert t.parts == {"requests": 2.0, "chains": 1.0, "untrained_tokens": 0.0}
+    assert t.parts == {"requests": 2.0, "chains": 1.0, "branch_tokens": 0.0}
 
 
 def test_a_prompt_that_is_exactly_what_was_before_has_no_environment_segment():
@@ -68,7 +68,10 @@ def test_an_edited_history_is_the_prompt_of_a_new_chain_and_nothing_in_it_is_tra
     assert [(c.prompt_ids, c.model_tokens) for c in trace.chains] == [([0, 1], 2), ([0, 1, 2, 9, 7], 3)]
     t = trace.trajectory(0, Letters())
     assert (t.prompt_ids.tolist(), t.token_ids.tolist()) == ([0, 1, 2, 9, 7], [4, 5, 6])
-    assert t.parts["untrained_tokens"] == 2.0
+    assert t.parts["branch_tokens"] == 2.0
+    (branch,) = t.branches
+    assert (branch.prompt_ids.tolist(), branch.token_ids.tolist(), branch.is_model.all()) == ([0, 1], [2, 3], True)
+    assert (t.model_tokens, t.branch_tokens, t.oldest_version) == (5, 4, 3)
 
 
 def test_the_same_prompt_twice_is_two_chains_and_the_next_request_goes_on_from_the_one_it_holds():
@@ -81,7 +84,7 @@ def test_a_request_goes_on_from_the_longest_chain_that_it_holds_whole():
     assert [c.tokens for c in trace.chains] == [[0, 1, 5, 2, 6, 3], [0, 1]]
 
 
-def test_of_equal_chains_the_first_is_trained_and_a_session_without_requests_has_no_tokens():
+def test_of_equal_chains_the_first_is_the_trajectory_and_a_session_without_requests_has_no_tokens():
     assert traced(([0], sampled(1)), ([9], sampled(2))).trajectory(0, Letters()).prompt_ids.tolist() == [0]
     empty = Trace().trajectory(0, Letters())
     assert (len(empty.token_ids), len(empty.prompt_ids), Trace().newest_version) == (0, 0, -1)
@@ -99,6 +102,8 @@ def test_whatever_a_client_sends_every_sampled_token_is_in_one_chain_behind_exac
             tokens += completion.token_ids.tolist()
         assert tokens == chain.tokens
     assert sorted(seen) == sorted((tuple(prompt), tuple(out)) for prompt, out in requests)
+    t = trace.trajectory(0, Letters())
+    assert sum(int(s.is_model.sum()) for s in t.sequences) == t.model_tokens == sum(len(out) for _, out in requests), "each is trained once"
 
 
 # --- sessions

@@ -16,6 +16,7 @@ import pytest
 from env_servers.python_tir.env import judge
 from env_servers.python_tir.isolation.bwrap import BwrapSandbox
 from env_servers.python_tir.isolation.seccomp import filter_program
+from env_servers.python_tir.isolation.supervise import MEMORY_CHECK_S
 from env_servers.python_tir.limits import Limits
 from env_servers.python_tir.sandbox import SandboxError
 
@@ -217,7 +218,7 @@ async def test_abstract_unix_sockets_of_the_host_are_not_there(sandbox):
 async def test_a_loop_ends_at_its_time_limit_as_the_models_error(sandbox):
     step = judge(await with_limits(sandbox, code_timeout_s=0.4).run("print('x', flush=True)\nwhile True: pass"))
     assert (step.observation, step.outcome, step.signals["error_type"]) == ("TimeLimitExceeded", "model_error", "time_limit")
-    assert 0.4 <= step.signals["seconds"] < 3
+    assert step.signals["seconds"] >= 0.4
 
 
 async def test_nothing_survives_the_deadline(sandbox):
@@ -313,9 +314,8 @@ async def test_large_output_is_cut_but_the_program_is_not(sandbox):
 
 
 async def test_an_output_flood_is_stopped_while_it_runs(sandbox):
-    step = judge(await sandbox.run("while True: print('y' * 10_000)"))
+    step = judge(await with_limits(sandbox, code_timeout_s=600.0).run("while True: print('y' * 10_000)"))
     assert (step.outcome, step.signals["error_type"], step.signals["stdout_truncated"]) == ("model_error", "output_flood", True)
-    assert step.signals["seconds"] < 2.5
 
 
 async def test_a_flood_of_stderr_is_stopped_too(sandbox):
@@ -410,3 +410,16 @@ async def test_system_calls_beyond_the_namespaces_are_refused(sandbox):
     # 1 is EPERM, 38 ENOSYS; 425 is io_uring_setup, 319 memfd_create on x86-64
     calls = "('unshare', 1) ('ptrace', 1) ('keyctl', 1) ('shmget', 1) ('syscall', 38) ('syscall', 38) ('mount', 1)"
     assert e.stdout.decode() == f"{calls}\nb'unix works'\n", e.stderr
+
+
+@pytest.mark.parametrize("make", ["open(name, 'w').close()", "os.mkdir(name)", "os.link('first', name)", "os.symlink('x', name)"])
+@pytest.mark.parametrize("directory", ["/tmp", "/dev/shm"])
+async def test_more_files_than_the_directory_has_pages_end_the_call(sandbox, directory, make):
+    """What tmpfs would take is a share of the host's memory: millions. A warm slot has the same bound."""
+    code = f"import os, time\nos.chdir({directory!r})\nopen('first', 'w').close()\nfor i in range(%d):\n    name = f'x{{i}}'\n    {make}\n"
+    few = with_limits(sandbox, file_bytes=1 << 20, code_timeout_s=60.0)
+    assert few.limits.files == 256
+    e = await few.run(code % 300 + "time.sleep(600)")
+    assert e.killed == "memory"
+    e = await few.run(code % 200 + f"time.sleep({3 * MEMORY_CHECK_S})\nprint('here')")
+    assert (e.stdout, e.killed) == (b"here\n", None)

@@ -6,6 +6,7 @@ import asyncio
 import os
 import shutil
 import signal
+from dataclasses import replace
 
 import pytest
 
@@ -13,7 +14,7 @@ from env_servers.python_tir.isolation.seccomp import filter_program
 from env_servers.python_tir.isolation.selftest import proved
 from env_servers.python_tir.isolation.tree import descendants
 from env_servers.python_tir.limits import Limits
-from env_servers.python_tir.sandbox import SandboxError
+from env_servers.python_tir.sandbox import SandboxError, Snippet
 from env_servers.python_tir.warm.sandbox import WarmSandbox
 
 pytestmark = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
@@ -215,3 +216,16 @@ async def test_no_descriptor_and_no_child_is_left_after_many_calls(warm):
         await warm.run(code)
     assert len(os.listdir("/proc/self/fd")) == before
     assert list(descendants(warm._light.slots[0].pid)) == []
+
+
+async def test_a_snippet_that_was_given_hardly_any_time_has_run_out_of_its_own(warm):
+    """Its clock begins when it is up, so that a fork on a busy host costs it nothing, and no limit is too small to be the caller's own."""
+    for _ in range(10):
+        e = await warm.execute(Snippet("while True: pass"), replace(warm.limits, code_timeout_s=0.001))
+        assert (e.killed, e.return_code) == ("time_limit", None)
+
+
+async def test_a_snippet_that_does_not_come_up_in_time_is_the_hosts_fault_whatever_it_was_given(warm):
+    with pytest.raises(SandboxError, match="did not come up within 0 s"):
+        await warm.execute(Snippet("print(1)"), replace(warm.limits, start_timeout_s=0.0))
+    assert (await warm.run("print(1)")).stdout == b"1\n"

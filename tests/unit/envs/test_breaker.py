@@ -17,7 +17,7 @@ def test_only_failures_in_a_row_open_it():
     fail(b, 2)
     assert b.state == "closed"
     fail(b, 1)
-    assert (b.state, b.admits, b.fact, b.pause_s) == ("open", False, "boom", 1.0)
+    assert (b.state, b.admits, b.cause, b.pause_s) == ("open", False, "boom", 1.0)
 
 
 def test_once_healthy_it_lets_one_call_through_and_closes_when_that_succeeds():

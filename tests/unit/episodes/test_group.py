@@ -18,14 +18,19 @@ KEY = GroupKey(0, 0)
 
 
 class IndexEngine:
-    """Sample i answers with i characters after `delays[i]` seconds."""
+    """Sample i answers with i characters after `delays[i]` seconds. `given_up`: those that were cancelled before."""
 
     def __init__(self, delays=()):
         self.delays = dict(enumerate(delays))
+        self.given_up = set()
 
     async def generate(self, token_ids, sampling, *, request_id):
         i = int(request_id.split("#")[1].split("/")[0])
-        await asyncio.sleep(self.delays.get(i, 0))
+        try:
+            await asyncio.sleep(self.delays.get(i, 0))
+        except asyncio.CancelledError:
+            self.given_up.add(i)
+            raise
         n = i + 1
         return Completion(np.full(n, 97, np.int32), np.zeros(n, np.float32), np.full(n, 5, np.int32), "a" * n, "stop", "</answer>")
 

@@ -39,6 +39,16 @@ async def test_a_group_reward_replaces_the_rewards_and_the_old_ones_stay_a_part(
     assert [t.reward for t in members.trajectories] == [2.0, 0.0, 0.0] and members.valid[0].parts["before_group"] == 1.0
 
 
+async def test_rewards_are_shaped_before_the_group_compares_them(tmp_path):
+    name = own(tmp_path, twice="return [2 * t.reward for t in a.valid]")["twice"]
+    cut, whole = scored(1.0), scored(1.0)
+    cut.finish_reason, whole.finish_reason = "length", "stop"
+    members = group(cut, whole)
+    await judge_of(reward={"group": name, "stop_properly_penalty_coef": 0.25}, filter={"names": []})(members)
+    assert [t.reward for t in members.trajectories] == [0.5, 2.0]
+    assert [t.parts["shaping"] for t in members.trajectories] == [-0.75, 0.0]
+
+
 async def test_otc_remembers_the_fewest_calls_of_a_prompt():
     """Right with 2 calls and with 1; in an earlier epoch 0 sufficed: n = 0 is the cosine of both."""
     two, one = scored(1.0), scored(1.0)

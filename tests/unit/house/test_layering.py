@@ -12,7 +12,7 @@ REPO = Path(__file__).resolve().parents[3]
 
 LAYERS = [
     {"types", "protocol", "errors", "http_guard", "machine", "plugins", "config", "backoff", "exit_codes"},
-    {"ports", "background", "deadlines"},
+    {"ports", "background", "deadlines", "sizes"},
     {"algorithms", "rewards", "filters"},
     {"engines", "envs", "data", "replay", "weights", "learner", "logs"},
     {"episodes"},
@@ -58,6 +58,7 @@ TORCH_FREE = {
     "rewards",
     "serving",
     "simulation",
+    "sizes",
     "types",
 }
 ENV_MAY_SHARE = {

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 
 from openrlhf_tir.pipeline.bias_meter import SelectionMeter, difficulty_bin, length_bin
@@ -29,6 +31,27 @@ def test_a_group_is_counted_where_it_ends_and_one_that_comes_again_is_not():
     row = {name: n for name, n in meter.row().items() if name.startswith("selection/length")}
     assert row == {"selection/length/16/kept": 1, "selection/length/16/rolled": 2, "selection/length/unknown/rolled": 1}
     assert meter.row() == {}
+
+
+def test_a_group_that_was_kept_and_is_issued_again_as_surplus_is_taken_back_and_counts_when_it_ends():
+    """Over all rows: one rolled, one kept, one trained, in the bin of the answer that was trained."""
+    meter, first, second = SelectionMeter(), meta(10, [True, False]), meta(60, [True, False])
+    meter.ended("buffered", first)
+    rows = [meter.row()]
+    meter.left("requeued", first)
+    meter.ended("buffered", second)
+    meter.trained([second])
+    rows.append(meter.row())
+    total = Counter({name: sum(row.get(name, 0) for row in rows) for name in rows[0] | rows[1] if name.startswith("selection/length")})
+    assert +total == {f"selection/length/64/{stage}": 1 for stage in ("rolled", "kept", "trained")}
+    assert rows[1]["selection_bias/length"] == 0.0
+
+
+def test_a_group_whose_step_changed_nothing_was_rolled_once_and_kept_and_is_not_trained():
+    meter, group = SelectionMeter(), meta(10, [True, False])
+    meter.ended("buffered", group)
+    meter.left("failed", group)
+    assert {n: v for n, v in meter.row().items() if "/length/" in n} == {"selection/length/16/kept": 1, "selection/length/16/rolled": 1}
 
 
 def test_the_distance_is_zero_when_all_that_was_kept_is_trained_and_grows_when_long_groups_are_left_out():
@@ -63,3 +86,16 @@ def test_a_run_without_the_meter_has_no_figure():
     from openrlhf_tir.report.style import LIGHT
 
     assert selection({"step": [1]}, LIGHT) is None and off_policy({"step": [1]}, LIGHT) is None
+
+
+def test_a_bias_within_one_environment_shows_though_the_mix_hides_it():
+    """Long ones of a are kept and not trained, short ones of b likewise: over both, lengths agree."""
+    meter = SelectionMeter(("a", "b"))
+    for env, trained in ("a", 10), ("b", 100):
+        for tokens in (10, 100):
+            meter.ended("buffered", meta(tokens, [True, False], env))
+        meter.trained([meta(trained, [True, False], env)])
+    row = meter.row()
+    assert row["selection_bias/length"] == 0.0
+    assert row["env/a/selection_bias/length"] == row["env/b/selection_bias/length"] == 0.5 and row["env/a/selection_bias/difficulty"] == 0.0
+    assert not any(name.startswith("env/") for name in SelectionMeter().row())

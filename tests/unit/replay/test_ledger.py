@@ -1,6 +1,7 @@
 """The ledger: every prompt ends once, roll-backs take back what a crash lost, and the audit finds what was broken on purpose."""
 
 import json
+import os
 import random
 from dataclasses import asdict
 
@@ -295,3 +296,81 @@ def test_no_mutation_of_a_ledger_is_a_traceback(tmp_path):
         issue(ledger, 3)
         ledger.close()
         assert audit(path).open[-1][:2] == (0, 3)
+
+
+class FullDisk:
+    """`fsync` refuses while `full`; of the module that the ledger asks."""
+
+    def __init__(self, monkeypatch) -> None:
+        self.full, real = True, os.fsync
+        monkeypatch.setattr("openrlhf_tir.replay.ledger.os.fsync", lambda fd: self.refuse() if self.full else real(fd))
+
+    def refuse(self) -> None:
+        raise OSError(28, "No space left on device")
+
+
+def test_a_disk_that_refuses_the_last_lines_ends_neither_the_run_nor_hides_what_did(tmp_path, monkeypatch, caplog):
+    """`finished` and `close` come when the training is done, or has failed by something that must be told."""
+    ledger = Ledger(tmp_path / "ledger.jsonl")
+    FullDisk(monkeypatch)
+    ledger.finished()
+    fd = ledger._fd
+    ledger.close()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(fd)
+    first, second = (r.getMessage() for r in caplog.records)
+    assert "its last lines may not be on disk" in first and "No space left" in first and "are free now" in first and second == first
+
+
+def test_a_resume_that_cannot_be_entered_is_refused_by_name_with_what_is_free(tmp_path, monkeypatch):
+    ledger = Ledger(tmp_path / "ledger.jsonl")
+    FullDisk(monkeypatch)
+    with pytest.raises(PipelineError, match=r"ledger.jsonl cannot be written \(.*No space left on device; .* are free now\).*make room, then --resume"):
+        ledger.rolled_back(BEGINNING, [])
+
+
+def test_a_ledger_that_cannot_be_opened_is_named(tmp_path):
+    (tmp_path / "ledger.jsonl").mkdir()
+    with pytest.raises(PipelineError, match=r"ledger.jsonl cannot be written \(.*Is a directory"):
+        Ledger(tmp_path / "ledger.jsonl")
+
+
+def test_going_back_to_the_beginning_reads_no_line_and_uses_no_attempt_number_again(tmp_path, monkeypatch):
+    """A restart before the first checkpoint, maybe days into the run. Later roll-backs, to a mark after it too, keep the numbers apart."""
+    path, seen = tmp_path / "ledger.jsonl", set()
+
+    def issue(ledger: Ledger, prompt: int) -> GroupKey:
+        key = GroupKey(0, prompt, ledger.next_attempt(0, prompt))
+        assert key not in seen
+        seen.add(key)
+        ledger.issued(key, 0)
+        return key
+
+    first = Ledger(path)
+    for prompt in range(3):
+        first.ended("requeued", issue(first, prompt), reason="timeout")
+        issue(first, prompt)
+    first.close()
+
+    monkeypatch.setattr("openrlhf_tir.replay.ledger.read_lines", None)
+    second = Ledger(path)
+    second.rolled_back(BEGINNING, [])
+    second.ended("trained", issue(second, 0), step=1)
+    mark = Mark.of_json(json.loads(json.dumps(asdict(second.mark()))))
+    second.close()
+    monkeypatch.undo()
+
+    third = Ledger(path)
+    third.rolled_back(mark, [])
+    for prompt in (1, 2):
+        third.ended("trained", issue(third, prompt), step=2)
+    third.committed(2, third.lines)
+    third.close()
+    report = audit(path)
+    assert report.errors == report.open == [] and list(report.trained) == [(0, 0), (0, 1), (0, 2)]
+
+
+def test_a_run_that_had_not_begun_goes_back_to_the_beginning_with_the_first_attempt(tmp_path):
+    ledger = Ledger(tmp_path / "ledger.jsonl")
+    ledger.rolled_back(BEGINNING, [])
+    assert ledger.next_attempt(0, 5) == 0

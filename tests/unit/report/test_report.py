@@ -8,10 +8,12 @@ import pytest
 from openrlhf_tir.config import Config, Logger
 from openrlhf_tir.config.settings import to_toml
 from openrlhf_tir.errors import DataError
+from openrlhf_tir.logs import metrics
 from openrlhf_tir.logs.metrics import MetricsLog
 from openrlhf_tir.logs.trace import Trace
 from openrlhf_tir.report import summary
 from openrlhf_tir.report.build import build_report
+from openrlhf_tir.report.environments import rows_of
 
 from .test_report_summary import a_summary
 
@@ -86,3 +88,16 @@ def test_an_empty_run_is_refused_with_a_remedy(tmp_path):
 def test_a_directory_that_does_not_exist_is_refused(tmp_path):
     with pytest.raises(DataError, match="is no directory"):
         build_report(tmp_path / "nowhere")
+
+
+def test_a_run_with_several_environments_shows_them_apart(tmp_path):
+    with MetricsLog(tmp_path, Logger(tensorboard=False)) as log:
+        for step in (1, 2):
+            row = {f"env/{env}/{name}": value for env in ("calc", "guess") for name, value in {"accuracy": step / 4, "kept": 3.0, "calls_mean": 1.5}.items()}
+            log.log(step, row | {"env/guess/drops/zero_variance": 2.0, "selection/env/calc/trained": 3.0, "selection/env/guess/trained": 1.0})
+    assert [row[:7] for row in rows_of(metrics.read(tmp_path))] == [
+        ("calc", "6", "0", "0", "6 (75%)", "25.0% → 50.0%", "1.5"),
+        ("guess", "6", "4", "0", "2 (25%)", "25.0% → 50.0%", "1.5"),
+    ]
+    page = build_report(tmp_path).read_text()
+    assert "<h2>Environments</h2>" in page and "<td>guess</td><td>6</td><td>4</td>" in page and "environments" in plots(tmp_path)

@@ -8,10 +8,14 @@ from rich.console import Console
 
 from openrlhf_tir.cli import main
 from openrlhf_tir.commands.play import show
+from openrlhf_tir.config import Logger
 from openrlhf_tir.errors import DataError
+from openrlhf_tir.logs.metrics import MetricsLog
 from openrlhf_tir.logs.trajectories import TrajectoryLog, read
 from openrlhf_tir.replay.ledger import Ledger
-from openrlhf_tir.report.samples import ANY, samples_of
+from openrlhf_tir.report import samples_page
+from openrlhf_tir.report.build import build_report
+from openrlhf_tir.report.samples import ANY, Sample, samples_of
 from openrlhf_tir.types import KEEP, Group, GroupKey, Segment, Task, ToolCall, Trajectory, Verdict
 from tests.pipeline.fakes import group_of
 
@@ -92,6 +96,37 @@ def test_only_trained_tokens_are_green(run_dir):
             show(console, sample)
         assert f"{colour}p4{'ab'[sample.row['index']]}" in shown.get() and "\x1b[33m 42" in shown.get()
     assert "masked: faked_output" in shown.get()
+
+
+def test_the_page_of_samples_shows_trained_and_dropped_text_by_who_produced_it(run_dir):
+    page = samples_page.write(run_dir).read_text()
+    assert [part.title for part in samples_page.parts_of(run_dir)] == ["Trained by step 1", "Trained by step 2", "Dropped before step 2"]
+    assert '<span class="trained">p0a</span><span class="env"> 42</span>' in page
+    assert '<span class="untrained">p4b</span><span class="env"> 42</span>' in page, "masked"
+    assert '<span class="untrained">p2a</span>' in page and "dropped: accuracy_high; reward 1.0" in page
+    assert "call 0: &#39;6*7&#39; -&gt; ok, reward 0.5, done" in page and "parts: correct 1" in page
+
+
+def test_what_a_model_writes_is_text_on_the_page_and_nothing_else(run_dir):
+    file = run_dir / "trajectories/rollout-0.jsonl"
+    file.write_text(file.read_text().replace('"p0a"', '"<script>alert(1)</script>"'))
+    page = samples_page.write(run_dir).read_text()
+    assert "<script" not in page and "&lt;script&gt;alert(1)&lt;/script&gt;" in page
+
+
+def test_of_a_group_the_best_and_the_worst_sample_are_shown():
+    rows = [Sample("", {"reward": reward, "index": i}) for i, reward in enumerate((0.5, 1.0, None, 0.2))]
+    assert [s.row["index"] for s in samples_page._some(rows)] == [1, 2]
+    assert [s.row["index"] for s in samples_page._some(rows[:1])] == [0]
+    assert samples_page.spread_over(set(range(1, 11))) == [1, 6, 10] and samples_page.spread_over(set()) == []
+
+
+def test_the_report_links_the_page_of_samples_where_there_is_one(run_dir):
+    with MetricsLog(run_dir, Logger(tensorboard=False)) as log:
+        log.log(1, {"drops/zero_variance": 1})
+    assert 'href="samples.html"' in build_report(run_dir).read_text() and (run_dir / "samples.html").exists()
+    (run_dir / "trajectories/rollout-0.jsonl").unlink()
+    assert "samples.html" not in build_report(run_dir).read_text() and not (run_dir / "samples.html").exists()
 
 
 def test_the_command_shows_a_step(run_dir, capsys):

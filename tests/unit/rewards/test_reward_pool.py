@@ -67,12 +67,10 @@ def asks_for_ever(trajectory, task, cfg, ask):
         ask(max, time.monotonic_ns(), 0)
 
 
-async def test_numerals_are_scored_without_a_worker_at_a_thousand_a_second(pool_of):
+async def test_numerals_are_scored_without_a_worker(pool_of):
     pool = pool_of()
-    start = time.perf_counter()
     for i in range(1000):
         assert (await pool.score(answer(str(i)), task(str(i - i % 2)))).correct is (i % 2 == 0)
-    assert time.perf_counter() - start < 1.0
     assert not pool.workers.started
 
 

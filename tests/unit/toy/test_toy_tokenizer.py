@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from openrlhf_tir.engines.codec import HfCodec
 from openrlhf_tir.toy import tokenizer as toy
 from openrlhf_tir.toy.model import save_model
 
@@ -50,11 +51,16 @@ def test_characters_outside_ascii_are_dropped(loaded):
     assert toy.encode("a☃b\tc\x00d\U0001f600") == loaded.encode("abcd")
 
 
-def test_names_of_special_tokens_in_a_text_are_plain_characters(loaded):
+def test_names_of_special_tokens_in_a_text_from_outside_are_plain_characters(loaded):
     text = f"x{toy.EOS}y{toy.PAD}"
-    ids = loaded.encode(text)
-    assert len(ids) == len(text) and max(ids) < toy.PAD_ID
+    ids = HfCodec(loaded).encode(text)
+    assert ids == toy.encode(text) and len(ids) == len(text) and max(ids) < toy.PAD_ID
     assert loaded.decode(ids, skip_special_tokens=True) == text
+
+
+def test_the_tokenizer_of_a_saved_model_does_as_every_other_with_special_tokens_in_a_prompt(directory, loaded):
+    assert "split_special_tokens" not in (directory / "tokenizer_config.json").read_text()
+    assert loaded.encode(f"x{toy.EOS}")[-1] == toy.EOS_ID
 
 
 def test_streaming_detokenisation_gives_the_characters_one_by_one(loaded):

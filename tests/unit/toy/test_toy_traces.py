@@ -19,7 +19,7 @@ MUL = Problem("mul", "What is 7*8?", "print(7*8)", 56, (7, 8))
 ADD = Problem("add1", "What is 1+2?", "print(1+2)", 3, (1, 2))
 
 
-def text_of(trace: traces.Trace, where=None) -> str:
+def text_of(trace: traces.ColdStartTrace, where=None) -> str:
     ids = trace.token_ids if where is None else trace.token_ids[where]
     return "".join(CHARACTERS[i] for i in ids)
 

@@ -1,0 +1,31 @@
+"""guess: find a number in a few tries, told "higher" or "lower". The smallest environment with a reward of its own; `two_envs_cpu` trains on it."""
+
+from __future__ import annotations
+
+import random
+
+from env_servers.env import Env, Step
+
+
+class GuessEnv(Env):
+    """The number is between 1 and task["high"] (3), drawn from the seed; after task["tries"] (2) actions the game is over, won or not."""
+
+    action = "a whole number"
+
+    async def reset(self, task: dict, seed: int) -> str:
+        high, self._left = int(task.get("high", 3)), int(task.get("tries", 2))
+        if high < 1 or self._left < 1:
+            raise ValueError(f'task["high"] = {high}, task["tries"] = {self._left}: nobody could win. Use 1 or more.')
+        self._secret = random.Random(seed).randint(1, high)
+        return ""
+
+    async def step(self, action: str, deadline_s: float) -> Step:
+        self._left -= 1
+        over = self._left <= 0
+        said = action.strip()
+        if not said.isdigit():
+            return Step("that is no number", outcome="model_error", reward=0.0, done=over)
+        guess = int(said)
+        if guess == self._secret:
+            return Step("correct", reward=1.0, done=True)
+        return Step("higher" if guess < self._secret else "lower", reward=0.0, done=over)

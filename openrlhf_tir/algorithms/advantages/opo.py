@@ -1,0 +1,20 @@
+"""OPO (arXiv 2505.23585): A = R - b, b = sum_i l_i R_i / sum_i l_i, with l_i the trained tokens of sample i of the group.
+
+The baseline of least gradient variance is E[|grad log pi|^2 R] / E[|grad log pi|^2]; the paper takes the squared norm as proportional to the length.
+No std, no whitening. Equal lengths: the group mean. A group without a trained token: 0.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .base import AdvantageInputs, Estimator, spread
+
+
+def _advantages(inputs: AdvantageInputs) -> list[np.ndarray]:
+    lengths_G = np.array([trained.sum() for trained in inputs.trained_G], np.float64)
+    baseline = (lengths_G * inputs.rewards_G).sum() / max(lengths_G.sum(), 1.0)
+    return spread(inputs.rewards_G - baseline, inputs)
+
+
+opo = Estimator(_advantages, whiten=False)

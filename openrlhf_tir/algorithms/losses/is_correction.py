@@ -1,0 +1,41 @@
+"""Importance weights for what learner and engine disagree on, and for staleness: OpenRLHF's, for the losses that are not its PPO loss.
+
+    s = pi_old / mu of a token (level token), or its geometric mean over a sequence (level seq);     mu: the policy that sampled
+    mode clip: w = clip(s, low, high)                                                              TIS
+    mode mask: w = pi_old / mu where low <= s <= high, else 0                                      ICEPOP, seq-mask-TIS
+
+Gating by binary_kl or tv looks at that divergence of the sampled token instead of s. A per-token loss is multiplied by w.
+openrlhf/models/loss.py (0.11.2) has the same in the middle of PolicyLoss.forward; a test holds the two together.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+
+    from ...config.sections.algo import Advantage
+
+
+def is_weights(old: torch.Tensor, rollout: torch.Tensor, mask: torch.Tensor, settings: Advantage) -> tuple[torch.Tensor, torch.Tensor]:
+    """All [b, L-1], log-probs of pi_old and mu -> (weights [b, L-1], share of tokens or sequences outside the band, a scalar)."""
+    bounds, seq = settings.is_correction_threshold, settings.is_correction_level == "seq"
+    low, high = (0.0, bounds[0]) if len(bounds) == 1 else bounds
+    log_ratio = (old - rollout).detach()
+    gating = settings.is_correction_gating
+    if gating == "ratio":
+        stat = _sequence_mean(log_ratio, mask).exp() if seq else log_ratio.exp()
+    else:
+        p, q = (x.exp().clamp(1e-6, 1 - 1e-6) for x in (rollout, old.detach()))
+        stat = (p - q).abs() if gating == "tv" else p * (p / q).log() + (1 - p) * ((1 - p) / (1 - q)).log()
+        stat = _sequence_mean(stat, mask) if seq else stat
+    outside = (stat < low) | (stat > high)
+    weights = stat.clamp(low, high) if settings.is_correction_mode == "clip" else log_ratio.exp() * ~outside
+    share = outside.float().mean() if seq else (outside * mask).sum() / mask.sum().clamp(min=1e-8)
+    return weights, share
+
+
+def _sequence_mean(values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """[b, 1]."""
+    return ((values * mask).sum(-1) / mask.sum(-1).clamp(min=1e-8))[:, None]

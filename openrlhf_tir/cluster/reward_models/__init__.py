@@ -1,0 +1,1 @@
+"""The processes that hold a reward model, and how rollout actors ask them."""

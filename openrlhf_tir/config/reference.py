@@ -1,0 +1,69 @@
+"""Reference: the schema -> a page of every setting with type, default and meaning. docs/settings.md is what this writes."""
+
+from __future__ import annotations
+
+import types
+from typing import Any, Literal, Union, get_args, get_origin
+
+from .schema import Config
+from .settings import Setting, all_settings, literal
+
+HEAD = """\
+# Settings
+
+Every field of the configuration. It is `section.name` in a recipe's `[section]` and the flag `--section.name`;
+[configuration.md](configuration.md) says what is accepted, and how recipes, flags and OpenRLHF's names add up.
+This page is written by `openrlhf-tir show-config --reference > docs/settings.md`.
+"""
+
+
+def markdown() -> str:
+    """The whole page: a table for each section, in the order of the schema."""
+    sections: dict[str, list[Setting]] = {}
+    for setting in all_settings():
+        sections.setdefault(setting.section, []).append(setting)
+    return HEAD + "".join(f"\n## {name}\n\n{_intro(name, rows)}{_table(rows)}" for name, rows in sections.items())
+
+
+def _intro(name: str, rows: list[Setting]) -> str:
+    about = rows[0].section_doc
+    return f"{about}\n\n" if about and name != "run" else ""
+
+
+def _table(rows: list[Setting]) -> str:
+    lines = ["| setting | values | default | meaning |", "|---|---|---|---|"]
+    for setting in rows:
+        cells = (f"`{setting.name}`", values(setting), f"`{_default(setting)}`", setting.info.description or "")
+        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def values(setting: Setting) -> str:
+    """What a setting takes: its type, its choices, its bounds, and "unset" where there may be no value."""
+    parts = _type(setting.info.annotation)
+    bounds = [f"{sign} {getattr(rule, name)}" for rule in setting.info.metadata for name, sign in BOUNDS.items() if getattr(rule, name, None) is not None]
+    return ", ".join([" or ".join(dict.fromkeys(parts)), *bounds])
+
+
+BOUNDS = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
+NAMES: dict[Any, str] = {str: "text", int: "integer", float: "number", bool: "true or false", types.NoneType: "unset"}
+
+
+def _type(annotation: Any) -> list[str]:
+    origin, args = get_origin(annotation), get_args(annotation)
+    if origin in (Union, types.UnionType):
+        return [name for arg in args for name in _type(arg)]
+    if origin is Literal:
+        return [f"`{arg}`" for arg in args]
+    if origin in (list, tuple):
+        return ["list of " + "/".join(dict.fromkeys(name for arg in args if arg is not Ellipsis for name in _type(arg)))]
+    if origin is dict:
+        return ["table"]
+    return [NAMES.get(annotation, "path" if getattr(annotation, "__name__", "") == "Path" else "text")]
+
+
+def _default(setting: Setting) -> str:
+    value: Any = Config().model_dump(mode="json")
+    for part in setting.name.split("."):
+        value = value[part]
+    return "unset" if value is None else literal(value)

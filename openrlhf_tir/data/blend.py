@@ -1,0 +1,34 @@
+"""Blend: data sets and environments of a run -> the lanes of its PromptStream."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from ..config.environments import Environment
+from ..errors import DataError
+from .prompts import PromptSet
+from .stream import Lane
+
+
+def lanes_of(prompts: PromptSet, environments: Mapping[str, Environment], probs: Sequence[float] | None) -> list[Lane]:
+    """One lane per environment if they have shares, and per data set if these have probabilities.
+
+    Prompts of an environment with share 0 are in no lane. Raises DataError for a share or a data set without a prompt.
+    """
+    shares = {name: e.share for name, e in environments.items() if e.share is not None}
+    members: dict[tuple[str, int], list[int]] = {}
+    for i, (task, dataset) in enumerate(zip(prompts.tasks, prompts.dataset_of, strict=True)):
+        members.setdefault((task.env if shares else "", dataset if probs else 0), []).append(i)
+    for name, share in shares.items():
+        if share and not any(env == name for env, _ in members):
+            raise DataError(
+                f"envs.{name}.share = {share:g}, but no prompt that can be used is of env {name!r}. Give rows with that name, or the environment no share."
+            )
+    for dataset, prob in enumerate(probs or ()):
+        if not any(d == dataset for _, d in members):
+            raise DataError(f"data.prompt_probs gives {prob:g} to data set {dataset + 1}, of which no prompt can be used. Leave it out, or correct it.")
+    lanes = [
+        Lane(found, env, shares.get(env) or 0.0 if shares else 1.0, dataset, probs[dataset] if probs else 1.0)
+        for (env, dataset), found in sorted(members.items())
+    ]
+    return [lane for lane in lanes if lane.share > 0]

@@ -1,0 +1,72 @@
+"""Jinja template: a model's directory -> its chat template, without transformers. For checks before anything heavy is loaded.
+
+Renders as transformers does: a sandbox, blocks trimmed, `raise_exception`, `strftime_now`, a `tojson` that escapes nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from ..errors import ConfigError
+from .chat_template import Apply, ChatTemplate, Message
+
+NAMED = ("bos_token", "eos_token", "pad_token", "unk_token")
+"""Special tokens that a template may name."""
+
+
+def of_text(template: str, names: Mapping[str, str]) -> Apply:
+    """A function that renders `template`; `names` are the special tokens that it may name. Raises jinja2.TemplateSyntaxError."""
+    from jinja2 import TemplateError
+    from jinja2.ext import loopcontrols
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    def raise_exception(said: str) -> None:
+        raise TemplateError(said)
+
+    def tojson(value: Any, ensure_ascii: bool = False, indent: int | None = None, **how: Any) -> str:
+        return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, **how)
+
+    env = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
+    env.filters["tojson"] = tojson
+    env.globals |= {"raise_exception": raise_exception, "strftime_now": lambda form: datetime.now().strftime(form)}
+    compiled = env.from_string(template)
+
+    def apply(messages: Sequence[Message], **how: Any) -> str:
+        return compiled.render(messages=messages, **{**names, **how})
+
+    return apply
+
+
+def of_directory(model: Path, options: Mapping[str, Any]) -> ChatTemplate | None:
+    """The chat template of a model's directory; None when it has none, or several by name. Raises ConfigError for one that is not Jinja."""
+    from jinja2 import TemplateSyntaxError
+
+    config, tokens = _json(model / "tokenizer_config.json"), _json(model / "tokenizer.json").get("added_tokens") or []
+    file = model / "chat_template.jinja"
+    template = file.read_text(encoding="utf-8") if file.is_file() else config.get("chat_template")
+    if not isinstance(template, str):
+        return None
+    named = {name: _text(config.get(name)) for name in NAMED}
+    added = [*tokens, *(config.get("added_tokens_decoder") or {}).values()]
+    specials = {t["content"] for t in added if isinstance(t, dict) and t.get("special")} | {text for text in named.values() if text}
+    try:
+        render = of_text(template, {name: text for name, text in named.items() if text})
+    except TemplateSyntaxError as e:
+        raise ConfigError(f"The chat template of {model} is no Jinja: line {e.lineno}: {e.message}. Copy it again from the model's source.") from None
+    return ChatTemplate(lambda messages, **how: render(messages, **how, **options), sorted(specials))
+
+
+def _text(token: Any) -> str:
+    return token.get("content", "") if isinstance(token, dict) else token if isinstance(token, str) else ""
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8-sig"))
+    except (OSError, ValueError):
+        return {}  # what is wrong with the files of a model is told elsewhere
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,61 @@
+"""Passes: rows of one rank -> forward and backward passes of one model, the same number on every rank.
+
+ZeRO-3 gathers weights collectively in each pass, so ranks with fewer micro batches run dummies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from ..config import Config
+from .openrlhf_adapter import PolicyModel, ZeroStrategy
+from .packing import MicroBatch, Row, collate, plan
+
+Forward = Callable[[MicroBatch], torch.Tensor]
+"""A micro batch -> a scalar loss to be differentiated, or a figure per position [b, L-1]."""
+
+
+class Passes:
+    def __init__(self, cfg: Config, strategy: ZeroStrategy) -> None:
+        self.cfg, self.strategy, self.device = cfg, strategy, strategy.device
+
+    def micro_batches(self, rows: Sequence[Row], names: Mapping[str, type]) -> Iterator[tuple[list[int], MicroBatch]]:
+        """(indices into rows, tensors with the fields `names`)."""
+        train, lengths = self.cfg.train, [len(r.token_ids) for r in rows]
+        planned = plan(lengths, max_rows=train.micro_batch_size, max_tokens=train.max_tokens_per_gpu, packed=self.cfg.ds.packing_samples)
+        most = torch.tensor(len(planned), device=self.device)
+        dist.all_reduce(most, dist.ReduceOp.MAX)
+        for indices in planned + [[]] * (int(most) - len(planned)):
+            yield indices, collate([rows[i] for i in indices], names, self.device)
+
+    def update(self, model: Any, optimizer: torch.optim.Optimizer, rows: Sequence[Row], names: Mapping[str, type], objective: Forward, lr: float) -> float:
+        """Forward and backward of all micro batches, then one optimiser step at `lr`. Returns the sum of the losses over micro batches and ranks."""
+        engine = model.model if isinstance(model, PolicyModel) else model
+        model.train()
+        summed = torch.zeros(1, dtype=torch.float64, device=self.device)
+        batches = list(self.micro_batches(rows, names))
+        for k, (_, micro) in enumerate(batches):
+            engine.set_gradient_accumulation_boundary(k == len(batches) - 1)
+            loss = objective(micro)
+            self.strategy.backward(loss, model, optimizer)
+            summed += loss.detach()
+        for group in optimizer.param_groups:
+            group["lr"] = lr
+        self.strategy.optimizer_step(optimizer, model, None)
+        dist.all_reduce(summed)
+        return summed.item()
+
+    def ask(self, model: torch.nn.Module, rows: Sequence[Row], names: Mapping[str, type], forward: Forward) -> list[np.ndarray]:
+        """`forward` of every row [L-1], without gradients, in evaluation mode."""
+        found: dict[int, np.ndarray] = {}
+        model.eval()
+        with torch.no_grad():
+            for indices, micro in self.micro_batches(rows, names):
+                answer = forward(micro).cpu().numpy()
+                found |= {i: answer[k, : len(rows[i].token_ids) - 1].copy() for k, i in enumerate(indices)}
+        return [found[i] for i in range(len(rows))]

@@ -1,0 +1,1 @@
+"""The models beside the policy on the learner's ranks: its reference and its critic. beside.py puts them together."""

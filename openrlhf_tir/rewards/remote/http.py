@@ -1,0 +1,68 @@
+"""Reward servers: POST {"query": [n], "prompts": [n], "labels": [n]} -> {"rewards": [n], "scores": ..., "extra_logs": ...}.
+
+A server that does not answer, or is full or broken (429, 5xx), is asked again after a growing pause, the next of several in turn. What it refuses
+(another 4xx) or answers in another form is not: that fails the same way again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+from typing import Any
+
+import aiohttp
+
+from ...backoff import backoff_s, jittered
+from ...config import Reward
+from ...errors import RewardError, VerifierError
+
+LONGEST_PAUSE_S = 30.0
+"""Between two tries: a server that comes back is used within half a minute."""
+AGAIN = frozenset({408, 425, 429, 500, 502, 503, 504})
+SHOWN = 300
+
+
+class RewardServers:
+    """Owned by a rollout actor; belongs to one event loop."""
+
+    def __init__(self, cfg: Reward, urls: list[str]) -> None:
+        self.cfg, self.urls = cfg, urls
+        self._turn = itertools.cycle(urls)
+        self._session: aiohttp.ClientSession | None = None
+
+    async def ask(self, queries: list[str], prompts: list[str], labels: list[str]) -> Any:
+        """Raises VerifierError when no try was answered, RewardError when a server refuses."""
+        body = {"query": queries, "prompts": prompts, "labels": labels}
+        tries = self.cfg.remote_retries + 1
+        for failures in itertools.count():
+            url = next(self._turn)
+            try:
+                return await self._post(url, body)
+            except (aiohttp.ClientError, TimeoutError, OSError) as e:
+                said = f"{url}: {type(e).__name__}{f': {e}' if str(e) else ''}"
+            if failures + 1 >= tries:
+                break
+            await asyncio.sleep(jittered(backoff_s(failures, cap_s=LONGEST_PAUSE_S)))
+        raise VerifierError(
+            f"reward.remote_url: {tries} tries were not answered within reward.remote_timeout_s = {self.cfg.remote_timeout_s:g} s each, the last: {said}. "
+            "See the server's log, or raise reward.remote_retries."
+        )
+
+    async def _post(self, url: str, body: dict[str, list[str]]) -> Any:
+        if self._session is None:
+            self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=self.cfg.remote_timeout_s))
+        async with self._session.post(url, json=body) as response:
+            text = await response.text(errors="replace")
+            if response.status in AGAIN:
+                raise aiohttp.ClientError(f"HTTP {response.status}: {text[:SHOWN]}")
+            if response.status != 200:
+                raise RewardError(f"reward.remote_url: {url} answered HTTP {response.status}: {text[:SHOWN]} It refuses what OpenRLHF sends: see its log.")
+        try:
+            return json.loads(text)
+        except ValueError:
+            raise RewardError(f'reward.remote_url: {url} answered no JSON: {text[:SHOWN]!r}. It must answer {{"rewards": [...]}}.') from None
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()

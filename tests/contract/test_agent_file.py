@@ -1,0 +1,185 @@
+"""Agent files in real worker processes: the tokens that the engine sampled come back as trajectories, and every fault fails its own sample only."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from openrlhf_tir.config.settings import load
+from openrlhf_tir.deadlines import Deadline
+from openrlhf_tir.episodes.agent_file.agent_file import AgentFile
+from openrlhf_tir.episodes.group import GroupRunner
+from openrlhf_tir.errors import AgentError, AgentLost, ConfigError, EngineError, EnvLost, EnvTimeout
+from openrlhf_tir.types import KEEP, GroupKey, Task
+from tests.unit.episodes.agent_file.agent_fakes import CUSTOM, INSTANCE, Scripted, write
+from tests.unit.episodes.test_episode import CharCodec
+
+ROOT = Path(__file__).parents[2]
+TRANSFORMERS = '''
+class _Ids(list):
+    def tolist(self):
+        return list(self)
+
+
+class AutoTokenizer:
+    """Characters, in the form in which agent files ask."""
+
+    @classmethod
+    def from_pretrained(cls, name):
+        return cls()
+
+    def __call__(self, text, add_special_tokens, return_tensors):
+        return {"input_ids": [_Ids(ord(c) for c in text)]}
+
+    def decode(self, ids, skip_special_tokens):
+        return "".join(map(chr, ids))
+'''
+
+
+@pytest.fixture
+def quick(tmp_path, monkeypatch):
+    """A worker that starts at once: the real transformers take seconds of CPU to import."""
+    (tmp_path / "quick").mkdir()
+    (tmp_path / "quick/transformers.py").write_text(TRANSFORMERS)
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path / 'quick'}{os.pathsep}{ROOT}")
+
+
+@pytest.fixture
+async def agent_of(tmp_path):
+    """Starts an agent file, and ends what it has started."""
+    started = []
+
+    async def start(text, codec=None, *, model="", **settings):
+        codec = codec or CharCodec()
+        given = {"run_dir": str(tmp_path / "run"), "train.agent_func_path": write(tmp_path, text), "data.max_len": 200, "rollout.max_new_tokens": 64}
+        cfg = load(None, given | settings)
+        engine = Scripted(codec)
+        started.append(AgentFile(cfg, model, engine, codec, "rollout-0"))
+        await started[-1].start()
+        return started[-1], engine
+
+    yield start
+    for agent in started:
+        await agent.stop()
+
+
+def one(agent, engine, label="", **more):
+    prompt = agent.codec.encode_prompt("Q. ")
+    return agent.run(Task("Q. ", label), 0, prompt, engine=engine, temperature=1.0, request_id="0/0/0#0", **more)
+
+
+async def test_a_custom_executor_writes_a_trajectory_of_sampled_tokens(agent_of, quick, tmp_path):
+    agent, engine = await agent_of(CUSTOM)
+    t = await one(agent, engine, seed_of=lambda turn: 100 + turn)
+    assert t.text == "one env two" and t.prompt_ids.tolist() == [ord(c) for c in "Q. "]
+    assert t.is_model.tolist() == [True] * 3 + [False] * 5 + [True] * 3
+    assert set(t.versions[t.is_model]) == {3} and set(t.logprobs[t.is_model]) == {-0.5}
+    assert (t.reward, t.parts) == (0.5, {"turns": 2.0, "correct": 1.0})
+    assert [(s.seed, s.max_tokens, r) for _, s, r in engine.asked] == [(100, 4, "0/0/0#0/0"), (101, 4, "0/0/0#0/1")]
+    assert len(agent.workers[0].record) == 0 and (tmp_path / "run/logs/rollout-0-agent-0.log").exists()
+
+
+async def test_what_the_file_raises_and_what_the_engine_does_are_told_apart(agent_of, quick, tmp_path):
+    agent, engine = await agent_of(CUSTOM)
+    with pytest.raises(AgentError, match=rf"{tmp_path}/agent.py:24: KeyError: 'nothing there'"):
+        await one(agent, engine, "raise")
+    engine.broken = True
+    with pytest.raises(EngineError, match="the engine broke"):
+        await one(agent, engine)
+    engine.broken = False
+    assert (await one(agent, engine)).reward == 0.5, "the process lives on"
+    assert agent.workers[0].process.starts == 1
+
+
+async def test_a_sample_that_is_given_up_takes_its_request_back(agent_of, quick):
+    agent, engine = await agent_of(CUSTOM)
+    engine.gate.clear()
+    running = asyncio.create_task(one(agent, engine))
+    await engine.arrived.wait()
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    engine.gate.set()
+    assert (await one(agent, engine)).reward == 0.5
+    assert engine.cancelled == 1, "the worker's task was cancelled, and with it its request"
+
+
+async def test_a_process_that_dies_loses_its_samples_and_is_replaced(agent_of, quick):
+    agent, engine = await agent_of(CUSTOM)
+    waits = asyncio.create_task(one(agent, engine, "wait"))
+    while len(engine.asked) < 2:
+        await asyncio.sleep(0)
+    held = []
+    with pytest.raises(EnvLost, match="process ended"):
+        await one(agent, engine, "die", held_by=held.append)
+    with pytest.raises(EnvLost):
+        await waits
+    assert (await one(agent, engine)).reward == 0.5
+    assert agent.workers[0].process.starts == 2 and held == ["rollout-0-agent-0/1"]
+
+
+async def test_a_group_whose_process_dies_fails_as_a_whole(agent_of, quick):
+    """Those that had ended were the short ones: the process is what they share, as a server of sessions is."""
+    agent, engine = await agent_of(CUSTOM, **{"rollout.n_samples_per_prompt": 4})
+    runner = GroupRunner(agent.cfg, engine, agent.codec, None, None, lambda group: KEEP, agents=agent)
+    first = asyncio.Event()
+    running = asyncio.create_task(runner.run(GroupKey(0, 0), Task("Q. ", "third waits"), each=lambda t: first.set()))
+    await first.wait()
+    agent.workers[0].process._kill()
+    meta, group = await running
+    assert meta.failed == "env_lost" and {t.failed for t in group.trajectories} == {"env_lost"}
+
+
+async def test_a_file_that_blocks_is_lost_and_its_process_replaced(agent_of, quick):
+    soon = {"env.reset_timeout_s": 0.2, "env.step_timeout_s": 0.2, "rollout.agent_idle_s": 0.4}
+    agent, engine = await agent_of(CUSTOM, **soon)
+    agent.workers[0].process.pong = Deadline(0.4, "PONG")
+    with pytest.raises(AgentLost, match=r"not heard of for rollout.agent_idle_s = 0.4 s"):
+        await one(agent, engine, "block")
+    while agent.workers[0].process.starts == 1:  # the ping finds that it is blocked, and the next sample starts another
+        with suppress(AgentLost, EnvLost):
+            assert (await one(agent, engine)).reward == 0.5
+
+
+async def test_a_silent_sample_alone_is_lost_where_the_process_answers(agent_of, quick):
+    soon = {"env.reset_timeout_s": 0.2, "env.step_timeout_s": 0.2, "rollout.agent_idle_s": 0.4}
+    agent, engine = await agent_of(CUSTOM, **soon)
+    with pytest.raises(AgentLost, match="not heard of"):
+        await one(agent, engine, "wait")
+    assert (await one(agent, engine)).reward == 0.5
+    assert agent.workers[0].process.starts == 1
+
+
+async def test_a_file_that_cannot_be_loaded_says_where(agent_of, quick, tmp_path):
+    with pytest.raises(ConfigError, match=rf"{tmp_path}/agent.py:2: ZeroDivisionError"):
+        await agent_of("x = 0\n1 / x\n")
+    with pytest.raises(ConfigError, match=r"agent.py:3: OSError: no licence. It must be made without arguments"):
+        await agent_of("class AgentExecutor:\n    def __init__(self):\n        raise OSError('no licence')\n    async def execute(self, **kw):\n        ...\n")
+
+
+@pytest.mark.slow
+async def test_an_agent_instance_runs_in_openrlhfs_own_loop(agent_of, tmp_path):
+    """OpenRLHF's MultiTurnAgentExecutor, unmodified, with a real tokenizer; several samples in one process, each with its own fate."""
+    from transformers import AutoTokenizer
+
+    from openrlhf_tir.engines.codec import HfCodec
+    from openrlhf_tir.toy.tokenizer import save_tokenizer
+
+    save_tokenizer(tmp_path / "model")
+    codec = HfCodec(AutoTokenizer.from_pretrained(tmp_path / "model"))
+    agent, engine = await agent_of(INSTANCE, codec, model=str(tmp_path / "model"), **{"env.step_timeout_s": 5.0})
+    labels = ["", "raise", "slow", "plain float", "images", "hot"]
+    t, *faults = await asyncio.gather(*(one(agent, engine, label) for label in labels), return_exceptions=True)
+    assert t.text == "go: one<again>two<right>" and t.finish_reason == "stop"
+    assert codec.decode(t.token_ids[t.is_model]) == "onetwo", "what reset and step say is never trained"
+    assert t.reward == 0.5 and t.parts == {"steps": 2.0, "lucky": 3.0, "correct": 1.0}, "rewards add up, the last scores and extra_logs count"
+    assert [(c.action, c.observation, c.reward, c.done) for c in t.calls] == [("one", "<again>", 0.25, False), ("two", "<right>", 0.25, True)]
+    raised, slow, plain, images, hot = faults
+    assert isinstance(raised, AgentError) and "agent.py:21: KeyError: 'no such row'" in str(raised)
+    assert isinstance(slow, EnvTimeout) and "env.step_timeout_s = 5 s" in str(slow)
+    assert isinstance(plain, AgentError) and '"rewards" = 1.0 (float), not one number in a tensor' in str(plain)
+    assert isinstance(images, AgentError) and "tasks are text here" in str(images)
+    assert isinstance(hot, AgentError) and "sampled with temperature 0.5" in str(hot)

@@ -1,0 +1,88 @@
+"""The examples of litellm, openai-agents, smolagents and langgraph, each as its own program, on the real engine: what they do is trained.
+
+The SDKs are installed into an environment of their own by pip. TIR_SDK_VENV names one that is there already.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from openrlhf_tir.cluster.service import RolloutService
+from openrlhf_tir.config import Config
+from openrlhf_tir.engines.vllm_engine import VllmEngine
+from openrlhf_tir.serving.app import build_app, serve
+from openrlhf_tir.types import GroupKey, Task
+
+from .sessions_actor import TOKEN, Actor
+from .tiny_model import save_tiny
+
+pytestmark = [pytest.mark.long, pytest.mark.asyncio(loop_scope="session")]
+EXAMPLES = Path(__file__).parents[2] / "examples"
+SDKS = {
+    "litellm_agent": ["litellm"],
+    "openai_agents_agent": ["openai-agents"],
+    "smolagents_agent": ["smolagents[openai]"],
+    "langgraph_agent": ["langgraph", "langchain-openai"],
+}
+CONTEXT = 6144
+DEADLINE_S = 300
+"""Of a group of four samples; an agent that never comes is a failure, not a wait."""
+
+
+@pytest.fixture(scope="module")
+def python(tmp_path_factory) -> str:
+    venv = os.environ.get("TIR_SDK_VENV")
+    if venv is None:
+        venv = str(tmp_path_factory.mktemp("sdks") / "venv")
+        subprocess.run([sys.executable, "-m", "venv", venv], check=True, timeout=120)
+        packages = [name for names in SDKS.values() for name in names]
+        subprocess.run([f"{venv}/bin/pip", "install", "-q", "httpx", *packages], check=True, timeout=1800)
+    return f"{venv}/bin/python"
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def actor(tmp_path_factory):
+    """The tiny model with room for a framework's system prompt, a character a token; its positions are rotations, so there is no table to fill."""
+    model = save_tiny(tmp_path_factory.mktemp("model"))
+    config = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps(config | {"max_position_embeddings": CONTEXT}))
+    cfg = Config(
+        vllm={"sync_backend": "file", "kv_cache_mib": 128, "max_num_seqs": 16, "tool_call_parser": "hermes"},
+        ds={"param_dtype": "fp32"},
+        data={"max_len": CONTEXT},
+        rollout={"max_new_tokens": 256},
+    )
+    engine = await VllmEngine.start(str(model), cfg)
+    actor = Actor(engine, cfg)
+    server, port = await serve(build_app(RolloutService(actor), token=TOKEN, vllm_app=await engine.openai_app(cfg)))
+    actor.url = f"http://127.0.0.1:{port}"
+    yield actor
+    server.cancel()
+    await asyncio.gather(server, return_exceptions=True)
+    await engine.stop()
+
+
+@pytest.mark.parametrize("example", SDKS)
+async def test_an_example_takes_tasks_and_what_its_sdk_asked_for_is_trained(actor, python, example, tmp_path):
+    assert len((EXAMPLES / f"{example}.py").read_text().splitlines()) <= 30
+    (tmp_path / "endpoints").mkdir()
+    (tmp_path / "endpoints/rollout-0").write_text(actor.url)
+    env = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | {"TIR_ROLLOUT_TOKEN": TOKEN}
+    with (tmp_path / "agent.log").open("w") as log:
+        agent = subprocess.Popen([python, str(EXAMPLES / f"{example}.py"), str(tmp_path)], env=env, stdout=log, stderr=log)
+    try:
+        async with asyncio.timeout(DEADLINE_S):
+            meta, group = await actor.runner.run(GroupKey(0, list(SDKS).index(example)), Task("hi", "2"))
+    finally:
+        agent.kill()
+        agent.wait()
+    assert meta.failed is None and meta.failures == {}, (meta.why, (tmp_path / "agent.log").read_text()[-2000:])
+    assert len(group.valid) == 4 and all(t.model_tokens > 0 for t in group.valid) and meta.stats["requests"] >= 1

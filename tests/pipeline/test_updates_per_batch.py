@@ -1,0 +1,148 @@
+"""Several updates per rollout batch, on a virtual clock: what S allows when it counts updates, and that it holds at every update."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from openrlhf_tir.config import Config
+from openrlhf_tir.pipeline.budget import gate_open, surplus_by_deadline
+from openrlhf_tir.simulation.run import configure, simulate
+from openrlhf_tir.simulation.virtual_loop import run
+from openrlhf_tir.types import StepReport
+
+from .fakes import FakeLearner, FakePrompts, FakeRollout, MemoryMetrics, pipeline
+from .test_simulation import constant
+
+CUT = {"train": {"batch_size": 2}}
+"""Batches of B = 2 groups of 2 samples: two mini-batches."""
+
+
+def config(pipeline: dict, size: int | None = 512, epochs: int = 1, steps: int = 400) -> Config:
+    """Batches of 2,048 samples."""
+    return Config(pipeline=pipeline, train={"batch_size": size, "max_epochs": epochs, "max_steps": steps})
+
+
+@pytest.mark.parametrize(
+    ("given", "epochs", "updates", "ahead", "S"),
+    [
+        ({"mode": "sync"}, 1, 4, 0, 3),  # on-policy at the batch's first update, three updates old at its last
+        ({"mode": "one_step"}, 1, 4, 1, 7),
+        ({"mode": "pipeline"}, 1, 4, 4, 19),
+        ({"mode": "pipeline", "max_staleness": 7}, 1, 4, 1, 7),
+        ({"mode": "pipeline", "max_staleness": 10}, 1, 4, 1, 10),  # 11 is the next that lets a batch more begin
+        ({"mode": "pipeline", "max_staleness": 11}, 1, 4, 2, 11),
+        ({"mode": "pipeline", "max_staleness": 2, "staleness_unit": "batches"}, 2, 8, 2, 23),
+    ],
+)
+def test_S_counts_updates_and_says_how_many_batches_may_roll_ahead(given, epochs, updates, ahead, S):
+    cfg = config(given, epochs=epochs)
+    assert (cfg.updates_per_batch, cfg.batches_ahead, cfg.max_staleness) == (updates, ahead, S)
+
+
+@pytest.mark.parametrize(
+    ("given", "kwargs", "fact", "remedy"),
+    [
+        ({"max_staleness": 4}, {}, "tokens that are 7 updates old", "Use 7 or more"),
+        ({"max_staleness": 7}, {"epochs": 2}, "2048 / 512 = 4 mini-batches, train.max_epochs = 2", "Use 15 or more"),
+        ({"max_staleness": 7, "push_every": 3}, {}, "train tokens 11 updates old", "Use push_every <= 2"),
+        ({"max_staleness": 15, "depth": 1000}, {}, "(S + 1) / 4 updates per batch * rollout.batch_size = (3 + 1) * 128 = 512", "Lower it"),
+        ({}, {"size": 500}, "train.batch_size = 500 is not a divisor", "leave it unset"),
+        ({}, {"size": 4}, "less than the 8 learner ranks", "leave it unset"),
+        ({}, {"steps": 402}, "end in the middle of a batch, of which each makes 4", "Use 400 or 404"),
+    ],
+)
+def test_what_staleness_does_not_allow_is_refused_with_the_number_that_it_needs(given, kwargs, fact, remedy):
+    with pytest.raises(ValidationError) as e:
+        config(given, **kwargs)
+    assert fact in str(e.value) and remedy.lower() in str(e.value).lower()
+
+
+def test_the_gate_counts_in_batches_of_updates():
+    """k = 4, B = 2: at version 8, four groups due by 12 are two batches, that of 8 and that of 12; a fifth has no place."""
+    assert gate_open(8, 2, [12] * 4, [], updates=4)
+    assert not gate_open(8, 2, [12] * 4, [12], updates=4)
+    assert not gate_open(8, 2, [12] * 3, [11], updates=4)  # due before 12: a later batch would begin too late for what still rolls
+    assert surplus_by_deadline(8, 2, [12] * 5, 4) == {12: 1}
+    # After an update that was left out the learner is at 7, and begins at 11 next, which is in time for 12, and at 15, which is not.
+    assert gate_open(7, 2, [12] * 4, [], updates=4) and not gate_open(7, 2, [12] * 4, [12], updates=4)
+
+
+def test_each_batch_is_trained_in_its_updates_and_the_version_counts_them(tmp_path):
+    metrics = MemoryMetrics()
+    p = pipeline(tmp_path, mode="sync", S=None, max_steps=6, save_steps=3, metrics=metrics, **CUT)
+    run(p.run())
+    assert sorted(metrics.rows) == [2, 4, 6] and p.version == 6
+    assert p.publisher.versions == [0, 2, 4, 6]
+    assert {version - oldest for version, _, oldest in p.learner.trained} == {0, 1}
+    assert [path.name for path in sorted((tmp_path / "ckpt").glob("step_*"))] == ["step_000004", "step_000006"]  # the batches that reached 3 and 6
+
+
+def test_a_run_of_several_updates_resumes_where_its_batch_ended(tmp_path):
+    first = pipeline(tmp_path, S=5, depth=None, max_steps=12, save_steps=4, learner=FakeLearner(crash_at=8), **CUT)
+    with pytest.raises(ExceptionGroup):
+        run(first.run())
+    second = pipeline(tmp_path, S=5, depth=None, max_steps=12, save_steps=4, **CUT)
+    run(second.run(resume=True))
+    assert second.version == 12 and min(version for version, _, _ in second.learner.trained) in (4, 8)
+    second.state.check()
+
+
+class Faulty(FakeLearner):
+    """Of the updates of some batches one or all are not finite: they are no versions."""
+
+    async def step(self, batch):
+        report = await super().step(batch)
+        lost = self.version // 3 % (len(batch.updates) + 1)
+        self.version -= lost
+        norm = 1.0 if lost < len(batch.updates) else float("nan")
+        return StepReport(self.version, {"grad_norm": norm, "lr": 1.0}, report.seconds, report.trained_tokens)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 10_000),
+    mode=st.sampled_from(["pipeline", "pipeline_drain", "one_step", "sync"]),
+    parts=st.sampled_from([1, 2, 4]),
+    epochs=st.integers(1, 3),
+    slack=st.integers(0, 7),
+    push=st.integers(1, 3),
+    depth=st.sampled_from(["auto", None]),
+    faulty=st.booleans(),
+)
+def test_at_every_update_no_token_is_older_than_S_and_nothing_deadlocks(tmp_path_factory, seed, mode, parts, epochs, slack, push, depth, faulty):
+    k = parts * epochs
+    free = mode.startswith("pipeline")
+    S = 2 * k - 1 + slack if free else None
+    rollout = FakeRollout(seed, latency=lambda r: r.choice([0.1, 1.0, 9.0]), fate=lambda r: r.choice(["", "", "accuracy_high"]))
+    flags = {"push_every": min(push, (S + 1) // k)} if S is not None else {}
+    p = pipeline(
+        tmp_path_factory.mktemp("run"),
+        mode=mode,
+        S=S,
+        depth=depth if free else None,
+        B=2,
+        rollout=rollout,
+        learner=Faulty() if faulty else FakeLearner(),
+        prompts=FakePrompts(40),
+        max_steps=1000 * k,
+        train={"batch_size": 4 // parts, "max_epochs": epochs, "max_nonfinite_steps": 1000, "max_unused_batches": 0},
+        **flags,
+    )
+    run(p.run())
+    bound = {"sync": k - 1, "one_step": 2 * k - 1}.get(mode, S)
+    assert p.cfg.max_staleness == bound
+    assert max((version - oldest for version, _, oldest in p.learner.trained), default=0) <= bound
+    p.state.check()
+
+
+def test_the_simulation_tells_the_age_of_each_update_s_tokens():
+    """Four updates a batch: in sync mode tokens are 0 to 3 updates old, and a quarter of them each."""
+    w = constant(steps=16)
+    cfg = configure(w, mode="sync")
+    samples = w.prompts * w.samples_per_prompt
+    cfg = cfg.model_validate({**cfg.model_dump(), "train": {**cfg.train.model_dump(), "batch_size": samples // 4}})
+    ages = simulate(w, cfg, learner_s=1.0, warm_up=0).staleness
+    assert sorted(ages) == [0, 1, 2, 3] and len(set(ages.values())) == 1

@@ -1,0 +1,59 @@
+"""Models beside the policy are looked at before anything is loaded."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from openrlhf_tir.commands.role_checks import check_roles
+from openrlhf_tir.config import Config
+from openrlhf_tir.errors import ConfigError
+
+
+def reward_model(tmp_path, **tensors):
+    (tmp_path / "config.json").write_text("{}")
+    save_file({name.replace("__", "."): np.zeros(shape, np.float32) for name, shape in tensors.items()}, tmp_path / "model.safetensors")
+    return Config(reward={"name": "model", "model_name_or_path": str(tmp_path)})
+
+
+def test_a_reward_model_with_a_scalar_head_passes(tmp_path):
+    assert check_roles(reward_model(tmp_path, score__weight=(1, 4), model__x=(4, 4))) == []
+
+
+@pytest.mark.parametrize(("tensors", "fact"), [({"lm_head__weight": (9, 4)}, "is not among its weights"), ({"score__weight": (2, 4)}, "is of 2 rows")])
+def test_a_reward_model_without_a_scalar_head_is_refused(tmp_path, tensors, fact):
+    with pytest.raises(ConfigError, match=fact):
+        check_roles(reward_model(tmp_path, **tensors))
+
+
+def test_a_critic_that_is_not_there_is_refused(tmp_path):
+    cfg = Config(critic={"model_name_or_path": str(tmp_path / "absent")}, algo={"advantage": {"estimator": "gae"}})
+    with pytest.raises(ConfigError, match=r"does not exist. Correct critic\.model_name_or_path"):
+        check_roles(cfg)
+
+
+def test_the_reference_is_told_as_a_fact():
+    (fact,) = check_roles(Config(algo={"kl": {"init_coef": 0.1, "use_loss": True}}))
+    assert fact == "reference model: the policy that the run starts from, KL in the loss (k1)"
+
+
+@pytest.mark.parametrize(
+    ("kl", "fact"),
+    [
+        ({"use_loss": True}, "algo.kl.use_loss = True has no reference model"),
+        ({"target": 0.1}, "algo.kl.target = 0.1 has no reference model"),
+        ({"init_coef": 0.1, "horizon": 100}, "algo.kl.horizon = 100 is of an adaptive coefficient, and algo.kl.target is unset"),
+        ({"init_coef": 0.1, "use_loss": True, "unbiased_gradient": False}, "has a gradient of zero on average"),
+    ],
+)
+def test_a_kl_that_would_do_nothing_is_refused_by_name(kl, fact):
+    with pytest.raises(ValueError, match=fact):
+        Config(algo={"kl": kl})
+
+
+def test_a_critic_without_an_estimator_that_uses_it_is_refused():
+    with pytest.raises(ValueError, match=r"algo\.advantage\.estimator = 'reinforce_baseline' uses no critic"):
+        Config(critic={"model_name_or_path": "x"})
+    with pytest.raises(ValueError, match=r"leaves none of train\.max_steps = 10 to the policy"):
+        Config(critic={"freezing_steps": 10}, train={"max_steps": 10}, algo={"advantage": {"estimator": "gae"}})

@@ -1,0 +1,147 @@
+"""A disk that refuses one learner rank fails the call on all of them, by name, with every collective gone through. Ranks are threads."""
+
+from __future__ import annotations
+
+import threading
+from types import SimpleNamespace
+
+import pytest
+
+pytestmark = pytest.mark.slow  # importing torch and deepspeed
+HANGS_S = 60.0
+"""A rank that waits so long for another would wait for ever; reached only where a test fails."""
+
+
+class Ranks:
+    """Collectives over threads."""
+
+    def __init__(self, n: int) -> None:
+        self.n, self.gate, self.said = n, threading.Barrier(n), [None] * n
+        self.me = threading.local()
+
+    def get_world_size(self) -> int:
+        return self.n
+
+    def barrier(self) -> None:
+        self.gate.wait(HANGS_S)
+
+    def all_gather_object(self, parts: list, part) -> None:
+        self.said[self.me.rank] = part
+        self.barrier()
+        parts[:] = self.said
+        self.barrier()
+
+    def run(self, call) -> list:
+        """`call(rank)` on each, at once: what it returned or raised."""
+        out: list = [None] * self.n
+
+        def one(rank: int) -> None:
+            self.me.rank = rank
+            try:
+                out[rank] = call(rank)
+            except Exception as e:
+                out[rank] = e
+                if not isinstance(e, OSError):
+                    self.gate.abort()
+
+        threads = [threading.Thread(target=one, args=(rank,)) for rank in range(self.n)]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join()
+        return out
+
+
+@pytest.fixture
+def ranks(monkeypatch):
+    from openrlhf_tir.learner import agreement
+
+    ranks = Ranks(3)
+    monkeypatch.setattr(agreement, "dist", ranks)
+    return ranks
+
+
+def engine_of(ranks: Ranks, refuses: str | None = None):
+    """DeepSpeed's order of directories, files and barriers. `refuses`: what the disk does to this rank."""
+    from openrlhf_tir.learner.background import BackgroundWriter
+
+    class Engine:
+        def __init__(self) -> None:
+            self.checkpoint_engine = BackgroundWriter()
+
+        def save_checkpoint(self, directory, tag, save_latest):
+            self.checkpoint_engine.makedirs(f"{directory}/{tag}", exist_ok=True)
+            ranks.barrier()
+            self.checkpoint_engine.save({}, f"{directory}/{tag}/shard{ranks.me.rank}.pt")
+            self._copy_recovery_script(directory)
+            ranks.barrier()
+
+        def _copy_recovery_script(self, directory):
+            if refuses == "copy":
+                raise OSError(28, "No space left on device")
+
+    return Engine()
+
+
+@pytest.mark.parametrize(("bad", "refuses"), [(1, "mkdir"), (0, "copy"), (0, "learner.json"), (2, None)])
+def test_a_checkpoint_that_one_rank_cannot_begin_fails_on_all_ranks_with_its_name(ranks, tmp_path, bad, refuses):
+    from openrlhf_tir.learner.checkpoint import save_rank
+
+    (tmp_path / "file").write_text("")
+    engines = [engine_of(ranks, refuses if rank == bad else None) for rank in range(3)]
+    if refuses == "learner.json":
+        (tmp_path / "step" / "learner.json").mkdir(parents=True)
+
+    def save(rank: int) -> None:
+        directory = tmp_path / "file" / "below" if (rank, refuses) == (bad, "mkdir") else tmp_path / "step"
+        save_rank(engines[rank], directory, rank=rank, world_size=3, version=4)
+
+    ended = ranks.run(save)
+    if refuses is None:
+        assert ended == [None] * 3 and {f.name for f in (tmp_path / "step").rglob("*.pt")} >= {"rank0.pt", "rank1.pt", "rank2.pt"}
+        return
+    assert all(isinstance(e, OSError) and f"learner rank {bad}: " in str(e) for e in ended), ended
+    assert all(engine.checkpoint_engine.written() == {} for engine in engines), "something of the failed checkpoint is still being written"
+
+
+def test_weights_that_rank_0_cannot_write_fail_on_all_ranks_after_the_last_bucket(ranks, tmp_path, monkeypatch):
+    import torch
+
+    from openrlhf_tir.learner import weights_file
+
+    class Gathered:
+        """ZeRO-3's: every rank must come to every bucket."""
+
+        def __init__(self, params, enabled):
+            ranks.barrier()
+
+        def __enter__(self): ...
+        def __exit__(self, *exc): ...
+
+    monkeypatch.setattr(weights_file, "deepspeed", SimpleNamespace(zero=SimpleNamespace(GatheredParameters=Gathered)))
+    monkeypatch.setattr(weights_file.os, "fsync", lambda fd: None)
+    module = torch.nn.Sequential(*[torch.nn.Linear(4, 4) for _ in range(4)])
+
+    def publish(path):
+        return ranks.run(lambda rank: weights_file.write_weights(module, path, rank=rank, sharded=True, bucket_bytes=1))
+
+    (tmp_path / "file").write_text("")
+    ended = publish(tmp_path / "file" / "weights")
+    assert all(isinstance(e, OSError) and "learner rank 0: " in str(e) for e in ended), ended
+
+    real = weights_file._written
+
+    def full(tensors, out):
+        for i, item in enumerate(real(tensors, out)):
+            if i == 2:
+                raise OSError(28, "No space left on device")
+            yield item
+
+    monkeypatch.setattr(weights_file, "_written", full)
+    ended = publish(tmp_path / "weights")
+    assert all(isinstance(e, OSError) and "learner rank 0: [Errno 28] No space left" in str(e) for e in ended), ended
+    assert list(tmp_path.iterdir()) == [tmp_path / "file"], "what was written of it takes the room that is missing"
+
+    monkeypatch.setattr(weights_file, "_written", real)
+    digest, *others = publish(tmp_path / "weights")
+    assert isinstance(digest, str) and others == [None, None]

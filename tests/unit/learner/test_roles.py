@@ -1,0 +1,152 @@
+"""Reference and critic around a step of the learner, on plain torch: what is asked of them, when, and what they change."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from openrlhf_tir.config import Config
+from openrlhf_tir.learner.minibatches import train_batch
+from tests.e2e.learner_batch import make_batch, random_groups
+from tests.e2e.tiny_model import save_tiny
+
+pytestmark = pytest.mark.slow  # importing openrlhf, transformers and DeepSpeed takes seconds
+
+GAE = {"advantage": {"estimator": "gae"}}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return save_tiny(tmp_path_factory.mktemp("roles") / "model", scale=1.0)
+
+
+@pytest.fixture
+def learner(model, monkeypatch):
+    """learner(**sections) -> a Zero3Rank on plain torch."""
+    import torch.distributed as dist
+
+    from openrlhf_tir.learner import zero3
+
+    from .plain_strategy import PlainStrategy
+
+    monkeypatch.setattr(zero3, "ZeroStrategy", PlainStrategy)
+
+    def start(**sections):
+        base = {
+            "actor": {"model_name_or_path": str(model), "learning_rate": 1e-2, "num_gpus_per_node": 1},
+            "ds": {"param_dtype": "fp32", "attn_implementation": "sdpa", "zero_stage": 2},
+            "rollout": {"batch_size": 4, "n_samples_per_prompt": 4},
+            "train": {"micro_batch_size": 4},
+        }
+        return zero3.Zero3Rank(Config.model_validate({k: {**base.get(k, {}), **sections.get(k, {})} for k in {**base, **sections}}), 0, 1, "", 0)
+
+    yield start
+    dist.destroy_process_group()
+
+
+def batch(seed: int = 0, version: int = 0):
+    groups = random_groups(3, 3, seed, version=version)
+    return make_batch(groups, 1, version), groups
+
+
+def weights(engine) -> dict[str, np.ndarray]:
+    return {name: p.detach().numpy().copy() for name, p in engine.module.named_parameters()}
+
+
+def same(a: dict[str, np.ndarray], b: dict[str, np.ndarray]) -> bool:
+    return all(np.array_equal(a[name], b[name]) for name in a)
+
+
+def test_the_critic_takes_its_own_number_of_steps_and_each_trajectory_goes_once_through_a_pass(learner):
+    ranked = learner(algo=GAE, critic={"updates": 4, "epochs": 2})
+    metrics = ranked.step(*batch())
+    critic = ranked.roles.critic
+    assert len(critic.engine.grads) == 8 and len(ranked.engine.grads) == 1
+    assert metrics["critic_skipped"] == 0 and ranked.version == 1
+    parts = critic._parts([type("R", (), {"token_ids": range(n)}) for n in (9, 5, 4, 3, 2)])
+    assert sorted(len(row.token_ids) for part in parts for row in part) == [2, 3, 4, 5, 9] and max(map(len, parts)) == 2
+
+
+def test_without_a_number_of_its_own_the_critic_takes_as_many_steps_as_the_policy(learner):
+    cfg = {"algo": GAE, "train": {"micro_batch_size": 4, "batch_size": 4, "max_epochs": 2}}
+    ranked = learner(**cfg)
+    groups = random_groups(3, 3, 0)
+    ranked.step(train_batch(ranked.cfg, 0, make_batch(groups, 1).items), groups)
+    assert len(ranked.engine.grads) == len(ranked.roles.critic.engine.grads) == ranked.version == 8
+
+
+def test_values_are_asked_before_any_update_and_not_of_tool_output(learner):
+    """The first gradient of the critic is that of (V - R)^2 / 2 with R - V the raw advantages of the values before: gamma = lambda = 1, R is the reward."""
+    ranked = learner(algo=GAE, critic={"updates": 1, "value_clip": None})
+    made, groups = batch()
+    metrics = ranked.step(made, groups)
+    rewards = np.concatenate([np.full(t.model_tokens, t.reward) for g in groups for t in g.trajectories])
+    assert metrics["return_mean"] == pytest.approx(rewards.mean(), abs=1e-6)
+    assert metrics["return_std"] == pytest.approx(rewards.std(), abs=1e-6)
+    again = ranked.step(*batch())
+    assert again["critic_loss"] < metrics["critic_loss"] and again["explained_variance"] > metrics["explained_variance"]
+
+
+def test_a_policy_gradient_that_is_not_finite_trains_no_role(learner):
+    ranked = learner(algo={**GAE, "kl": {"init_coef": 0.1, "target": 1e-3}})
+    groups = random_groups(3, 3, 0)
+    groups[0].trajectories[0].reward = float("nan")
+    made = make_batch(groups, 1)
+    before = weights(ranked.roles.critic.engine)
+    metrics = ranked.step(made, groups)
+    assert not math.isfinite(metrics["grad_norm"]) and metrics["updates"] == 0
+    assert same(before, weights(ranked.roles.critic.engine)) and ranked.version == 0 and ranked.roles.coef.value == 0.1
+
+
+def test_a_frozen_policy_waits_for_its_critic(learner):
+    ranked = learner(algo=GAE, critic={"freezing_steps": 2})
+    start, critic = weights(ranked.engine), weights(ranked.roles.critic.engine)
+    for version in range(2):
+        metrics = ranked.step(*batch(version, version))
+        assert (metrics["lr"], metrics["updates"]) == (0.0, 1.0)
+    assert same(start, weights(ranked.engine)) and not same(critic, weights(ranked.roles.critic.engine))
+    assert ranked.step(*batch(2, 2))["lr"] > 0 and not same(start, weights(ranked.engine)) and ranked.version == 3
+
+
+def test_the_penalty_of_the_reward_is_of_the_policy_at_the_start_of_the_batch(learner):
+    """0 while the policy is its own reference; then positive on average, and the advantages are lower by it."""
+    ranked = learner(algo={"kl": {"init_coef": 0.5, "estimator": "k2"}, "advantage": {"estimator": "dr_grpo"}})
+    first, second = ranked.step(*batch(0)), ranked.step(*batch(0))
+    assert first["kl_ref"] == pytest.approx(0, abs=1e-6) and second["kl_ref"] > 1e-4
+    assert first["kl_coef"] == second["kl_coef"] == 0.5
+    assert not same({n: p.detach().numpy() for n, p in ranked.roles.reference.model.model.module.named_parameters()}, weights(ranked.engine))
+
+
+def test_kl_in_the_loss_pulls_the_policy_back(learner):
+    """Without rewards the only gradient is the KL's: it falls."""
+    ranked = learner(algo={"kl": {"init_coef": 1.0, "use_loss": True, "estimator": "k3"}}, actor={"learning_rate": 1e-3})
+    import torch
+
+    noise = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for p in ranked.engine.module.parameters():
+            p += 0.05 * torch.randn(p.shape, generator=noise)
+    made, groups = batch()
+    for item in made.items:
+        item.meta.rewards[:] = [0.0] * len(item.meta.rewards)
+    for t in (t for g in groups for t in g.trajectories):
+        for segment in t.segments:
+            segment.logprobs[:] = -4.6 if segment.source == "model" else 0.0
+    kl = [ranked.step(made, groups)["kl_ref"] for _ in range(6)]
+    assert kl[0] > 0.01 and kl[-1] < kl[0]
+
+
+def test_the_adaptive_coefficient_is_kept_and_restored(learner):
+    ranked = learner(algo={"kl": {"init_coef": 0.5, "estimator": "k2", "target": 1e-6, "horizon": 90}})
+    ranked.step(*batch(0))
+    ranked.step(*batch(0))  # now far above the target: 1 + 0.2 * 9 / 90; before, at 0, far below: 1 - 0.02
+    assert ranked.roles.coef.value == pytest.approx(0.5 * 0.98 * 1.02)
+    state = ranked.roles.state()
+    other = learner(algo={"kl": {"init_coef": 0.5, "estimator": "k2", "target": 1e-6, "horizon": 90}})
+    other.roles.restore(state)
+    assert other.roles.coef.value == ranked.roles.coef.value
+    fixed = learner(algo={"kl": {"init_coef": 0.7}})
+    fixed.roles.restore(state)
+    assert fixed.roles.coef.value == 0.7
