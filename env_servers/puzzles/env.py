@@ -1,20 +1,24 @@
-"""PuzzlesEnv: action = an answer or a move; the reward comes with the last reply. Task: {"puzzle": name, "seed": 3, "level": 0}.
+"""PuzzlesEnv: action = an answer or a move; the reward comes with the last reply. Task: {"puzzle": name, "seed": 3, "level": 0, "config": {}}.
 
 `tries` (1): how many answers a puzzle takes; a wrong one before the last is told so. `asked` true: the question is in the row's prompt, so
-that `reset` does not say it again. signals: score, tries, solved.
+that `reset` does not say it again; `digest`, of the question that is in the prompt, then proves that it is this puzzle's.
+signals: score, tries, solved, error_type (why a text could not be scored: room.Verdict).
 """
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any
 
 from env_servers.env import Env, Step
 
 from .games import GAMES, Game
-from .gym import Puzzle, make_puzzle
+from .gym import MISSING, Task
+from .room import Made, Room, Verdict
 
 MAX_ILLEGAL = 20
 """Moves that a game cannot read before it ends: a policy that says nothing else must come to an end."""
+MAX_GAME_LEVEL = 20
 
 
 def whole_number(task: dict[str, Any], name: str, default: int | None) -> int | None:
@@ -25,52 +29,70 @@ def whole_number(task: dict[str, Any], name: str, default: int | None) -> int | 
     return value
 
 
+def digest_of(question: str) -> str:
+    return hashlib.sha256(question.strip().encode()).hexdigest()[:16]
+
+
 class PuzzlesEnv(Env):
+    def __init__(self, room: Room | None) -> None:
+        """`room` None: there are only games."""
+        self._room = room
+
     async def reset(self, task: dict[str, Any], seed: int) -> str:
         """Raises ValueError, KeyError for a task that names no puzzle."""
-        name, number = str(task["puzzle"]), whole_number(task, "seed", seed)
-        level = whole_number(task, "level", None)
+        name, number, level = str(task["puzzle"]), whole_number(task, "seed", seed) or 0, whole_number(task, "level", None)
         self._tries = whole_number(task, "tries", 1) or 1
         self._used = self._illegal = 0
         self._over = False
         self._game: Game | None = None
-        self._puzzle: Puzzle | None = None
+        self._made: Made | None = None
         if name in GAMES:
-            if not 0 <= (level or 0) <= 20:
-                raise ValueError(f"level of a game is {level}. Send 0 to 20.")
-            self._game = GAMES[name](number or 0, level or 0)
+            if not 0 <= (level or 0) <= MAX_GAME_LEVEL:
+                raise ValueError(f"level of a game is {level}. Send 0 to {MAX_GAME_LEVEL}.")
+            self._game = GAMES[name](number, level or 0)
             question = self._game.opening
         else:
-            self._puzzle = make_puzzle(name, number or 0, level, task.get("config"))
-            question = self._puzzle.question
+            question = await self._make(Task(name, number, level, task.get("config") or {}))
+        if task.get("asked") and task.get("digest", digest_of(question)) != digest_of(question):
+            raise ValueError(f"the question in the prompt is not that of {name} with seed {number}. Make the rows again with this version of reasoning-gym.")
         return "" if task.get("asked") else question
 
+    async def _make(self, task: Task) -> str:
+        if self._room is None:
+            raise ValueError(MISSING)
+        if not isinstance(task.config, dict):
+            raise ValueError(f'task["config"] is {task.config!r}. Send an object with settings of the data set.')
+        self._task, self._made = task, await self._room.make(task)
+        return self._made.question
+
     async def step(self, action: str, deadline_s: float) -> Step:
-        self._used += 1
         if self._over:
-            return Step("This is over.", done=True, outcome="model_error", signals={"score": 0.0, "tries": self._used, "solved": False})
-        return self._move(action) if self._game else self._answer(action)
+            return Step("This is over.", done=True, outcome="model_error", signals=self._signals(Verdict(0.0, "over")))
+        if self._game is not None:
+            self._used += 1
+            return self._move(self._game, action)
+        assert self._room is not None and self._made is not None, "reset comes first"
+        verdict = await self._room.score(self._task, self._made.entry, action.strip())
+        self._used += 1
+        solved = verdict.score == 1.0
+        if not solved and self._used < self._tries:
+            return Step("That is not right. Try again.", outcome="model_error" if verdict.error else "ok", signals=self._signals(verdict))
+        return self._end("Correct." if solved else "That is not right.", verdict)
 
-    def _answer(self, action: str) -> Step:
-        assert self._puzzle is not None
-        score = self._puzzle.score(action.strip())
-        if score < 1.0 and self._used < self._tries:
-            return Step("That is not right. Try again.", signals=self._signals(score))
-        return self._end("Correct." if score == 1.0 else "That is not right.", score)
-
-    def _move(self, action: str) -> Step:
-        assert self._game is not None
-        answer = self._game.move(action)
+    def _move(self, game: Game, action: str) -> Step:
+        answer = game.move(action)
         if answer.score is not None:
-            return self._end(answer.text, answer.score)
+            return self._end(answer.text, Verdict(answer.score, None))
         self._illegal += not answer.legal
         if self._illegal >= MAX_ILLEGAL:
-            return self._end(f"{self._illegal} moves could not be read: the game is over.", 0.0)
-        return Step(answer.text, outcome="ok" if answer.legal else "model_error", signals=self._signals(0.0))
+            return self._end(f"{self._illegal} moves could not be read: the game is over.", Verdict(0.0, "illegal_move"))
+        error = None if answer.legal else "illegal_move"
+        return Step(answer.text, outcome="model_error" if error else "ok", signals=self._signals(Verdict(0.0, error)))
 
-    def _end(self, text: str, score: float) -> Step:
+    def _end(self, text: str, verdict: Verdict) -> Step:
         self._over = True
-        return Step(text, reward=score, done=True, signals=self._signals(score))
+        outcome = "model_error" if verdict.error else "ok"
+        return Step(text, reward=verdict.score, done=True, outcome=outcome, signals=self._signals(verdict))
 
-    def _signals(self, score: float) -> dict[str, Any]:
-        return {"score": score, "tries": self._used, "solved": score == 1.0}
+    def _signals(self, verdict: Verdict) -> dict[str, Any]:
+        return {"score": verdict.score, "tries": self._used, "solved": verdict.score == 1.0, "error_type": verdict.error}

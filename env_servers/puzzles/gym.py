@@ -1,20 +1,31 @@
 """reasoning-gym: a puzzle's name, seed and level -> question, and answer -> score in [0, 1]. The same three give the same puzzle.
 
+The same puzzle in every process whose PYTHONHASHSEED is 0: some data sets draw from sets of text (`make_tasks`, the sandbox have it so).
 The package is no dependency of the trainer (it brings a dozen others): `pip install 'openrlhf-tir[puzzles]'`, in a venv of the server's own
 if that is preferred.
+
+Scorers are third-party code that evaluates what a model wrote (`eval`, sympy's parser). A server calls `Puzzle.score` in a sandbox only
+(`inside`), behind `guard`.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-MISSING = "There is no package reasoning_gym: puzzles need it. Install it with pip install 'openrlhf-tir[puzzles]', or ask for a game."
+from .solvers import SOLVERS
+
+MISSING = "reasoning-gym is not installed, and every puzzle but the games is its. Run: pip install 'openrlhf-tir[puzzles]'"
+
+
+def installed() -> bool:
+    return importlib.util.find_spec("reasoning_gym") is not None
 
 
 def _package() -> Any:
-    """Raises ValueError where it is not installed."""
+    """Raises ValueError where it is not installed, or lacks what it needs."""
     try:
         import reasoning_gym.factory
     except ImportError as e:
@@ -34,54 +45,74 @@ MIXED = [{"name": "leg_counting", "weight": 1.0}, {"name": "basic_arithmetic", "
 
 
 @dataclass(frozen=True)
-class Puzzle:
-    """One puzzle. `entry` is reasoning-gym's record, `dataset` what scores an answer to it, `answer` a solution, "" where it tells none."""
+class Task:
+    """Which puzzle. `level`: of the data set's curriculum, all of its attributes at once; None: its defaults. `config`: its own settings."""
 
-    question: str
-    answer: str
+    name: str
+    seed: int
+    level: int | None = None
+    config: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Puzzle:
+    """`entry` is reasoning-gym's record of it, plain data; `dataset` is what scores an answer to it."""
+
     entry: dict[str, Any]
     dataset: Any
 
+    @property
+    def question(self) -> str:
+        return str(self.entry["question"])
+
+    def solution(self) -> str:
+        """A right answer, the package's own or, where it tells none, one of `solvers`; "" where there is neither."""
+        if self.entry["answer"] is not None:
+            return str(self.entry["answer"])
+        metadata = self.entry["metadata"]
+        given = next((metadata[key] for key in SOLUTIONS if metadata.get(key) is not None), None)
+        if given is None and (solve := SOLVERS.get(metadata.get("source_dataset", ""))):
+            return solve(metadata)
+        return given if isinstance(given, str) else json.dumps(given) if given is not None else ""
+
     def score(self, answer: str) -> float:
-        """In [0, 1]; an answer that reasoning-gym's own scorer cannot read is worth nothing."""
-        try:
-            return min(1.0, max(0.0, float(self.dataset.score_answer(answer, self.entry))))
-        except Exception:  # the scorers of a hundred authors: whatever the model's text makes them raise is the text's fault
-            return 0.0
+        """In [0, 1]. Raises whatever the data set's scorer raises."""
+        return min(1.0, max(0.0, float(self.dataset.score_answer(answer, self.entry))))
 
 
-def make_puzzle(name: str, seed: int, level: int | None = None, config: dict[str, Any] | None = None) -> Puzzle:
-    """`level`: of the data set's curriculum, all of its attributes at once; None: the data set's defaults. `config`: its own settings.
-
-    Raises ValueError for a name, a level or a setting that is not there.
-    """
+def dataset_of(task: Task) -> Any:
+    """Raises ValueError for a name, a level or a setting that is not there."""
     factory = _package()
-    if name not in factory.DATASETS:
-        raise ValueError(f"puzzle {name!r} is not there. There are {', '.join(sorted(factory.DATASETS))}.")
+    if task.name not in factory.DATASETS:
+        raise ValueError(f"puzzle {task.name!r} is not there. There are {', '.join(sorted(factory.DATASETS))}.")
     settings: dict[str, Any] = {}
-    if level is not None:
-        if name not in factory.CURRICULA:
-            raise ValueError(f"puzzle {name!r} has no curriculum: leave `level` out.")
-        if level < 0:
-            raise ValueError(f"level is {level}. Send 0 or more.")
-        curriculum = factory.create_curriculum(name)
-        curriculum.set_global_level(level)
+    if task.level is not None:
+        if task.name not in factory.CURRICULA:
+            raise ValueError(f"puzzle {task.name!r} has no curriculum: leave `level` out.")
+        if task.level < 0:
+            raise ValueError(f"level is {task.level}. Send 0 or more.")
+        curriculum = factory.create_curriculum(task.name)
+        curriculum.set_global_level(task.level)
         settings = vars(curriculum.generate_configuration()).copy()
-    settings |= {**(config or {}), "seed": seed, "size": 1}
-    if name == "composite":
+    settings |= {**task.config, "seed": task.seed, "size": 1}
+    if task.name == "composite":
         from reasoning_gym.composite import DatasetSpec
 
         settings["datasets"] = [DatasetSpec(**{"config": {}, **d}) for d in settings.get("datasets", MIXED)]
     try:
-        dataset = factory.create_dataset(name, **settings)
-        entry = dataset[0]
-    except (TypeError, AssertionError, ValueError) as e:
-        raise ValueError(f"puzzle {name!r} cannot be made with {config or {}} at level {level}: {e}") from e
-    return Puzzle(str(entry["question"]), _solution(entry), entry, dataset)
+        return factory.create_dataset(task.name, **settings)
+    except (TypeError, AssertionError, ValueError, AttributeError) as e:
+        raise _not_made(task, e) from e
 
 
-def _solution(entry: dict[str, Any]) -> str:
-    if entry["answer"] is not None:
-        return str(entry["answer"])
-    given = next((entry["metadata"][k] for k in SOLUTIONS if entry["metadata"].get(k) is not None), "")
-    return given if isinstance(given, str) else json.dumps(given)
+def make_puzzle(task: Task) -> Puzzle:
+    """Raises ValueError as `dataset_of`, and for settings of which no puzzle can be made."""
+    dataset = dataset_of(task)
+    try:
+        return Puzzle(dataset[0], dataset)
+    except (TypeError, AssertionError, ValueError, LookupError) as e:
+        raise _not_made(task, e) from e
+
+
+def _not_made(task: Task, e: Exception) -> ValueError:
+    return ValueError(f"puzzle {task.name!r} cannot be made with {task.config} at level {task.level}: {type(e).__name__}: {e}")

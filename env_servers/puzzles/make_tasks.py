@@ -1,32 +1,46 @@
-"""python -m env_servers.puzzles.make_tasks: rows of puzzles, with the question in the prompt and, of a puzzle, its own solution as label."""
+"""python -m env_servers.puzzles.make_tasks: rows of puzzles, with the question in the prompt and, of a puzzle, a solution as label.
+
+Puzzles are made as the server makes them, in its sandbox; a row holds a digest of its question, and a server that would ask another refuses it.
+"""
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
+from .env import MAX_GAME_LEVEL, digest_of
 from .games import GAMES
-from .gym import make_puzzle, names
+from .gym import Task, installed, names
+from .room import Room
+from .start import add_room_flags, check_room_flags, start_room
 
 HOW = "Put your answer inside <answer></answer>."
 HOW_TO_MOVE = "Put each move inside <answer></answer>, and wait for the reply."
+AT_ONCE = 2
 
 
-def row(name: str, seed: int, level: int | None, tries: int) -> dict[str, Any]:
+async def row(room: Room | None, name: str, seed: int, level: int | None, tries: int) -> dict[str, Any]:
     """Raises ValueError for a puzzle or a level that is not there."""
     meta: dict[str, Any] = {"puzzle": name, "seed": seed, "asked": True, "tries": tries}
     if level is not None:
         meta["level"] = level
     if name in GAMES:
+        if not 0 <= (level or 0) <= MAX_GAME_LEVEL:
+            raise ValueError(f"level of a game is {level}. Use 0 to {MAX_GAME_LEVEL}.")
         game = GAMES[name](seed, level or 0)
-        return {"prompt": f"{game.opening}\n{HOW_TO_MOVE}", "label": " ".join(game.solution()), "env": "puzzles", "meta": meta}
-    puzzle = make_puzzle(name, seed, level)
-    return {"prompt": f"{puzzle.question.strip()}\n{HOW}", "label": puzzle.answer, "env": "puzzles", "meta": meta}
+        question, how, label = game.opening, HOW_TO_MOVE, " ".join(game.solution())
+    else:
+        assert room is not None, "games alone need none"
+        made = await room.make(Task(name, seed, level), solve=True)
+        question, how, label = made.question, HOW, made.solution
+    return {"prompt": f"{question.strip()}\n{how}", "label": label, "env": "puzzles", "meta": {**meta, "digest": digest_of(question)}}
 
 
-def main() -> None:
+def parser() -> argparse.ArgumentParser:
     p = argparse.ArgumentParser(prog="python -m env_servers.puzzles.make_tasks", description=__doc__)
     p.add_argument("--puzzles", nargs="+", default=["all"], metavar="NAME", help="names (python -m env_servers.puzzles --list), or all (default)")
     p.add_argument("--count", type=int, default=100, help="rows; the puzzles take turns (default: %(default)s)")
@@ -34,14 +48,41 @@ def main() -> None:
     p.add_argument("--levels", type=int, nargs=2, metavar=("MIN", "MAX"), help="of the curriculum, taking turns (default: the data set's own settings)")
     p.add_argument("--tries", type=int, default=1, help="answers that a puzzle takes (default: %(default)s)")
     p.add_argument("--out", type=Path, required=True, metavar="FILE.jsonl")
-    args = p.parse_args()
-    chosen = [*GAMES, *names()] if args.puzzles == ["all"] else args.puzzles
+    add_room_flags(p)
+    return p
+
+
+async def make_rows(room: Room | None, args: argparse.Namespace) -> list[dict[str, Any]]:
+    """Raises ValueError for a puzzle or a level that is not there."""
+    chosen = [*GAMES, *(names() if installed() else [])] if args.puzzles == ["all"] else args.puzzles
     low, high = args.levels or (0, 0)
-    with args.out.open("w", encoding="utf-8") as f:
-        for i in range(args.count):
-            level = low + i // len(chosen) % (high - low + 1) if args.levels else None
-            f.write(json.dumps(row(chosen[i % len(chosen)], args.seed + i, level, args.tries), ensure_ascii=False) + "\n")
-    print(f"{args.out}: {args.count} rows of {len(chosen)} puzzles")
+    turns, levels = asyncio.Semaphore(AT_ONCE), range(low, high + 1)
+
+    async def one(i: int) -> dict[str, Any]:
+        level = levels[i // len(chosen) % len(levels)] if args.levels else None
+        async with turns:
+            return await row(room, chosen[i % len(chosen)], args.seed + i, level, args.tries)
+
+    try:
+        return await asyncio.gather(*map(one, range(args.count)))
+    finally:
+        if room is not None:
+            await room.sandbox.close()
+
+
+def main() -> None:
+    args = parser().parse_args()
+    check_room_flags(args)
+    if args.levels and args.levels[0] > args.levels[1]:
+        sys.exit(f"--levels {args.levels[0]} {args.levels[1]}: the first is the lower one.")
+    games_only = set(args.puzzles) <= set(GAMES)
+    room = None if games_only else start_room(args, AT_ONCE)
+    try:
+        rows = asyncio.run(make_rows(room, args))
+    except ValueError as e:
+        sys.exit(f"No rows were written: {e}")
+    args.out.write_text("".join(json.dumps(r, ensure_ascii=False) + "\n" for r in rows), encoding="utf-8")
+    print(f"{args.out}: {len(rows)} rows")
 
 
 if __name__ == "__main__":

@@ -60,10 +60,11 @@ class Container:
         inside: Callable[[str], str],
         echo_last: bool = False,
         light: bool = False,
+        imports: Sequence[str] = (),
     ) -> None:
-        """`inside`: Stage.inside. `light`: the master imports the standard library only."""
+        """`inside`: Stage.inside. `light`: the master imports the standard library only. `imports`: modules that it has besides, where they are installed."""
         self._bwrap, self._limits, self._slots, self._programs, self._echo_last = bwrap, limits, slots, _programs(seccomp), echo_last
-        self._inside, self._light = inside, light
+        self._inside, self._light, self._imports = inside, light, list(imports)
         self._control: socket.socket | None = None
         self._process: subprocess.Popen | None = None
         self._master = -1  # pidfd
@@ -120,6 +121,7 @@ class Container:
     def _options(self, as_root: bool) -> str:
         tmpfs = f"size={self._limits.file_bytes},nr_inodes={self._limits.files},mode=1777"
         options = {"paths": [*map(self._inside, site_packages())], "uid_range": as_root, "tmpfs": tmpfs, "echo_last": self._echo_last, "light": self._light}
+        options |= {"imports": self._imports}
         options |= {"session_uid": self._slots + 1 if as_root else 0, "session_limits": self._limits.rlimits(cpu=False)}
         return json.dumps(options)
 

@@ -29,6 +29,7 @@ import os
 import shutil
 import sys
 from collections import deque
+from collections.abc import Sequence
 from functools import partial
 
 from ..isolation import job
@@ -52,8 +53,12 @@ class WarmSandbox(Sandbox):
         seccomp: bytes | None = None,
         echo_last: bool = False,
         groups: ControlGroups | None = None,
+        imports: Sequence[str] = (),
     ) -> None:
-        """Starts nothing: the first call does. `echo_last` is for sessions. Raises SandboxError when bubblewrap is not installed."""
+        """Starts nothing: the first call does. `echo_last` is for sessions. `imports`: modules that the full template has loaded, too; they start no threads.
+
+        Raises SandboxError when bubblewrap is not installed.
+        """
         bwrap = shutil.which("bwrap")
         if bwrap is None:
             raise SandboxError("bubblewrap is not installed. Run `apt-get install bubblewrap`, or use --isolation none on a machine that may be harmed.")
@@ -65,7 +70,7 @@ class WarmSandbox(Sandbox):
         container = partial(Container, root, limits, slots, seccomp, inside=self._stage.inside, echo_last=echo_last)
         self._groups = groups
         self._light = Template("light", partial(container, light=True), slots, groups, limits.memory_bytes)
-        self._full = Template("full", container, slots, groups, limits.memory_bytes)
+        self._full = Template("full", partial(container, imports=imports), slots, groups, limits.memory_bytes)
         self._free: deque[int] = deque(range(slots))
         self._waiting: deque[asyncio.Future[int]] = deque()
         self._turns: set[asyncio.Task[Execution]] = set()
