@@ -76,8 +76,8 @@ class PuzzlesEnv(Env):
         self._used += 1
         solved = verdict.score == 1.0
         if not solved and self._used < self._tries:
-            return Step("That is not right. Try again.", outcome="model_error" if verdict.error else "ok", signals=self._signals(verdict))
-        return self._end("Correct." if solved else "That is not right.", verdict)
+            return Step("Wrong.", outcome="model_error" if verdict.error else "ok", signals=self._signals(verdict))
+        return self._end("Correct." if solved else "Wrong.", verdict)
 
     def _move(self, game: Game, action: str) -> Step:
         answer = game.move(action)
@@ -91,8 +91,7 @@ class PuzzlesEnv(Env):
 
     def _end(self, text: str, verdict: Verdict) -> Step:
         self._over = True
-        outcome = "model_error" if verdict.error else "ok"
-        return Step(text, reward=verdict.score, done=True, outcome=outcome, signals=self._signals(verdict))
+        return Step(text, reward=verdict.score, done=True, outcome="model_error" if verdict.error else "ok", signals=self._signals(verdict))
 
     def _signals(self, verdict: Verdict) -> dict[str, Any]:
         return {"score": verdict.score, "tries": self._used, "solved": verdict.score == 1.0, "error_type": verdict.error}

@@ -45,10 +45,15 @@ def _make(task: Task, solve: bool) -> dict[str, Any]:
 
 
 def _score(task: Task, entry: str, answer: str) -> dict[str, Any]:
-    """What a scorer raises is the answer's fault if it scores the puzzle's own solution all the same, and does not lack a file or a module."""
+    """The data set's own answer, word for word, is right, also where it holds what the guard refuses (an Integral that nobody could solve).
+
+    What a scorer raises is the answer's fault if it scores the puzzle's own solution all the same, and does not lack a file or a module."""
     from . import guard
 
     puzzle = Puzzle(pickle.loads(base64.b64decode(entry)), dataset_of(task))
+    own = puzzle.entry["answer"]
+    if own is not None and answer == str(own).strip():
+        return {"score": 1.0, "error": None}
     guard.install()
     try:
         return {"score": puzzle.score(answer), "error": None}

@@ -32,6 +32,8 @@ KEEP_BYTES = 4 << 20
 """Of a reply: a puzzle with its question twice. The largest of reasoning-gym has 12 KiB."""
 CPU_SPENT = (-signal.SIGPROF, -signal.SIGXCPU)
 ANY_ANSWER = "0"
+MAKE_CPU_S = 20.0
+"""CPU seconds of one puzzle that is made: knight_swap takes a second, some sokobans and levels have no end."""
 
 
 class Made(NamedTuple):
@@ -51,23 +53,25 @@ class Verdict(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """`cpu_s`: CPU seconds of one puzzle or one answer. The wall clock is the sandbox's own, `sandbox.limits.code_timeout_s`."""
+    """`cpu_s`: CPU seconds of one answer. The wall clock is the sandbox's own, `sandbox.limits.code_timeout_s`."""
 
     sandbox: Sandbox
     cpu_s: float
 
     async def make(self, task: Task, *, solve: bool = False) -> Made:
-        execution = await self._run({"do": "make", "task": asdict(task), "solve": solve})
+        execution = await self._run({"do": "make", "task": asdict(task), "solve": solve, "cpu_s": MAKE_CPU_S})
         if execution.return_code in CPU_SPENT or execution.killed == "memory":
-            spent = "the memory" if execution.killed else f"{self.cpu_s:g} s of CPU"
-            raise ValueError(f"puzzle {task.name!r} uses up {spent} that a puzzle has before it is made: config {task.config}, level {task.level}. Ask for less.")
+            spent = "the memory" if execution.killed else f"{MAKE_CPU_S:g} s of CPU"
+            raise ValueError(
+                f"puzzle {task.name!r} uses up {spent} that a puzzle has before it is made: config {task.config}, level {task.level}. Ask for less."
+            )
         reply = _reply(execution)
         if "refused" in reply:
             raise ValueError(reply["refused"])
         return Made(reply["question"], reply["entry"], reply["solution"])
 
     async def score(self, task: Task, entry: str, answer: str) -> Verdict:
-        execution = await self._run({"do": "score", "task": asdict(task), "entry": entry, "answer": answer})
+        execution = await self._run({"do": "score", "task": asdict(task), "entry": entry, "answer": answer, "cpu_s": self.cpu_s})
         if execution.return_code in CPU_SPENT:
             return Verdict(0.0, "time_limit")
         if execution.killed in ("memory", "output_flood"):
@@ -83,12 +87,12 @@ class Room:
         return Verdict(reply["score"], reply["error"])
 
     async def _run(self, request: dict[str, Any]) -> Execution:
-        content = json.dumps({**request, "cpu_s": self.cpu_s}).encode()
+        content = json.dumps(request).encode()
         execution = await self.sandbox.run(PROGRAM, files={**FILES, "request.json": content}, keep_bytes=KEEP_BYTES)
         if execution.killed == "time_limit":
             raise VerifierError(
-                f"Puzzle {request['task']['name']}: not over within --score-deadline {self.sandbox.limits.code_timeout_s:g} s, without having had --score-timeout "
-                f"{self.cpu_s:g} s of CPU: the machine is starved. Give it more cores, use fewer --workers, or raise the deadline."
+                f"Puzzle {request['task']['name']}: not over within --score-deadline {self.sandbox.limits.code_timeout_s:g} s, without having had the "
+                f"{request['cpu_s']:g} s of CPU that it may use: the machine is starved. Give it more cores, use fewer --workers, or raise the deadline."
             )
         return execution
 

@@ -32,9 +32,7 @@ LANDLOCK = """WARNING: no namespaces, so snippets are confined by Landlock and s
 WARNING: bubblewrap does not work: {reason}"""
 
 
-def strongest(
-    isolation: str, limits: Limits, *, warm: bool = True, workers: int = 2, echo_last: bool = False, imports: Sequence[str] = ()
-) -> Sandbox:
+def strongest(isolation: str, limits: Limits, *, warm: bool = True, workers: int = 2, echo_last: bool = False, imports: Sequence[str] = ()) -> Sandbox:
     """`isolation`: auto, bwrap, landlock or none. `imports`: as of WarmSandbox. Raises SandboxError with a remedy."""
     if isolation == "none":
         print(NO_ISOLATION, file=sys.stderr)
