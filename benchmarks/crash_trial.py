@@ -110,7 +110,7 @@ def command(run_dir: Path, job: Job, deadlines: Mapping[str, float] = DEADLINES)
         "logger.tensorboard": "false",
     }
     if job.model is None:
-        flags |= {"reward.name": "tests.e2e.parity_reward:parity", "rollout.max_new_tokens": 24}
+        flags |= {"reward.name": "tests.e2e.support.parity_reward:parity", "rollout.max_new_tokens": 24}
     elif not job.exact:
         flags |= {"eval.dataset": job.data / "test.jsonl"}
     return [sys.executable, "-m", "openrlhf_tir.cli", "train", *(str(x) for name, value in flags.items() for x in (f"--{name}", value))]

@@ -56,7 +56,7 @@ def timed(action) -> float:
 
 def measure(model: Path, tokens: int, rounds: int, work: Path) -> dict[str, float]:
     from openrlhf_tir.learner.zero3 import Zero3Rank
-    from tests.e2e.learner_batch import make_batch, random_groups
+    from tests.e2e.support.learner_batch import make_batch, random_groups
 
     cfg = Config(
         actor={"model_name_or_path": str(model), "num_gpus_per_node": 1},

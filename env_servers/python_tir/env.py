@@ -1,4 +1,6 @@
-"""PythonEnv: action = Python source; observation by ZeroTIR's convention. Stateless: each step is a fresh process (`stateful` has the other kind).
+"""PythonEnv: action = Python source; observation by the convention that the task asks for (conventions.py).
+
+Stateless: each step is a fresh process (`stateful` has the other kind).
 
     Sandbox.run(code) -> Execution -> `judge` -> Step(observation, outcome, signals)
 
@@ -13,35 +15,29 @@ from typing import Any
 
 from env_servers.env import Env, Step
 
-from .observation import MEMORY_LIMIT, TIME_LIMIT, clean_traceback
+from .conventions import CONVENTIONS, DEFAULT, wanted
 from .sandbox import Execution, Sandbox
 
 
 class PythonEnv(Env):
     def __init__(self, sandbox: Sandbox) -> None:
         self._sandbox = sandbox
+        self._convention = DEFAULT
 
     async def reset(self, task: dict[str, Any], seed: int) -> str:
         if task.get("stateful"):
             raise ValueError('task["stateful"] needs warm workers, and this server runs without. Start it so that they come up, or send false.')
+        self._convention = wanted(task)
         return ""
 
     async def step(self, action: str, deadline_s: float) -> Step:
-        return judge(await self._sandbox.run(action))
+        return judge(await self._sandbox.run(action), self._convention)
 
 
-def judge(e: Execution) -> Step:
+def judge(e: Execution, convention: str = DEFAULT) -> Step:
     """An execution as the model and the reward see it."""
     error = error_type(e)
-    stdout = e.stdout.decode("utf-8", "replace")
-    if error is None or error == "output_flood":
-        text = stdout  # a flood reads as the start of it: the trainer's length rule replaces it
-    elif error == "time_limit":
-        text = TIME_LIMIT
-    elif e.killed == "memory":
-        text = MEMORY_LIMIT
-    else:
-        text = clean_traceback(e.stderr.decode("utf-8", "replace"))
+    text, went_well = CONVENTIONS[convention](e, error)
     signals = {
         "executed": e.compiled,
         "error_type": error,
@@ -49,7 +45,7 @@ def judge(e: Execution) -> Step:
         "stdout_truncated": e.stdout_truncated,
         "seconds": round(e.seconds, 4),
     }
-    return Step(observation=text, outcome="ok" if error is None else "model_error", signals=signals)
+    return Step(observation=text, outcome="ok" if went_well else "model_error", signals=signals)
 
 
 def error_type(e: Execution) -> str | None:

@@ -13,6 +13,7 @@ from typing import Any
 
 from env_servers.env import Step
 
+from . import conventions
 from .env import PythonEnv, judge
 from .sandbox import Sandbox
 from .warm.notebooks import Cell, Notebook, Notebooks
@@ -30,22 +31,23 @@ class StatefulEnv(PythonEnv):
         wanted = task.get("stateful", self._stateful)
         if not isinstance(wanted, bool):
             raise ValueError(f'task["stateful"] is {wanted!r}. Send true or false, or leave it out.')
+        self._convention = conventions.wanted(task)
         self._notebook = Notebook(self._notebooks) if wanted else None
         return ""
 
     async def step(self, action: str, deadline_s: float) -> Step:
         if self._notebook is None:
             return await super().step(action, deadline_s)
-        return told(await self._notebook.run(action))
+        return told(await self._notebook.run(action), self._convention)
 
     async def close(self) -> None:
         if self._notebook is not None:
             await self._notebook.close()
 
 
-def told(cell: Cell) -> Step:
+def told(cell: Cell, convention: str = conventions.DEFAULT) -> Step:
     """The step of a cell: as any execution's, and a line where the model would otherwise rely on state that is gone."""
-    step = judge(cell.execution)
+    step = judge(cell.execution, convention)
     text = step.observation
     if cell.restarted:
         text = RESTARTED + text if cell.alive else text + ("\n" if text and not text.endswith("\n") else "") + RESTARTED

@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from ..cluster import control
+    from ..cluster.jobs import control
     from ..errors import ConfigError
 
     if not args.run_dir.is_dir():

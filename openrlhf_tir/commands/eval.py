@@ -24,7 +24,7 @@ def run(args: argparse.Namespace) -> int:
     check_new_file(args.out, "--out")
     cfg = config_of(args)
     check(cfg, training=False)
-    from ..cluster.main import evaluate
+    from ..cluster.jobs.main import evaluate
 
     evaluate(cfg, out=args.out)
     return 0

@@ -41,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
         args.overrides = {**args.overrides, "actor.model_name_or_path": args.model}
     cfg = config_of(args)
     check(cfg, training=False, data=args.question is None)
-    from ..cluster.main import play
+    from ..cluster.jobs.main import play
 
     play(cfg, question=args.question, row=args.row)
     return 0

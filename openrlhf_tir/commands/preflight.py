@@ -34,12 +34,12 @@ from ..pipeline.checkpoints import lineage
 from ..rewards.context import RewardContext
 from ..sizes import size
 from ..types import Task, Trajectory
-from .chat_checks import check_chat, check_template_of
-from .data_checks import check_data
-from .env_checks import check_envs, environments_of
-from .host_checks import Machine, check_gpus, check_loggers, check_ports, check_push_room, check_writable
-from .load_elsewhere import load_elsewhere
-from .role_checks import check_roles
+from .checks.chat import check_chat, check_template_of
+from .checks.data import check_data
+from .checks.envs import check_envs, environments_of
+from .checks.host import Machine, check_gpus, check_loggers, check_ports, check_push_room, check_writable
+from .checks.load_elsewhere import load_elsewhere
+from .checks.roles import check_roles
 
 log = logging.getLogger(__name__)
 
@@ -125,7 +125,6 @@ def check_names_of_env(cfg: Config, e: Environment, problems: Problems) -> None:
 
     with caught():
         turns.check(e.env)
-    with caught():
         check_chat(cfg, e)
     for name in e.reward.weights or [e.reward.name]:
         with caught():

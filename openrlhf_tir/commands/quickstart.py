@@ -26,7 +26,7 @@ def run(args: argparse.Namespace) -> int:
 
     with run_lock(cfg.run_dir, cfg.train.start_wait_s):
         check_unused(cfg)
-        from ..cluster.main import quickstart  # takes seconds: a directory in use is refused before
+        from ..cluster.jobs.main import quickstart  # takes seconds: a directory in use is refused before
 
         quickstart(cfg, setup_s=args.setup_seconds)
     return 0

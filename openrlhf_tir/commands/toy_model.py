@@ -21,7 +21,7 @@ def run(args: argparse.Namespace) -> int:
     from ..cluster.run_lock import run_lock
 
     with run_lock(cfg.run_dir, cfg.train.start_wait_s):
-        from ..cluster.main import toy_model  # takes seconds: a directory in use is refused before
+        from ..cluster.jobs.main import toy_model  # takes seconds: a directory in use is refused before
 
         toy_model(cfg)
     return 0

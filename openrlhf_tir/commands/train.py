@@ -1,4 +1,4 @@
-"""train: recipe + flags -> preflight -> cluster.main.train."""
+"""train: recipe + flags -> preflight -> cluster.jobs.main.train."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
         check_unused(cfg)
         if not cfg.train.resume:  # now: a process that dies before it has begun must not leave an earlier run to be resumed
             checkpoints_of(cfg).clear()
-        from ..cluster.main import train  # takes seconds: a directory in use is refused before
+        from ..cluster.jobs.main import train  # takes seconds: a directory in use is refused before
 
         train(cfg)
     return 0

@@ -77,6 +77,8 @@ def _lines(path: Path, f: Any) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _object(row: Any, where: str) -> tuple[str, dict[str, Any]]:
+    if isinstance(row, list) and len(row) == 2 and all(isinstance(said, dict) and "from" in said for said in row):
+        return where, {"0": row[0], "1": row[1]}  # Open-Reasoner-Zero's file; on the hub its columns have these names
     if not isinstance(row, dict):
         raise DataError(f'{where} is {type(row).__name__}, not an object with columns. Write {{"prompt": ..., "label": ...}}.')
     return where, row

@@ -2,7 +2,8 @@
 
     rows -> problems(): input, label, env, checked -> load_prompts(): template or chat template, length limit -> PromptSet
 
-Understands OpenRLHF's rows (data.input_key, data.label_key) and ZeroTIR's, whose label is a JSON string with gold_ans and env_func.
+Understands OpenRLHF's rows (data.input_key, data.label_key), ZeroTIR's, whose label is a JSON string with gold_ans and env_func, and those of
+other methods (schemas.py).
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from ..types import Chat, Task
 from . import checks, templates
 from .export_template import template_of, without_question
 from .rows import read_rows
+from .schemas import INPUT, LABEL, Reader
 
 ENV_FUNCS = {"math_tir_async": "python_tir", "math_tir": "python_tir"}
 """ZeroTIR's env_func -> the environment here."""
@@ -67,15 +69,20 @@ def problems(cfg: Data) -> Iterator[Problem]:
 
 
 def _problems_of(source: str, cfg: Data) -> Iterator[Problem]:
+    reader = Reader(None)
     for i, (where, row) in enumerate(read_rows(source, cfg.prompt_split)):
         if i >= cfg.max_samples:
             return
         if i == 0:
+            reader = Reader.of(cfg.row_schema, row, all(_column(row, key) is not _MISSING for key in (cfg.input_key, cfg.label_key)))
+            if reader.schema is not None:
+                cfg = cfg.model_copy(update={"input_key": INPUT, "label_key": LABEL})
+        if i == 0 and reader.schema is None:
             for setting, key in (("data.input_key", cfg.input_key), ("data.label_key", cfg.label_key)):
                 if _column(row, key) is _MISSING:
                     known = shorten(", ".join(map(str, row)))
                     raise ConfigError(f"{setting} = {key!r} is no column of {source}. Known: {known}. Set --{setting} to one of them.")
-        yield _problem(where, row, cfg)
+        yield _problem(where, reader(where, row, cfg.env_key), cfg)
 
 
 def env_of(p: Problem, known: Sequence[str], env_key: str) -> str:

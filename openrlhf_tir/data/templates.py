@@ -1,6 +1,6 @@
 """Prompt templates: a problem's text -> what a base model sees. Raw text, no chat markup.
 
-A named template is verbatim from its source, with {input} where the problem goes. Any other template is OpenRLHF's
+A named template is verbatim from its source, unless it says otherwise, with {input} where the problem goes. Any other template is OpenRLHF's
 `input_template`: a format string with one {} (a literal brace is doubled).
 """
 
@@ -27,10 +27,47 @@ TORL = (
 )
 """ToRL's `tir_base_0309`."""
 
+SEARCHR1 = (
+    "Answer the given question. You must conduct reasoning inside <think> and </think> first every time you get new information. After reasoning, if you find "
+    "you lack some knowledge, you can call a search engine by <search> query </search> and it will return the top searched results between <information> and "
+    "</information>. You can search as many times as your want. If you find no further external knowledge needed, you can directly provide the answer inside "
+    "<answer> and </answer>, without detailed illustrations. For example, <answer> Beijing </answer>. Question: {input}\n"
+)
+"""Search-R1's, a user message."""
+
+OTC = SEARCHR1.replace(
+    "You can search as many times as your want. If you find", "You need to make every search call count and gain helpful results. If you find"
+)
+"""OTC's for search: its sentence about calls in Search-R1's prompt. Its appendix calls the block `<observation>`; what is inserted is <information>."""
+
+RETOOL = (
+    "Solve the following problem step by step. You can write executable Python code to help your reasoning. The code is run in a sandbox, and its output "
+    "(between <interpreter> and </interpreter>) comes back to you. Write every snippet as\n<code>\n```python\n# code\n```\n</code>\nand print what you want "
+    "to see. The last part of your answer must be\n<answer>\n\\boxed{the final answer}\n</answer>\n\n*user question:*\nAnswer the following Math Problem and "
+    "put the answer in the format of \\boxed{answer}\n\n{input}\n\n\nRemember to place the final answer in the last part using the format:\n<answer>\n"
+    "\\boxed{the final answer}\n</answer>"
+)
+"""ReTool's, a user message; what it says, in our words (evaluation/prompt_template.json)."""
+
+ARTIST = (
+    "Solve the problem below. Think within <think> </think>. Where computing helps, write Python within <python> </python>: it is run and what it prints comes "
+    "back within <output> </output>, so print what you want to see. Think on and run more code as often as you need. Give the final answer alone within "
+    "<answer> </answer>.\n\nProblem: {input}"
+)
+"""ARTIST's for maths, a user message. Its prompt is not published; this one asks for the tags that its reward looks for."""
+
 USER_ASSISTANT = "User: {input}\nAssistant:"
 """The template of the toy task."""
 
-TEMPLATES = {"zerotir": ZEROTIR, "torl": TORL, "user_assistant": USER_ASSISTANT}
+TEMPLATES = {
+    "artist": ARTIST,
+    "otc": OTC,
+    "retool": RETOOL,
+    "searchr1": SEARCHR1,
+    "torl": TORL,
+    "user_assistant": USER_ASSISTANT,
+    "zerotir": ZEROTIR,
+}
 
 
 def resolve(template: str | None) -> str | None:

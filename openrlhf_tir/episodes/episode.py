@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 import numpy as np
@@ -25,7 +25,7 @@ from ..errors import InfraError
 from ..ports import Codec, Engine, EnvSession
 from ..types import Sampling, Segment, ToolCall, Trajectory
 from .show import Show, Shown, TextShow
-from .turns import Call, End, MessagesProtocol, Reject, TurnProtocol
+from .turns import TURN_LIMIT, Call, End, MessagesProtocol, Reject, TurnProtocol
 
 ENV_DONE, ENV_TRUNCATED = "env_done", "env_truncated"
 """Stop reasons of an episode that its environment ended; a cut one has finish_reason "length", as one that ran out of tokens."""
@@ -84,8 +84,11 @@ async def run_episode(
         longest = len(prompt_ids) + limits.max_new_tokens + 1 if limits.max_length is None else limits.max_length
         while (remaining := limits.max_new_tokens - (len(context) - len(prompt_ids))) > 0 and len(context) < longest:
             turn += 1
-            sampling = Sampling(remaining, protocol.stops, limits.temperature, limits.top_p, seed_of(turn), limits.top_k, limits.min_p)
+            room = min(remaining, getattr(protocol, "max_turn_tokens", None) or remaining)
+            sampling = Sampling(room, protocol.stops, limits.temperature, limits.top_p, seed_of(turn), limits.top_k, limits.min_p)
             completion = await engine.generate(context, sampling, request_id=f"{request_id}/{turn}")
+            if completion.finish_reason == "length" and room < remaining:
+                completion = replace(completion, stop_reason=TURN_LIMIT)
             append(Segment.of_model(completion))
             traj.finish_reason, traj.stop_reason = completion.finish_reason, completion.stop_reason
             if completion.finish_reason == "abort":

@@ -221,9 +221,11 @@ class GroupRunner:
     async def _turns(self, g: _Running, i: int) -> Trajectory:
         """Our own loop: the engine and the environment in turns."""
         seed = self._seed(g, i)
-        async with self.envs.session(g.task.env, {"label": g.task.label, **g.task.meta}, seed=seed) as env:
+        protocol = make(one(self.environments, g.task.env).env)
+        task = {**getattr(protocol, "env_task", {}), "label": g.task.label, **g.task.meta}
+        async with self.envs.session(g.task.env, task, seed=seed) as env:
             try:
-                protocol, chats = make(one(self.environments, g.task.env).env), self._chats_of(g.task)
+                chats = self._chats_of(g.task)
                 traj = await run_episode(
                     g.prompt_ids,
                     index=i,

@@ -24,9 +24,13 @@ def zerotir(trajectory: Trajectory, options: dict[str, Any]) -> str:
     return why_dropped(trajectory.parts, base_ppl=None, max_tokens=options["max_tokens"])
 
 
-SAMPLE_FILTER = plugins.Place(
-    "sample filter", "filter.sample", '(trajectory, options) -> reason, "" to train it', {"zerotir": f"{__name__}:zerotir"}, plugins.takes(2)
-)
+def over_length(trajectory: Trajectory, options: dict[str, Any]) -> str:
+    """What the limit cut, right or wrong (ARTIST's function calling, arXiv 2505.01441; DAPO's overlong filtering)."""
+    return "over_length" if trajectory.finish_reason == "length" else ""
+
+
+REGISTRY = {"over_length": f"{__name__}:over_length", "zerotir": f"{__name__}:zerotir"}
+SAMPLE_FILTER = plugins.Place("sample filter", "filter.sample", '(trajectory, options) -> reason, "" to train it', REGISTRY, plugins.takes(2))
 
 
 @dataclass(frozen=True)

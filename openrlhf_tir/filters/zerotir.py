@@ -65,7 +65,7 @@ def too_many_failed(group: Sequence[Facts], max_share: float = MAX_FAILED) -> bo
 
 
 def verifiers(max_share: float) -> Callable[[Group], Verdict]:
-    """Filter "verifiers". A check that missed its deadline gave no verdict either; here no model judges beside the rule."""
+    """Filter "verifiers". A check that missed its deadline gave no verdict either; a model verifier that fails fails the sample itself."""
 
     def judge(group: Group) -> Verdict:
         facts = [t.parts | ({"rule_eval_fails": 1.0, "model_eval_fails": 1.0} if t.parts.get("verify_timeout") else {}) for t in group.valid]

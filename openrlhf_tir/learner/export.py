@@ -1,6 +1,6 @@
 """Export: what a model directory holds besides its weights. config.json, generation_config.json and the tokenizer, on rank 0.
 
-How the run asked its questions (the chat template, the stop strings) is added by cluster/exported.py, which knows the turn protocol.
+How the run asked its questions (the chat template, the stop strings) is added by cluster/jobs/exported.py, which knows the turn protocol.
 """
 
 from __future__ import annotations

@@ -5,8 +5,9 @@
 
 Strict format: every pair is there, pairs neither nest nor overlap, and their first occurrences come in the method's order. An answer is
 right if it is the label, character by character. Nothing to call or to match counts 0.
-options: `functions` scores function calling by what the environment told of the last call: state_match, state_total, functions_matched,
-functions_total.
+options: `functions` scores function calling by what the environment told of the whole episode: state_match, state_total,
+functions_matched, functions_total, as of its last word on them; a call that could not be read says nothing about them. What the task's gold
+(its `meta`) has beyond, because the model did not come so far, counts as not called. Without any call nothing is matched.
 """
 
 from __future__ import annotations
@@ -66,13 +67,21 @@ def function_parts(text: str, facts: Mapping[str, Any]) -> dict[str, float]:
     }
 
 
+def episode_facts(trajectory: Trajectory, task: Task) -> dict[str, Any]:
+    """FACTS over the whole episode. Gold calls are those of every turn of the user, begun or not."""
+    told = next((dict(c.signals) for c in reversed(trajectory.calls) if "functions_total" in c.signals), {})
+    gold = task.meta.get("gold")
+    calls = sum(len(turn) for turn in gold if isinstance(turn, list)) if isinstance(gold, list) else 0
+    return told | {"functions_total": max(calls, float(told.get("functions_total", 0)))}
+
+
 def artist(trajectory: Trajectory, task: Task, context: RewardContext) -> RewardParts:
     """parts: correct, format_ok (strict), the summands, and those of `call_facts`."""
     if strange := set(context.options) - {"functions"}:
         raise unknown("reward.options key", min(strange), ["functions"], "This is the option of reward.name = 'artist'.")
     calls = trajectory.calls
     if context.options.get("functions"):
-        parts = function_parts(trajectory.text, calls[-1].signals if calls else {})
+        parts = function_parts(trajectory.text, episode_facts(trajectory, task))
         correct = parts["state"] + parts["function"] == 1.0
     else:
         parts = math_parts(trajectory.text, task.label, sum(c.outcome == "ok" for c in calls), len(calls))

@@ -88,13 +88,14 @@ def interpreter_block(text: str) -> str:
 
 
 def eval_answer(text: str) -> str:
-    r"""The official evaluation's answer: after the last "boxed", braces matched; all of the text where there is none."""
+    r"""The official evaluation's answer: after the last "boxed", braces matched, or what is left where they do not close; without it all of the text."""
     _, found, rest = text.rpartition("boxed")
     if not found:
         return text
     if not rest.startswith("{"):
         return rest.split("$")[0].strip()
-    return closed_box("\\boxed" + rest) or ""
+    closed = closed_box("\\boxed" + rest)
+    return rest[1:] if closed is None else closed
 
 
 def retool(trajectory: Trajectory, task: Task, context: RewardContext, ask: Ask = on_the_spot) -> RewardParts:

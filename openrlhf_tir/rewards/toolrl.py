@@ -5,8 +5,8 @@
     correctness = 6 S / Smax - 3; 3 for the very same list; -3 for what does not parse; 0 where the truth calls nothing
 A truth call is compared with the best unused prediction of its name (greedy; the paper says optimal). Equality is Python's.
 
-options (reward.options) are `Variant`'s fields. The variants that change over training need the step, which a reward is not told:
-they exist for `score` only.
+options (reward.options) are `Variant`'s fields, and `updates_per_step` (1): the variants that change over training count the reference's steps,
+each of which makes several updates there.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
-from ..errors import unknown
+from ..errors import ConfigError, unknown
 from ..types import RewardParts, Task, Trajectory
 from .checking.answer_text import model_text
 from .context import RewardContext
@@ -33,6 +33,7 @@ SHAPES: dict[tuple[bool, bool], tuple[re.Pattern[str], tuple[str, ...]]] = {
     (False, False): (re.compile(_THINK, re.DOTALL), ()),
 }
 """(truth calls tools, truth responds) -> what the whole text looks like, and the tags that occur once."""
+PER_STEP = "updates_per_step"
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,12 +152,16 @@ def toolrl(trajectory: Trajectory, task: Task, context: RewardContext) -> Reward
     parts: correct, format_ok, correctness, length and those of `math_outcome.call_facts`.
     """
     text = model_text(trajectory).strip()
-    known = {f.name for f in fields(Variant)}
+    known = {f.name for f in fields(Variant)} | {PER_STEP}
     if strange := set(context.options) - known:
         raise unknown("reward.options key", min(strange), known, "These are the options of reward.name = 'toolrl'.")
-    variant = Variant(**{name: bool(value) for name, value in context.options.items()})
-    s = score(text, task.label, variant, context.update)
-    best = score(task.label.strip(), task.label, variant, context.update)
+    variant = Variant(**{name: bool(value) for name, value in context.options.items() if name != PER_STEP})
+    per_step = context.options.get(PER_STEP, 1)
+    if not isinstance(per_step, int) or per_step < 1:
+        raise ConfigError(f"reward.options.{PER_STEP} = {per_step!r} is no number of updates. Use 1, or 4 as in the paper's runs.")
+    step = context.update // per_step
+    s = score(text, task.label, variant, step)
+    best = score(task.label.strip(), task.label, variant, step)
     formed = well_formed(text, task.label)
     correct = formed and s.correctness >= best.correctness
     parts = {"correct": float(correct), "format_ok": float(formed), "correctness": s.correctness, "length": s.length, **call_facts(trajectory)}

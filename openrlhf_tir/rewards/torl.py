@@ -1,8 +1,8 @@
 r"""ToRL's reward: +1 for the right box, -1 otherwise. Source: arXiv 2503.23383, verl/utils/reward_score/math_verifier.py.
 
 options (reward.options): `wformat` scores a wrong box -0.5 (no box stays -1); `execution_penalty` is subtracted where some call
-failed (the official code looks at the last round only, and also punishes answers without code); `official` grades the whole
-response, tool output included, with the reference's equivalence test and its known false verdicts.
+failed, never where none was made; `official` grades the whole response, tool output included, with the reference's equivalence test and its
+known false verdicts, and looks at the last call only for the penalty, which it also gives answers without code (as its code does for C = 1).
 """
 
 from __future__ import annotations
@@ -65,6 +65,7 @@ def torl(trajectory: Trajectory, task: Task, context: RewardContext, ask: Ask = 
         boxed = answer is not None
         correct = answer is not None and answer_check.equal(answer, task.label, ask)
     facts = call_facts(trajectory)
-    failed = facts["used_code"] and facts["code_ok"] < 1
+    went_well = [call.outcome == "ok" for call in trajectory.calls]
+    failed = went_well[-1:] != [True] if options.get("official") else not all(went_well)
     reward = reward_of(boxed, correct, bool(options.get("wformat"))) - (float(options.get("execution_penalty", 0.0)) if failed else 0.0)
     return RewardParts(reward, correct, {"correct": float(correct), "format_ok": float(boxed), **facts})

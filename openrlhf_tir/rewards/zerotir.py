@@ -3,6 +3,8 @@ r"""ZeroTIR's reward with all its bonuses, and the facts it records. Source: env
     valid format and proper stop -> answer = max(rule, model verdict), else 0
     reward = answer + format reward + overlong + execution penalty + tool bonus + idea bonus       (all but the first off by default)
 
+The model verdict is that of an OpenAI-compatible server (option `verifier_url`), asked where the rule says no; without one it is 0.
+
 `score` is the rule on plain facts, with the reference's constants in `OFFICIAL` and ours in `FIXED`. `zerotir` feeds it a Trajectory.
 """
 
@@ -12,10 +14,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from ..errors import unknown
+from ..errors import ConfigError, unknown
 from ..types import RewardParts, Task, Trajectory
 from . import Ask, on_the_spot
-from .checking import answer_check, symbolic, text_metrics
+from .checking import answer_check, model_verdict, symbolic, text_metrics
 from .checking.answer_text import count_words, last_boxed, model_text, without_code, without_end_marks
 from .checking.code_text import OUTPUT_BLOCK, PYTHON_BLOCK, has_code
 from .checking.zerotir_format import TEMPLATES, ZERO_V2, Template, answer_span, has_box
@@ -42,6 +44,15 @@ class Flags:
     pattern_bonus: float = 0.0
     loose: bool = False
     max_tokens: int = 8192
+
+
+@dataclass(frozen=True, slots=True)
+class Verifier:
+    """The model beside the rule. Its token, if it wants one, is in the environment variable `verifier_token_env`."""
+
+    verifier_url: str
+    verifier_model: str
+    verifier_token_env: str = "TIR_VERIFIER_TOKEN"
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,11 +189,12 @@ def score(
 
 
 def zerotir(trajectory: Trajectory, task: Task, context: RewardContext, ask: Ask = on_the_spot) -> RewardParts:
-    """`context.options` sets `Flags`; `context.format` "answer" implies `loose`. There is no model verifier here: its verdict is 0.
+    """options: those of `Flags` and of `Verifier`; `context.format` "answer" implies `loose`.
 
-    parts: everything numeric that `score` records, and those of `math_outcome.call_facts`.
+    parts: everything numeric that `score` records, and those of `math_outcome.call_facts`. `model_rewards` is 1 where only the model accepts:
+    it is not asked about what the rule accepts, since the better verdict counts.
     """
-    flags = _flags(context)
+    flags, verifier = _flags(context)
     errors = [int(c.outcome != "ok") for c in trajectory.calls]
     facts = Facts(
         response=trajectory.text,
@@ -197,7 +209,11 @@ def zerotir(trajectory: Trajectory, task: Task, context: RewardContext, ask: Ask
 
     def judge(text: str) -> tuple[Verdict, Verdict]:
         boxed = last_boxed(text)
-        return float(boxed is not None and answer_check.equal(boxed, task.label, ask)), 0.0
+        rule = boxed is not None and answer_check.equal(boxed, task.label, ask)
+        if rule or boxed is None or verifier is None:
+            return float(rule), 0.0
+        question = (verifier.verifier_url, verifier.verifier_model, verifier.verifier_token_env, task.prompt, text, task.label)
+        return 0.0, ask(model_verdict.verdict, *question, context.settings.verify_deadline_s)
 
     record = score(facts, flags, FIXED, judge, ask)
     numbers = {k: float(v) for k, v in record.items() if k != "graded_text"}
@@ -206,9 +222,16 @@ def zerotir(trajectory: Trajectory, task: Task, context: RewardContext, ask: Ask
     return RewardParts(numbers["rewards"], correct, parts)
 
 
-def _flags(context: RewardContext) -> Flags:
-    known = {f.name for f in fields(Flags)}
-    for name in context.options:
-        if name not in known:
-            raise unknown("reward.options key", name, known, "These are the flags of reward.name = 'zerotir'.")
-    return Flags(**{"loose": context.format == "answer", **context.options})
+def _flags(context: RewardContext) -> tuple[Flags, Verifier | None]:
+    flags, verifier = ({f.name for f in fields(kind)} for kind in (Flags, Verifier))
+    options = dict(context.options)
+    for name in options:
+        if name not in flags | verifier:
+            raise unknown("reward.options key", name, flags | verifier, "These are the options of reward.name = 'zerotir'.")
+    asked = {name: str(options.pop(name)) for name in verifier & set(options)}
+    if bool(asked.get("verifier_url")) != bool(asked.get("verifier_model")):
+        raise ConfigError(
+            "reward.options.verifier_url and reward.options.verifier_model go together: "
+            f"{asked}. Give the server's base URL, http://host:port/v1, and the name of the model that it serves."
+        )
+    return Flags(**{"loose": context.format == "answer", **options}), Verifier(**asked) if asked.get("verifier_url") else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from .docs_blocks import block
+from .docs.docs_blocks import block
 
 RECIPE = """
 run_dir = "run"

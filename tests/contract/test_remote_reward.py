@@ -13,7 +13,7 @@ from openrlhf_tir.errors import RewardError, VerifierError
 from openrlhf_tir.rewards.pool import RewardPool
 from openrlhf_tir.rewards.workers import Late
 from openrlhf_tir.types import Segment, Task, Trajectory
-from tests.contract.docs_blocks import block
+from tests.contract.docs.docs_blocks import block
 
 TASK = Task("2+2=", "4")
 

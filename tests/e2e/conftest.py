@@ -16,7 +16,7 @@ from openrlhf_tir.engines.vllm_engine import VllmEngine
 from openrlhf_tir.toy.model import save_model
 from openrlhf_tir.toy.task import write_data
 
-from .tiny_model import save_tiny
+from .support.tiny_model import save_tiny
 
 
 def tiny_config() -> Config:

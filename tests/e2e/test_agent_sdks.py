@@ -21,8 +21,8 @@ from openrlhf_tir.engines.vllm_engine import VllmEngine
 from openrlhf_tir.serving.app import build_app, serve
 from openrlhf_tir.types import GroupKey, Task
 
-from .sessions_actor import TOKEN, Actor
-from .tiny_model import save_tiny
+from .support.sessions_actor import TOKEN, Actor
+from .support.tiny_model import save_tiny
 
 pytestmark = [pytest.mark.long, pytest.mark.asyncio(loop_scope="session")]
 EXAMPLES = Path(__file__).parents[2] / "examples"

@@ -14,7 +14,7 @@ import pytest
 from openrlhf_tir.logs import metrics
 from openrlhf_tir.toy.model import save_model
 from tests.contract import outside_method
-from tests.contract.docs_blocks import block
+from tests.contract.docs.docs_blocks import block
 
 ROOT = Path(__file__).parents[2]
 

@@ -37,7 +37,7 @@ def config(work: Path) -> Config:
         env={"name": "echo"},
         rollout={"engine": "torch", "n_samples_per_prompt": 2, "max_new_tokens": 16, "heartbeat_s": 1, "unresponsive_s": 20, "group_deadline_s": 300},
         vllm={"num_engines": 3},
-        reward={"name": "tests.e2e.parity_reward:parity"},
+        reward={"name": "tests.e2e.support.parity_reward:parity"},
     )
 
 

@@ -1,4 +1,4 @@
-"""The learner on real DeepSpeed ranks, against a plain PyTorch model on one process. Everything runs in tests/e2e/learner_runs.py."""
+"""The learner on real DeepSpeed ranks, against a plain PyTorch model on one process. Everything runs in tests/e2e/support/learner_runs.py."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import pytest
 from openrlhf_tir.errors import CheckpointDamaged
 from openrlhf_tir.pipeline.checkpoints import manifest
 
-from .learner_runs import SEQUENCES, SFT_ROWS, batch, config, cut_batch, cut_config, run
-from .tiny_model import save_tiny
+from .support.learner_runs import SEQUENCES, SFT_ROWS, batch, config, cut_batch, cut_config, run
+from .support.tiny_model import save_tiny
 
 pytestmark = pytest.mark.slow
 WORLDS = (1, 2)

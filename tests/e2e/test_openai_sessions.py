@@ -23,8 +23,8 @@ from openrlhf_tir.serving.app import build_app, serve
 from openrlhf_tir.serving.session_requests import REQUIRED, STOP, STRICT
 from openrlhf_tir.types import BatchItem, GroupKey, Task, TrainBatch
 
-from .sessions_actor import TOKEN, Actor
-from .tiny_model import HfLearner, make_tokenizer
+from .support.sessions_actor import TOKEN, Actor
+from .support.tiny_model import HfLearner, make_tokenizer
 
 pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="session")]
 TOLERANCE = 1e-4

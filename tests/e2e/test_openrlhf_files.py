@@ -12,7 +12,7 @@ import pytest
 
 from openrlhf_tir.logs import metrics
 from openrlhf_tir.toy.model import save_model
-from tests.contract.docs_blocks import block
+from tests.contract.docs.docs_blocks import block
 
 from .test_guess_game import command, lay_out
 

@@ -8,13 +8,13 @@ import pytest
 from rich.console import Console
 
 from openrlhf_tir.cluster.env_process import env_urls
-from openrlhf_tir.cluster.inputs import load_inputs
+from openrlhf_tir.cluster.jobs.inputs import load_inputs
+from openrlhf_tir.cluster.jobs.train import run_training
 from openrlhf_tir.cluster.learner_group import LearnerGroup
 from openrlhf_tir.cluster.pool import RolloutPool
 from openrlhf_tir.cluster.ray_session import ray_session
 from openrlhf_tir.cluster.rollout_actor import RolloutActor
 from openrlhf_tir.cluster.session import Session
-from openrlhf_tir.cluster.train import run_training
 from openrlhf_tir.config import Config
 from openrlhf_tir.logs import metrics
 from openrlhf_tir.logs.process import PssSampler
@@ -58,7 +58,7 @@ def config(work: Path) -> Config:
         data={"prompt_dataset": str(work / "train.jsonl"), "max_len": 192},
         rollout={"engine": "torch", "batch_size": BATCH, "n_samples_per_prompt": 4, "max_new_tokens": 16, "per_request_seeds": True},
         vllm={"num_engines": 2},
-        reward={"name": "tests.e2e.parity_reward:parity"},
+        reward={"name": "tests.e2e.support.parity_reward:parity"},
         train={"max_steps": STEPS, "micro_batch_size": 4},
         logger={"tensorboard": False},
     )

@@ -13,7 +13,7 @@ import pytest
 
 from benchmarks.rollout.fault_actor import EmulatedActor
 from benchmarks.rollout.fault_parts import config, fault_server, sessions, trained_on_a_fault
-from openrlhf_tir.cluster.control import Control, apply
+from openrlhf_tir.cluster.jobs.control import Control, apply
 from openrlhf_tir.cluster.pool import RolloutPool
 from openrlhf_tir.cluster.ray_session import ray_session
 from openrlhf_tir.pipeline.checkpoints.checkpoint import Checkpoints

@@ -32,7 +32,7 @@ def command(run_dir: Path, *more: str) -> list[str]:
         "--run-dir": str(run_dir),
         "--actor.model_name_or_path": str(run_dir / "init"),
         "--data.prompt_dataset": str(run_dir / "data/train.jsonl"),
-        "--reward.name": "tests.e2e.parity_reward:parity",
+        "--reward.name": "tests.e2e.support.parity_reward:parity",
         "--rollout.batch_size": "4",
         "--rollout.n_samples_per_prompt": "4",
         "--rollout.max_new_tokens": "24",

@@ -20,7 +20,7 @@ from openrlhf_tir.types import Canary, Sampling
 from openrlhf_tir.weights.publisher import WeightPublisher
 
 from .conftest import tiny_config
-from .tiny_model import EOS, WORD, HfLearner, make_tokenizer
+from .support.tiny_model import EOS, WORD, HfLearner, make_tokenizer
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180), pytest.mark.asyncio(loop_scope="session")]
 TOLERANCE = 1e-4

@@ -13,7 +13,7 @@ from openrlhf_tir.errors import WeightsUnverified
 from openrlhf_tir.types import Sampling
 from openrlhf_tir.weights.publisher import WeightPublisher
 
-from .tiny_model import EOS, WORD, HfLearner, make_model, make_tokenizer
+from .support.tiny_model import EOS, WORD, HfLearner, make_model, make_tokenizer
 
 pytestmark = pytest.mark.slow  # importing torch and transformers
 

@@ -9,7 +9,7 @@ import pytest
 
 from openrlhf_tir.toy.model import save_model
 
-from .zero_staleness_runs import STEPS, run
+from .support.zero_staleness_runs import STEPS, run
 
 pytestmark = pytest.mark.slow
 

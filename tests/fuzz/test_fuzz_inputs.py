@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from openrlhf_tir.cli import main
-from openrlhf_tir.cluster.control import read as read_control
+from openrlhf_tir.cluster.jobs.control import read as read_control
 from openrlhf_tir.commands.preflight import Machine, check
 from openrlhf_tir.config import Data
 from openrlhf_tir.config.problems import Problems

@@ -49,6 +49,21 @@ def _exec(row: dict) -> list[str] | None:
     return mismatches({"code": code, "inserted": retool.interpreter_block(text)}, row["expected"])
 
 
+RUNNER = """
+import contextlib, io, sys, traceback
+said = io.StringIO()
+try:
+    with contextlib.redirect_stdout(said):
+        exec(sys.argv[1], {})
+    print(said.getvalue(), end="")
+except BaseException:
+    print(traceback.format_exc().split("\\n")[-2])
+    sys.__stdout__.flush()
+    sys.exit(1)
+"""
+"""As the reference runs code: inside of its own process, where sys.exit is an exception as any other, and its line all that is said."""
+
+
 def _run(code: str) -> str | None:
     """None for code that prints nothing: the reference inserts a TypeError of its own there."""
     if not code:
@@ -56,12 +71,12 @@ def _run(code: str) -> str | None:
     if any(word in code for word in FORBIDDEN):
         return "RuntimeError"
     try:
-        done = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True, timeout=RUN_S, check=False)
+        done = subprocess.run([sys.executable, "-I", "-c", RUNNER, code], capture_output=True, text=True, timeout=RUN_S, check=False)
     except subprocess.TimeoutExpired:
         return TIMED_OUT
-    if done.returncode:
-        return done.stderr.strip().splitlines()[-1]
-    return done.stdout.strip() if done.stdout else None
+    if done.returncode == 0 and not done.stdout:
+        return None
+    return done.stdout.strip()
 
 
 def _extract(row: dict) -> list[str]:

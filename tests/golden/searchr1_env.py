@@ -1,6 +1,7 @@
 """Rows of searchr1_env: one scripted turn in our own `run_episode`, passages formatted by our search environment.
 
-The engine stops at the first of the protocol's stop strings, as a real one does; the reference cuts a whole turn afterwards.
+The reference lets a turn be sampled to its end and cuts it after the first </search>, or else the first </answer>: so do the rows' turns here,
+an answer before a search included. A real engine stops at whichever comes first.
 """
 
 from __future__ import annotations
@@ -38,9 +39,9 @@ class ScriptedRetriever:
 
 
 def stopped(text: str) -> dict:
-    ends = {text.find(stop) + len(stop): stop for stop in STOPS if stop in text}
-    end = min(ends, default=len(text))
-    return {"text": text[:end], "finish_reason": "stop", "stop_reason": ends.get(end)}
+    stop = next((stop for stop in STOPS if stop in text), None)
+    end = len(text) if stop is None else text.find(stop) + len(stop)
+    return {"text": text[:end], "finish_reason": "stop", "stop_reason": stop}
 
 
 def check(row: dict, compat: bool) -> list[str] | None:

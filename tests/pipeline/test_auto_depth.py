@@ -86,6 +86,7 @@ def test_no_interleaving_breaks_staleness_conservation_or_the_ledger(tmp_path_fa
         prompts=FakePrompts(80),
         learner=FakeLearner(learner),
         max_steps=1000,
+        reissues=6,  # so many tries that a batch of prompts failed for good, which ends a run, is out of chance's reach
     )
     run(p.run())
     assert max(ages(p.learner), default=0) <= S

@@ -55,7 +55,14 @@ def test_no_interleaving_breaks_staleness_conservation_or_the_ledger(tmp_path_fa
 
     rollout = FakeRollout(seed, latency=lambda r: r.choice([0.1, 1.0, slow]), fate=fate_of(drop, fault))
     p = pipeline(
-        tmp_path_factory.mktemp("run"), mode=mode, S=S if mode.startswith("pipeline") else None, B=B, rollout=rollout, prompts=FakePrompts(40), max_steps=1000
+        tmp_path_factory.mktemp("run"),
+        mode=mode,
+        S=S if mode.startswith("pipeline") else None,
+        B=B,
+        rollout=rollout,
+        prompts=FakePrompts(40),
+        max_steps=1000,
+        reissues=6,  # so many tries that a batch of prompts failed for good, which ends a run, is out of chance's reach
     )
     run(p.run())
     assert max(ages(p.learner), default=0) <= p.state.S

@@ -20,8 +20,14 @@ class Data(Section):
     prompt_split: str = "train"
     input_key: str = "prompt"
     label_key: str = "label"
+    row_schema: str | None = Field(
+        None,
+        description="whose rows these are, in place of input_key and label_key: dapo, orz, searchr1, tooln1, toolrl, torl, verl; unset: by their columns",
+    )
     env_key: str = Field("env", description="column that names the row's environment, if there is one")
-    input_template: str | None = Field(None, description="text with {} where the input goes, or a template's name: zerotir, torl, user_assistant")
+    input_template: str | None = Field(
+        None, description="text with {} where the input goes, or a template's name: artist, otc, retool, searchr1, torl, user_assistant, zerotir"
+    )
     apply_chat_template: bool = Field(False, description="render the input as a chat with the tokenizer's own template")
     chat_template_options: dict[str, Option] = Field(
         default_factory=dict, description="what the chat template takes besides messages and tools, e.g. enable_thinking = false"

@@ -15,7 +15,9 @@ class Filter(Section):
         description="filters in the order in which they are asked, registered or one's own; empty: none; unset: accuracy, and those that the settings below "
         "switch on. accuracy looks at what is correct, reward at rewards (filter.reward_range): with it, groups that are all right are kept",
     )
-    sample: str | None = Field(None, description="which samples of a kept group are not trained, though their group counts them; registered: zerotir")
+    sample: str | None = Field(
+        None, description="which samples of a kept group are not trained, though their group counts them; registered: over_length, zerotir"
+    )
     options: dict[str, Option] = Field(default_factory=dict, description="what filters of one's own are told, as their second argument")
     reward_range: tuple[float, float] | None = Field(None, description="filter 'reward': keep iff lo < mean reward < hi, both strict, any numbers")
     max_verifier_failures: float = Field(0.4, ge=0, le=1, description="filter 'verifiers': drop groups of which a larger share has no verdict")

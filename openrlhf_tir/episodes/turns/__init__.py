@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from ...types import Completion
 
 
+TURN_LIMIT = "turn_limit"
+"""Stop reason of a segment that a protocol's `max_turn_tokens` has cut; the response's own budget is not used up."""
+
+
 @dataclass(frozen=True, slots=True)
 class Call:
     """Run `action` in the environment, insert its output, go on."""
@@ -53,7 +57,12 @@ class End:
 
 
 class TurnProtocol(Protocol):
-    """A class may also say `cuts_at_limit = True`: an inserted block is cut where the response budget ends, instead of overshooting it."""
+    """What a class may say besides:
+
+    cuts_at_limit    True: an inserted block is cut where the response budget ends, instead of overshooting it
+    max_turn_tokens  a number: no segment gets more tokens. One that is cut there has finish_reason "length" and stop_reason TURN_LIMIT
+    env_task         a dict for the task that a session is opened with, e.g. how observations are to read; a row's own keys win
+    """
 
     def __init__(self, *, max_calls: int, budget_message: bool, **options: Any) -> None:
         """`options`: env.options."""
@@ -173,8 +182,14 @@ class OwnProtocol:
     def __init__(self, cfg: Env, cls: Any) -> None:
         self._name, self._cls = cfg.protocol, cls
         self.cuts_at_limit = bool(getattr(cls, "cuts_at_limit", False))
+        self.env_task = getattr(cls, "env_task", {})
         with self._named():
             self._protocol = cls(max_calls=cfg.max_calls, budget_message=cfg.budget_message, **cfg.options)
+            self.max_turn_tokens = getattr(self._protocol, "max_turn_tokens", None)
+        if not isinstance(self.env_task, dict):
+            raise self._wrong("env_task", self.env_task, "a dict")
+        if self.max_turn_tokens is not None and not (isinstance(self.max_turn_tokens, int) and self.max_turn_tokens > 0):
+            raise self._wrong("max_turn_tokens", self.max_turn_tokens, "a number of tokens, 1 or more")
 
     @property
     def stops(self) -> tuple[str, ...]:

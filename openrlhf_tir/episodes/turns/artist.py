@@ -6,6 +6,8 @@ so. After `max_calls` calls </python> is plain text. A block without code is a c
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from ...types import Completion
 from ..calls.formats import PARSERS
 from ..calls.tool_call import Malformed, ParsedCall
@@ -16,6 +18,8 @@ SILENT = "(no output: print what you want to see)"
 
 
 class Artist:
+    env_task: ClassVar[dict[str, str]] = {"observation": "artist"}
+
     def __init__(self, *, max_calls: int, budget_message: bool = False) -> None:
         """The method tells nothing about a used-up budget: `budget_message` changes nothing."""
         self.calls_left = max_calls

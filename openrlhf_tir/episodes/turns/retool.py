@@ -7,6 +7,8 @@ at <code> (there with the whole segment).
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from ...rewards.retool import eval_code, interpreter_block
 from ...types import Completion
 from . import Call, End, GoOn
@@ -16,6 +18,8 @@ SILENT = "(no output: print what you want to see)"
 
 
 class ReTool:
+    env_task: ClassVar[dict[str, str]] = {"observation": "retool"}
+
     def __init__(self, *, max_calls: int, budget_message: bool = False) -> None:
         """The method tells nothing about a used-up budget: `budget_message` changes nothing."""
         self.calls_left = max_calls

@@ -9,7 +9,7 @@ from openrlhf_tir.cluster.env_process import env_urls
 from openrlhf_tir.config.settings import load
 from openrlhf_tir.envs.client import EnvClient
 
-from ..docs_blocks import block
+from ..docs.docs_blocks import block
 
 
 async def test_a_run_starts_the_server_of_a_class_and_its_word_arrives(tmp_path):

@@ -10,7 +10,7 @@ from openrlhf_tir.algorithms.advantages import AdvantageInputs, get_estimator
 from openrlhf_tir.algorithms.advantages.turns import per_turn
 from openrlhf_tir.config import Config
 from openrlhf_tir.types import Segment, ToolCall, Trajectory
-from tests.e2e.learner_batch import group_of, make_batch, trajectory
+from tests.e2e.support.learner_batch import group_of, make_batch, trajectory
 
 
 def test_a_turn_is_compared_with_the_same_turn_of_its_group():

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from openrlhf_tir.cluster.exported import TEMPLATE, answer_stops, block_of, complete
+from openrlhf_tir.cluster.jobs.exported import TEMPLATE, answer_stops, block_of, complete
 from openrlhf_tir.config import Config
 from openrlhf_tir.data.export_template import Block
 from openrlhf_tir.episodes import turns
@@ -86,7 +86,7 @@ def test_the_block_of_every_protocol_is_found_or_said_not_to_be_one():
     assert blocks["zerotir"] == Block("\n```output\n", "\n```\n\n\n", strips=False)
     assert blocks["artist"] == Block("\n<output>\n", "\n</output>\n", strips=True)
     assert blocks["searchr1"] == Block("\n\n<information>", "</information>\n\n", strips=True)
-    assert [name for name, block in blocks.items() if block is None] == ["function"]
+    assert [name for name, block in blocks.items() if block is None] == ["function", "messages"]
 
 
 def test_a_protocol_of_ones_own_that_reads_the_output_has_no_block(tmp_path):

@@ -45,7 +45,7 @@ def cluster(tmp_path, monkeypatch):
         def completion(self, n: int) -> Completion:
             return Completion(np.arange(n, dtype=np.int32), np.full(n, self.weights, np.float32), np.full(n, self.version, np.int32), "", "length")
 
-    monkeypatch.setattr("openrlhf_tir.cluster.train.ray.nodes", lambda: [{}])
+    monkeypatch.setattr("openrlhf_tir.cluster.jobs.train.ray.nodes", lambda: [{}])
     c = FakeCluster(config(tmp_path, engines=2), monkeypatch)
     c.actor_class = Weighing
     return c
@@ -98,7 +98,7 @@ async def lose_one_and_wait(c) -> None:
 
 
 def test_an_engine_that_is_lost_in_the_final_evaluation_is_replaced_by_one_with_the_last_weights(cluster, tmp_path, monkeypatch):
-    from openrlhf_tir.cluster import train
+    from openrlhf_tir.cluster.jobs import train
 
     cfg = config(tmp_path, engines=2, vllm={"canary_tolerance": 0.1})
     seen = []
@@ -129,7 +129,7 @@ def test_an_engine_that_is_lost_in_the_final_evaluation_is_replaced_by_one_with_
 
 def calibrating(cluster, tmp_path, monkeypatch, prepare) -> Session:
     """A start with bf16, whose tolerance is calibrated, up to the first step."""
-    from openrlhf_tir.cluster import train
+    from openrlhf_tir.cluster.jobs import train
 
     cfg = config(tmp_path, engines=2, train={"max_learner_restarts": 2})
     assert cfg.canary_tolerance is None
@@ -183,7 +183,7 @@ def test_engines_that_die_under_every_canary_end_the_run_by_name(cluster, tmp_pa
 @pytest.mark.parametrize("round_", [1, 2, 3])
 def test_an_engine_that_is_replaced_in_a_cold_start_is_measured_with_the_weights_of_the_others(cluster, tmp_path, monkeypatch, when, round_):
     """Three rounds: the gates are missed twice. The figures of a round are of one policy, whichever round loses an engine, and wherever in it."""
-    from openrlhf_tir.cluster import toy
+    from openrlhf_tir.cluster.jobs import toy
 
     cfg = Config.model_validate(config(tmp_path, engines=2).model_dump() | {"vllm": {"num_engines": 2, "canary_tolerance": 1e-4}})
     measured, learned = [], []

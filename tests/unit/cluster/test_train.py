@@ -15,15 +15,15 @@ from openrlhf_tir.errors import InfraError
 from openrlhf_tir.pipeline.stop import StopRequest
 from openrlhf_tir.simulation.virtual_loop import run
 
+from ...pipeline.checkpoints.test_checkpoint import evaluations
 from ...pipeline.fakes import FakeLearner, FakePrompts, pipeline
-from ...pipeline.test_checkpoint import evaluations
 
 pytestmark = pytest.mark.slow  # importing ray
 
 
 @pytest.fixture
 def train(monkeypatch):
-    from openrlhf_tir.cluster import train
+    from openrlhf_tir.cluster.jobs import train
 
     monkeypatch.setattr(train.ray, "nodes", lambda: [{}])
     return train

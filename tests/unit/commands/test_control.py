@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import pytest
 
 from openrlhf_tir.cli import main
-from openrlhf_tir.cluster import control
-from openrlhf_tir.cluster.control import Control, applied, apply, followed, read, write
+from openrlhf_tir.cluster.jobs import control
+from openrlhf_tir.cluster.jobs.control import Control, applied, apply, followed, read, write
 from openrlhf_tir.config import Config
 from openrlhf_tir.errors import ConfigError, Unavailable
 from openrlhf_tir.simulation import virtual_loop

@@ -17,7 +17,7 @@ from tests.pipeline.fakes import group_of
     ],
 )
 def test_a_reward_that_fails_is_not_taken_for_infrastructure(reason, said):
-    from openrlhf_tir.cluster.evaluate import summarise
+    from openrlhf_tir.cluster.jobs.evaluate import summarise
 
     metas = [group_of(GroupKey(-1, i), 0, failed=reason)[0] for i in range(2)]
     for meta in metas:
@@ -27,7 +27,7 @@ def test_a_reward_that_fails_is_not_taken_for_infrastructure(reason, said):
 
 
 def test_figures_of_several_environments_are_told_apart_and_of_one_are_not():
-    from openrlhf_tir.cluster.evaluate import summarise
+    from openrlhf_tir.cluster.jobs.evaluate import summarise
 
     metas = [group_of(GroupKey(-1, i), 0)[0] for i in range(3)]
     metas[1].correct, metas[2].correct = [True, True], [True, True]

@@ -11,7 +11,7 @@ from dataclasses import asdict, replace
 
 import pytest
 
-from openrlhf_tir.commands import host_checks
+from openrlhf_tir.commands.checks import host as host_checks
 from openrlhf_tir.commands.preflight import Machine, check
 from openrlhf_tir.config.settings import load
 from openrlhf_tir.envs.probe import probe_env

@@ -6,8 +6,9 @@ import sys
 
 import pytest
 
-from openrlhf_tir.commands.load_elsewhere import load_elsewhere
-from openrlhf_tir.commands.preflight import check_env, check_names, openrlhf_files
+from openrlhf_tir.commands.checks.envs import check_envs
+from openrlhf_tir.commands.checks.load_elsewhere import load_elsewhere
+from openrlhf_tir.commands.preflight import check_names, openrlhf_files
 from openrlhf_tir.config.problems import Problems
 from openrlhf_tir.config.settings import load
 from openrlhf_tir.errors import ConfigError
@@ -43,7 +44,7 @@ def test_a_mistake_names_file_and_line(tmp_path, place, text, attribute, said):
 
 def test_a_file_that_does_not_end_its_import_is_given_up(tmp_path, monkeypatch):
     (tmp_path / "agent.py").write_text("import time\ntime.sleep(3600)\n")
-    monkeypatch.setattr("openrlhf_tir.commands.load_elsewhere.LOAD_S", 1.0)
+    monkeypatch.setattr("openrlhf_tir.commands.checks.load_elsewhere.LOAD_S", 1.0)
     with pytest.raises(ConfigError, match="was not loaded within 1 s"):
         load_elsewhere(AGENT, f"{tmp_path / 'agent.py'}:AgentExecutor")
 
@@ -56,5 +57,5 @@ def test_files_are_checked_servers_are_not_and_no_environment_is_wanted(tmp_path
     check_names(cfg, problems)
     with pytest.raises(ConfigError, match=r"there\.py does not exist\. A path is relative to the recipe"):
         problems.raise_any()
-    (fact,) = check_env(cfg, {"python_tir"}, machine=None)
+    (fact,) = check_envs(cfg, machine=None, problems=problems)
     assert "in place of an environment" in fact

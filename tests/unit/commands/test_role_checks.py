@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from openrlhf_tir.commands.role_checks import check_roles
+from openrlhf_tir.commands.checks.roles import check_roles
 from openrlhf_tir.config import Config
 from openrlhf_tir.errors import ConfigError
 

@@ -12,7 +12,7 @@ from openrlhf_tir.config.own_files import files_of, freeze
 from openrlhf_tir.config.packing import pack
 from openrlhf_tir.config.settings import load, to_toml
 from openrlhf_tir.errors import ConfigError
-from tests.contract.docs_blocks import block
+from tests.contract.docs.docs_blocks import block
 
 
 def parsed(*argv):

@@ -18,7 +18,7 @@ def save(directory, kind: str, *, vocabulary: str = "", **config):
     """kind: a class of transformers."""
     import transformers
 
-    from tests.e2e.tiny_model import make_model, make_tokenizer
+    from tests.e2e.support.tiny_model import make_model, make_tokenizer
 
     base = make_model(1, scale=8.0)
     for name, value in {"num_labels": 1, **config}.items():

@@ -8,13 +8,13 @@ from openrlhf_tir import plugins
 from openrlhf_tir.config import Config
 from openrlhf_tir.engines.codec import HfCodec
 from openrlhf_tir.engines.torch_engine import TorchEngine
-from openrlhf_tir.episodes.chats import Chats
+from openrlhf_tir.episodes.chats import chats_of
 from openrlhf_tir.episodes.group import GroupRunner
 from openrlhf_tir.protocol import StepReply
 from openrlhf_tir.toy.model import build_model
 from openrlhf_tir.toy.tokenizer import EOS_ID, build_tokenizer
 from openrlhf_tir.types import KEEP, GroupKey, RewardParts, Task
-from tests.contract.docs_blocks import block
+from tests.contract.docs.docs_blocks import block
 
 
 class Game:
@@ -66,7 +66,7 @@ async def test_the_documentations_messages_protocol_plays_its_game_on_a_real_mod
     codec = HfCodec(tokenizer)
     engine = TorchEngine(build_model(0), codec, cfg=cfg)
     games = Games(plugins.load(plugins.ENVIRONMENT, f"{tmp_path / 'guess.py'}:GuessEnv"))
-    runner = GroupRunner(cfg, engine, codec, games, Guessed(), lambda group: KEEP, chats=Chats.of(cfg, codec, tokenizer))
+    runner = GroupRunner(cfg, engine, codec, games, Guessed(), lambda group: KEEP, chats=chats_of(cfg, codec, tokenizer))
     meta, group = await runner.run(GroupKey(0, 0), Task("Guess.", "-", "guess", {"high": 3}))
     assert meta.failed is None and meta.failures == {} and len(group.valid) == 12
     opening = "\nI think of a number between 1 and 3.\nAssistant:"

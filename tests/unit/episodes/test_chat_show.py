@@ -79,12 +79,12 @@ def chats_of(model: str, calls: str = "hermes", *, protocol: str = "messages", t
     env = {"protocol": protocol, "options": options, "tools": list(tools), "output_max_tokens": limit, "template_rewrites": rewrites, "max_calls": 4}
     cfg = Config(env=env, data={"apply_chat_template": True, "chat_template_options": template_options})
     codec = HfCodec(tokenizer(model))
-    return Chats.of(cfg, codec, tokenizer(model))
+    return Chats.of(cfg, cfg.env, codec, tokenizer(model))
 
 
 async def played(chats: Chats, engine: Said, env: Tool, question: str = "How much?"):
     task = chats.task(Task(question, "42"))
-    protocol = make(chats.cfg.env)
+    protocol = make(chats.env)
     ids = chats.codec.encode_prompt(task.prompt)
     show = chats.show(protocol, task)
     return await run_episode(ids, index=0, engine=engine, env=env, codec=chats.codec, protocol=protocol, limits=Limits(2000), request_id="r", show=show)
@@ -190,7 +190,7 @@ async def test_a_malformed_call_is_told_in_a_reply_and_nothing_is_run():
 
 async def test_a_chat_without_calls_is_answered_as_the_user():
     chats, env = chats_of("mistral_v1", "text"), Tool("higher", "right")
-    chats.cfg.env.max_calls = 2
+    chats.env.max_calls = 2
     t = await played(chats, Said(chats.codec, "5</s>", "7</s>", "Bye.</s>"), env, "Guess.")
     assert env.actions == ["5", "7"]
     assert chats.codec.spell(t.token_ids) == "5</s>[INST] higher [/INST]7</s>[INST] right [/INST]Bye.</s>"
@@ -231,7 +231,7 @@ async def test_the_recipe_for_the_toy_model_reads_as_the_traces_that_it_was_fine
 
     problem = Problem("mul", "What is 7*8?", "print(7*8)", 56, (7, 8))
     cfg, codec = load("messages_cpu"), HfCodec(build_tokenizer())
-    chats, env = Chats.of(cfg, codec, build_tokenizer()), Tool("56\n")
+    chats, env = Chats.of(cfg, cfg.env, codec, build_tokenizer()), Tool("56\n")
     engine = Said(codec, "```python\nprint(7*8)\n```", "<answer>\\boxed{56}</answer>", stop="\n```")
     t = await played(chats, engine, env, problem.question)
     assert env.actions == ["print(7*8)"] and make(cfg.env).stops == ("\n```", "</answer>")

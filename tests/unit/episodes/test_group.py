@@ -121,3 +121,25 @@ async def test_a_sample_whose_request_the_engine_refuses_is_failed_by_that_name_
 async def test_a_group_whose_requests_are_all_refused_is_not_failed_as_an_engine_error():
     meta, _ = await runner(RefusingEngine({0, 1, 2, 3})).run(KEY, Task("p", "1"))
     assert meta.failed == "request_refused"
+
+
+class RecordingEnvs(Envs):
+    def __init__(self):
+        super().__init__()
+        self.tasks = []
+
+    def session(self, env, task, *, seed):
+        self.tasks.append(task)
+        return super().session(env, task, seed=seed)
+
+
+async def test_a_protocol_asks_for_its_observations_and_a_row_may_ask_for_others():
+    cfg = Config.model_validate(
+        {"actor": {"num_gpus_per_node": 1}, "rollout": {"n_samples_per_prompt": 1, "batch_size": 1, "min_valid": 1}, "env": {"protocol": "torl"}}
+    )
+    asked = []
+    for meta in ({}, {"observation": "zerotir"}):
+        envs = RecordingEnvs()
+        await GroupRunner(cfg, IndexEngine(), CharCodec(), envs, LongIsCorrect(), lambda g: Verdict(True)).run(KEY, Task("Q", "x", meta=meta))
+        asked.append(envs.tasks)
+    assert asked == [[{"observation": "torl", "label": "x"}], [{"observation": "zerotir", "label": "x"}]]

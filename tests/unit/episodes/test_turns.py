@@ -149,3 +149,25 @@ async def test_the_texts_around_an_action_and_a_reply_can_be_any():
     assert actions == ["north"]
     with pytest.raises(ConfigError, match="closing is ''"):
         check(Env(protocol="tagged", options={"closing": ""}))
+
+
+async def test_a_search_turn_that_is_cut_at_its_limit_is_told_so_and_counts():
+    """5 tokens a turn: the first is cut at "<sear" and told; the second answers within its room."""
+    engine, env = PlayedEngine(("<sear", None), ("hm", "eos")), PlayedEnv()
+    protocol, limits = SearchR1(max_calls=1, max_turn_tokens=5), Limits(2000, 500)
+    traj = await run_episode([0], index=0, engine=engine, env=env, codec=CharCodec(), protocol=protocol, limits=limits, request_id="r")
+    assert [s.text for s in traj.segments] == ["<sear", INVALID, "hm"]
+    assert (traj.finish_reason, protocol.turns_left) == ("stop", 0)
+
+
+async def test_a_turn_limit_beyond_the_responses_room_is_none():
+    """3 tokens are left of the budget and a turn may have 5: the response is over, as without a limit of turns."""
+    engine = PlayedEngine(("abc", None))
+    protocol, limits = SearchR1(max_calls=1, max_turn_tokens=5), Limits(3, 500)
+    traj = await run_episode([0], index=0, engine=engine, env=PlayedEnv(), codec=CharCodec(), protocol=protocol, limits=limits, request_id="r")
+    assert (traj.text, traj.finish_reason, traj.stop_reason) == ("abc", "length", None)
+
+
+def test_torl_compat_tells_silent_code_that_it_timed_out():
+    assert ToRL(max_calls=1, torl_compat=True).insertion(" ") == "\ntimeout_decorator.timeout_decorator.TimeoutError: 'Timed Out'\n```\n"
+    assert ToRL(max_calls=1).insertion(" ") == "\n(no output: print what you want to see)\n```\n"

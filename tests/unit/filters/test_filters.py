@@ -6,6 +6,7 @@ import pytest
 
 from openrlhf_tir.config import Filter
 from openrlhf_tir.filters import build
+from openrlhf_tir.filters.samples import SampleFilter
 from openrlhf_tir.filters.zerotir import drop_sample, is_quality, length_balance, too_many_failed
 from tests.unit.rewards.reward_fakes import group, scored
 
@@ -111,3 +112,8 @@ def test_length_balance_keeps_groups_with_a_sample_in_a_good_bin():
     assert length_balance({"short": [(10, 1.0), (999, 0.0)], "rambling": rambling}) == {"short"}
     assert length_balance({"rambling": rambling[:-2]}) == {"rambling"}
     assert length_balance({"endless": [(31_000, 1.0)]}) == set()
+
+
+def test_what_the_limit_cut_is_masked_whatever_it_is_worth():
+    members = group(scored(1.0), scored(1.0, finish="length"), scored(0.0, finish="length"))
+    assert SampleFilter("over_length")(members, {}) == ["", "over_length", "over_length"]

@@ -12,7 +12,7 @@ from openrlhf_tir.errors import DataError
 from openrlhf_tir.learner.balance import assign_ranks
 from openrlhf_tir.learner.rows import batch_samples, local_moments, share, to_rows
 from openrlhf_tir.types import KEEP, Group
-from tests.e2e.learner_batch import group_of, make_batch, trajectory
+from tests.e2e.support.learner_batch import group_of, make_batch, trajectory
 
 ESTIMATOR = get_estimator("reinforce_baseline")
 

@@ -7,7 +7,7 @@ import pytest
 
 from openrlhf_tir.config import Config
 from openrlhf_tir.errors import ConfigError
-from tests.e2e.tiny_model import save_tiny
+from tests.e2e.support.tiny_model import save_tiny
 
 pytestmark = pytest.mark.slow  # importing openrlhf, transformers and DeepSpeed takes seconds
 

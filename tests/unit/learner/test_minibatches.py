@@ -8,7 +8,7 @@ import pytest
 
 from openrlhf_tir.config import Config
 from openrlhf_tir.learner.minibatches import cut, train_batch
-from tests.e2e.learner_batch import make_batch, random_groups
+from tests.e2e.support.learner_batch import make_batch, random_groups
 
 GROUPS = random_groups(4, 4, seed=0)
 

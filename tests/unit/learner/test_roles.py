@@ -9,8 +9,8 @@ import pytest
 
 from openrlhf_tir.config import Config
 from openrlhf_tir.learner.minibatches import train_batch
-from tests.e2e.learner_batch import make_batch, random_groups
-from tests.e2e.tiny_model import save_tiny
+from tests.e2e.support.learner_batch import make_batch, random_groups
+from tests.e2e.support.tiny_model import save_tiny
 
 pytestmark = pytest.mark.slow  # importing openrlhf, transformers and DeepSpeed takes seconds
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from openrlhf_tir.cluster.evaluate import evaluate, summarise
+from openrlhf_tir.cluster.jobs.evaluate import evaluate, summarise
 from openrlhf_tir.errors import EngineError, EvaluationFailed
 from openrlhf_tir.types import GroupKey, Task
 from tests.pipeline.fakes import group_of

@@ -99,3 +99,30 @@ def test_strict_format_is_pairs_in_order_without_nesting(text, strict):
 def test_unknown_options_are_refused(name):
     with pytest.raises(ConfigError, match="typo"):
         score(name, says(""), "1", typo=1.0)
+
+
+def functions(*signals, gold=None):
+    """The score of a response whose calls told these signals; no tags, so that only state and functions count."""
+    traj = says("x")
+    traj.calls = [ToolCall("[]", "", "ok", s) for s in signals]
+    row = Task("", "-", meta={} if gold is None else {"gold": gold})
+    return load("artist")(traj, row, in_run(name="artist", options={"functions": True})).parts
+
+
+def told(state, matched, total=2):
+    return {"state_match": state, "state_total": 4, "functions_matched": matched, "functions_total": total}
+
+
+def test_function_calling_is_scored_over_the_whole_episode_and_a_call_that_cannot_be_read_takes_nothing_back():
+    """0.5 * 3/4 states and 0.5 * 1/2 calls, whether or not a malformed call follows."""
+    for after in ((), ({"error_type": "malformed_call", "defect": "json"},)):
+        parts = functions(told(1, 0), told(3, 1), *after)
+        assert (parts["state"], parts["function"]) == (0.375, 0.25)
+
+
+def test_gold_calls_of_turns_that_were_never_reached_count_as_not_called():
+    """1 of the 2 begun is 1 of 4: 0.5 / 4. Without any call nothing is matched."""
+    gold = [[{"name": "a"}, {"name": "b"}], [{"name": "c"}, {"name": "d"}]]
+    assert functions(told(4, 1), gold=gold)["function"] == 0.125
+    none = functions(gold=gold)
+    assert (none["state"], none["function"], none["correct"]) == (0.0, 0.0, 0.0)

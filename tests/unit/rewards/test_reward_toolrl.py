@@ -6,6 +6,9 @@ import json
 
 import pytest
 
+from openrlhf_tir.config import Reward
+from openrlhf_tir.errors import ConfigError
+from openrlhf_tir.rewards.context import RewardContext, RunFacts
 from openrlhf_tir.rewards.toolrl import Variant, score, thought_length, toolrl
 from tests.unit.rewards.reward_fakes import in_run, says, task
 
@@ -84,3 +87,15 @@ def test_a_trajectory_is_correct_only_when_all_is():
     sloppy = toolrl(says(TRUTH + " bye"), task(TRUTH), cfg)
     assert sloppy.reward == 3.0
     assert not sloppy.correct
+
+
+@pytest.mark.parametrize(("update", "value"), [(119, 2.0), (120, 3.5)])
+def test_a_variant_counts_the_papers_steps_of_several_updates(update, value):
+    """two_stage: until step 30 (update 120 of 4 per step) correctness / 3 + format, then correctness + format / 2."""
+    context = RewardContext.of(Reward(name="toolrl", options={"two_stage": True, "updates_per_step": 4}), RunFacts(update=update))
+    assert toolrl(says(TRUTH), task(TRUTH), context).reward == value
+
+
+def test_a_step_of_no_updates_is_refused():
+    with pytest.raises(ConfigError, match="updates_per_step = 0 is no number"):
+        toolrl(says(TRUTH), task(TRUTH), in_run(name="toolrl", options={"updates_per_step": 0}))

@@ -6,7 +6,7 @@ import pytest
 
 from openrlhf_tir.errors import ConfigError
 from openrlhf_tir.rewards import load
-from openrlhf_tir.rewards.retool import answer_line_score, printing, recipe_score, softened
+from openrlhf_tir.rewards.retool import answer_line_score, eval_answer, printing, recipe_score, softened
 from openrlhf_tir.rewards.torl import official_box
 from tests.unit.rewards.reward_fakes import in_run, says, task, trajectory
 
@@ -38,6 +38,9 @@ def test_torl_charges_failed_calls_and_not_the_lack_of_code():
     failing = trajectory(("model", "c"), ("env", "e"), ("model", r"\boxed{42}"), calls=("model_error",))
     assert reward("torl", failing, execution_penalty=0.5) == 0.5
     assert reward("torl", says(r"\boxed{42}"), execution_penalty=0.5) == 1.0
+    assert reward("torl", says(r"\boxed{42}"), execution_penalty=0.5, official=True) == 0.5
+    mended = trajectory(("model", r"\boxed{42}"), calls=("model_error", "ok"))
+    assert (reward("torl", mended, execution_penalty=0.5), reward("torl", mended, execution_penalty=0.5, official=True)) == (0.5, 1.0)
 
 
 @pytest.mark.slow
@@ -89,3 +92,8 @@ def test_the_recipe_prints_the_last_line_whatever_it_is():
 def test_unknown_options_are_refused(name):
     with pytest.raises(ConfigError, match="offical"):
         reward(name, says("x"), offical=True)
+
+
+@pytest.mark.parametrize(("text", "answer"), [(r"\boxed{4{2}", "4{2}"), (r"\boxed{4", "4"), (r"\boxed{1} \boxed{2", "2"), (r"$\boxed 7$ is", "7")])
+def test_the_official_evaluation_reads_an_open_box_to_the_end_of_the_text(text, answer):
+    assert eval_answer(text) == answer

@@ -1,0 +1,140 @@
+"""Control: what can be changed in a run that is running, by a file in its directory. The `control` command writes it.
+
+    run_dir/control.toml           rollout_actors = 3
+                                   [env_urls]
+                                   python_tir = ["http://10.0.0.5:8100", "http://10.0.0.6:8100"]
+    run_dir/control.applied.json   what the controller made of it: {"rollout_actors", "env_urls", "error"}
+
+The controller looks at the file every POLL_S seconds (a shared file system has no events) and applies it as a whole or not at all:
+a URL whose server does not answer as that environment is refused. Environments that the file does not name keep their servers.
+A resumed run applies the file that it finds; a new one removes it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Annotated, Any, Protocol
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from ...background import FOR_EVER, background
+from ...config import Config
+from ...config.toml_file import read_toml
+from ...envs.probe import probe_env
+from ...errors import ConfigError, Unavailable, unknown
+
+log = logging.getLogger(__name__)
+FILE = "control.toml"
+APPLIED = "control.applied.json"
+POLL_S = 2.0
+
+
+class Control(BaseModel):
+    """Unset: stays as it is."""
+
+    model_config = ConfigDict(extra="forbid")
+    rollout_actors: int | None = Field(None, ge=1, le=4096)
+    env_urls: dict[str, Annotated[list[str], Field(min_length=1)]] | None = None
+
+
+class Steered(Protocol):
+    @property
+    def env_urls(self) -> Mapping[str, list[str]]: ...
+
+    def resize(self, actors: int) -> None: ...
+    async def set_env_urls(self, urls: Mapping[str, list[str]]) -> None: ...
+
+
+def read(path: Path) -> Control:
+    """Raises ConfigError."""
+    try:
+        return Control.model_validate(read_toml(path, "Control file"))
+    except ValidationError as e:
+        first = e.errors(include_url=False)[0]
+        raise ConfigError(f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']}. Correct it, or use `openrlhf-tir control`.") from None
+
+
+def write(path: Path, control: Control) -> None:
+    """All of it or nothing: a reader never sees half a file."""
+    lines = [] if control.rollout_actors is None else [f"rollout_actors = {control.rollout_actors}"]
+    if control.env_urls is not None:
+        lines += ["[env_urls]", *(f"{json.dumps(env)} = {json.dumps(urls)}" for env, urls in control.env_urls.items())]
+    _replace(path, "\n".join(lines) + "\n")
+
+
+async def apply(control: Control, run: Steered, *, token: str | None, serves: Mapping[str, str] | None = None, probe: Callable[..., Any] = probe_env) -> None:
+    """`serves`: what the servers of each environment say that they are (default: its name).
+
+    Raises ConfigError or Unavailable (a URL does not answer), and then nothing was changed.
+    """
+    if control.env_urls is not None:
+        for env, urls in control.env_urls.items():
+            if serves is not None and env not in serves:
+                raise unknown("env", env, serves, "Correct env_urls: a run keeps the environments that it began with.")
+            is_named = (serves or {}).get(env, env)
+            for url in urls:
+                _, schema = await asyncio.to_thread(probe, url, token=token)
+                if schema.env != is_named:
+                    raise ConfigError(f"The server at {url} is env {schema.env!r}, not {is_named!r}. Correct env_urls.")
+        await run.set_env_urls({**run.env_urls, **control.env_urls})
+    if control.rollout_actors is not None:
+        run.resize(control.rollout_actors)
+
+
+@asynccontextmanager
+async def followed(cfg: Config, run: Steered) -> AsyncIterator[None]:
+    """Apply the run's control file whenever it changes. A disk or file system that fails meanwhile is tried again, and never ends the run."""
+    if not cfg.train.resume:
+        for name in (FILE, APPLIED):
+            (cfg.run_dir / name).unlink(missing_ok=True)
+    token = os.environ.get(cfg.env.token_env)
+    serves = {name: e.serves for name, e in cfg.environments.items()}
+    async with background("control file", lambda: _follow(cfg.run_dir, run, token, serves), attempts=FOR_EVER):
+        yield
+
+
+async def _follow(run_dir: Path, run: Steered, token: str | None, serves: Mapping[str, str]) -> None:
+    path, seen = run_dir / FILE, None
+    while True:
+        stamp = _stamp(path)
+        if stamp not in (None, seen):
+            control, error = None, None
+            try:
+                control = read(path)
+                await apply(control, run, token=token, serves=serves)
+                log.warning("%s applied: %s", path, control.model_dump(exclude_none=True))
+            except (ConfigError, Unavailable) as e:
+                error = str(e)
+                log.error("%s is not applied: %s", path, e)
+            _replace(run_dir / APPLIED, json.dumps((control or Control()).model_dump() | {"error": error, "stamp": stamp}))
+            seen = stamp
+        await asyncio.sleep(POLL_S)
+
+
+def _stamp(path: Path) -> int | None:
+    """Changes whenever the file does; None: there is none."""
+    try:
+        return path.stat().st_mtime_ns
+    except FileNotFoundError:
+        return None
+
+
+def applied(run_dir: Path) -> dict[str, Any] | None:
+    """What became of the control file as it is now; None: the controller has not seen it yet."""
+    try:
+        said = json.loads((run_dir / APPLIED).read_text())
+    except FileNotFoundError:
+        return None
+    return said if said["stamp"] == _stamp(run_dir / FILE) else None
+
+
+def _replace(path: Path, text: str) -> None:
+    partial = path.with_name(f".{path.name}.partial")
+    partial.write_text(text)
+    partial.replace(path)

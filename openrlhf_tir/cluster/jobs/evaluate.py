@@ -1,0 +1,159 @@
+"""Evaluation: held-out problems through the same actors, environments and rewards as training, without filters."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ...config import Config
+from ...episodes.group import EvalMode
+from ...errors import METHOD_REASONS, EngineGone, EvaluationFailed, InfraError
+from ...logs.progress import bar
+from ...pipeline.evaluation import attempt
+from ...report.summary import EnvScores, Scores
+from ...types import GroupKey, GroupMeta, Task
+from ..pool import RolloutPool
+
+if TYPE_CHECKING:
+    from ..session import Session
+
+CONCURRENT_GROUPS = 32
+EVAL_EPOCH = -1
+ACTOR_RETRIES = 120
+MAX_FAILED = 0.02
+"""Share of samples that may be lost to infrastructure before the figures are refused: they would be of other problems."""
+
+
+@dataclass(slots=True)
+class EnvFigures:
+    """Of one environment of several, over its valid samples."""
+
+    accuracy: float
+    code_ratio: float
+    calls: float
+    samples: int
+    failed: int
+
+
+@dataclass(slots=True)
+class Figures:
+    """Fractions over all valid samples. `failed` counts samples lost to infrastructure, which are no part of the fractions."""
+
+    accuracy: float
+    code_ratio: float
+    format_ok: float
+    code_correct: float
+    samples: int
+    failed: int
+    by_kind: dict[str, tuple[float, float]] = field(default_factory=dict)
+    by_env: dict[str, EnvFigures] = field(default_factory=dict)
+    """With several environments: each one's own."""
+
+
+async def measure(session: Session, cfg: Config, tasks: list[Task], what: str) -> tuple[Figures, Figures]:
+    """Sampled (eval.temperature, n samples) and greedy figures of the engines' current weights. Raises EvaluationFailed."""
+    n = cfg.eval.n_samples_per_prompt
+    with bar(f"evaluate {what}", (n + 1) * len(tasks), session.console) as advance:
+        sampled = await evaluate(session.pool, tasks, n=n, temperature=cfg.eval.temperature, top_p=cfg.eval.top_p, tick=lambda: advance(n))
+        greedy = await evaluate(session.pool, tasks, n=1, temperature=0.0, tick=advance)
+    return sampled, greedy
+
+
+async def try_to_measure(session: Session, cfg: Config, tasks: list[Task], what: str) -> Scores | None:
+    """Scores, or None when eval.max_tries evaluations failed, which is said: training and export do not depend on them."""
+    figures = await attempt(lambda: measure(session, cfg, tasks, what), what, tries=cfg.eval.max_tries, timeout_s=cfg.eval.timeout_s)
+    if isinstance(figures, EvaluationFailed):
+        session.console.print(f"[yellow]no figures of {what}: {figures}", soft_wrap=True, highlight=False)
+        return None
+    return scores(*figures)
+
+
+def scores(sampled: Figures, greedy: Figures) -> Scores:
+    """As the run's summary holds them; by environment those that both evaluations have."""
+    envs = {
+        env: EnvScores(accuracy=figures.accuracy, code_ratio=figures.code_ratio, calls=figures.calls, greedy_accuracy=greedy.by_env[env].accuracy)
+        for env, figures in sampled.by_env.items()
+        if env in greedy.by_env
+    }
+    return Scores(accuracy=sampled.accuracy, code_ratio=sampled.code_ratio, greedy_accuracy=greedy.accuracy, envs=envs)
+
+
+async def evaluate(pool: RolloutPool, tasks: list[Task], *, n: int, temperature: float, top_p: float = 1.0, tick: Callable[[], None] = lambda: None) -> Figures:
+    """n samples per task at `temperature` (0: greedy); `tick` after each. Raises EvaluationFailed when more than 2 % of the samples failed."""
+    gate = asyncio.Semaphore(CONCURRENT_GROUPS)
+
+    async def one(i: int, task: Task) -> GroupMeta | str:
+        """The group's metadata, or the reason why nothing came back."""
+        async with gate:
+            for _ in range(ACTOR_RETRIES):
+                try:
+                    meta, _ = await pool.run_group(GroupKey(EVAL_EPOCH, i), task, EvalMode(n, temperature, top_p))
+                    break
+                except EngineGone:
+                    await asyncio.sleep(1)
+                except InfraError as e:
+                    return e.reason
+            else:
+                return EngineGone.reason
+        tick()
+        return meta
+
+    async with asyncio.TaskGroup() as tg:
+        running = [tg.create_task(one(i, t), name=f"evaluate {i}") for i, t in enumerate(tasks)]
+    return summarise(tasks, [t.result() for t in running], n)
+
+
+def summarise(tasks: list[Task], ended: list[GroupMeta | str], n: int) -> Figures:
+    """`ended[i]` is of tasks[i]: its group's metadata, or the reason why it has none. Raises EvaluationFailed."""
+    reasons: Counter[str] = Counter()
+    for end in ended:
+        reasons.update({end: n} if isinstance(end, str) else end.failures)
+    failed, samples = reasons.total(), n * len(tasks)
+    if failed > max(1, MAX_FAILED * samples) or failed == samples:
+        why = ", ".join(f"{reason} {k}" for reason, k in reasons.most_common())
+        broken = next((said for m in ended if isinstance(m, GroupMeta) for reason, said in m.why.items() if reason in METHOD_REASONS), None)
+        remedy = f"The last error: {broken}" if broken else "See the actors' and the servers' logs."
+        raise EvaluationFailed(f"{failed} of {samples} evaluation samples failed ({why}). {remedy}", failed, samples)
+    measured = [(t, m) for t, m in zip(tasks, ended, strict=True) if isinstance(m, GroupMeta)]
+    metas = [m for _, m in measured]
+    correct = np.concatenate([m.correct for m in metas]).astype(float)
+    code = np.concatenate([m.used_code for m in metas]).astype(bool)
+    weights = np.array([len(m.correct) for m in metas], float)
+    formats = np.array([m.stats.get("format_ok", np.nan) for m in metas])
+    kinds: dict[str, list[tuple[float, float]]] = {}
+    for t, m in measured:
+        kinds.setdefault(str(t.meta.get("kind", "all")), []).extend(zip(m.correct, m.used_code, strict=True))
+    return Figures(
+        accuracy=float(correct.mean()),
+        code_ratio=float(code.mean()),
+        format_ok=float(np.average(formats, weights=weights)),
+        code_correct=float(correct[code].mean()) if code.any() else 0.0,
+        samples=len(correct),
+        failed=failed,
+        by_env=_by_env(tasks, ended, n),
+        by_kind={k: (float(np.mean([c for c, _ in v])), float(np.mean([u for _, u in v]))) for k, v in sorted(kinds.items())},
+    )
+
+
+def _by_env(tasks: list[Task], ended: list[GroupMeta | str], n: int) -> dict[str, EnvFigures]:
+    """Nothing where all tasks are of one environment. One of which nothing could be measured has no figures."""
+    ends: dict[str, list[GroupMeta | str]] = {}
+    for task, end in zip(tasks, ended, strict=True):
+        ends.setdefault(task.env, []).append(end)
+    found = {}
+    for env, of_env in sorted(ends.items()) if len(ends) > 1 else ():
+        metas = [m for m in of_env if isinstance(m, GroupMeta) and m.correct]
+        if metas:
+            found[env] = EnvFigures(
+                accuracy=float(np.concatenate([m.correct for m in metas]).astype(float).mean()),
+                code_ratio=float(np.concatenate([m.used_code for m in metas]).astype(float).mean()),
+                calls=float(np.average([m.stats["calls"] for m in metas], weights=[len(m.correct) for m in metas])),
+                samples=sum(len(m.correct) for m in metas),
+                failed=sum(n if isinstance(end, str) else sum(end.failures.values()) for end in of_env),
+            )
+    return found

@@ -1,0 +1,53 @@
+"""Exported: a model directory that the learner wrote -> one that can be asked as the run asked it.
+
+chat_template.jinja       the run's prompt, with the question in place (data/export_template.py)
+generation_config.json    also the stop strings with which an answer ends
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from ...config import Config
+from ...data.export_template import Block, chat_template, raw_template, template_of
+from ...episodes import turns
+from ...errors import TurnError
+
+TEMPLATE = "chat_template.jinja"
+_OUTPUT = "\x00output\x00"
+
+
+def complete(cfg: Config, directory: Path) -> None:
+    """Add the chat template and the stop strings to an export. Raises OSError when the disk refuses them."""
+    from transformers import AutoTokenizer, GenerationConfig
+
+    own = template_of(AutoTokenizer.from_pretrained(directory))
+    if cfg.rollout.agent == "external":  # agents sent messages of their own, and ended their answers themselves
+        return
+    template = chat_template(own, cfg.data) if own and cfg.data.apply_chat_template else raw_template(cfg.data, block_of(cfg))
+    (directory / TEMPLATE).write_text(template, encoding="utf-8")
+    if stops := answer_stops(cfg):
+        generation = GenerationConfig.from_pretrained(directory)
+        generation.stop_strings = list(stops)
+        generation.save_pretrained(directory)
+
+
+def block_of(cfg: Config) -> Block | None:
+    """The block of the run's turn protocol; None where it is not text, output, text. It is asked with a short output, and must show it whole."""
+    protocol: Any = turns.make(cfg.env)
+    if cfg.env.protocol == "function" or not hasattr(protocol, "insertion"):  # its block names the function that was called; it answers with messages
+        return None
+    try:
+        before, found, after = protocol.insertion(_OUTPUT).partition(_OUTPUT)
+        padded = turns.make(cfg.env).insertion(f" {_OUTPUT}\n")
+    except TurnError:  # a protocol of one's own that reads the output
+        return None
+    if not found or padded not in (before + f" {_OUTPUT}\n" + after, before + _OUTPUT + after):
+        return None
+    return Block(before, after, strips=padded == before + _OUTPUT + after)
+
+
+def answer_stops(cfg: Config) -> tuple[str, ...]:
+    """The stop strings of a model that has no calls left: with them a text that is no call ends where a response of the run did."""
+    return tuple(turns.make(cfg.env.model_copy(update={"max_calls": 0})).stops)

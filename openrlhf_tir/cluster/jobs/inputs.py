@@ -1,0 +1,78 @@
+"""Inputs: a configuration -> prompts, held-out problems and canary prompts. Read before Ray or a model is started, so that bad data is told at once."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import Any
+
+from transformers import AutoTokenizer
+
+from ...config import Config, Data
+from ...data import PromptSet, PromptStream, lanes_of, load_prompts
+from ...data.hub import fault_of
+from ...engines.codec import HfCodec
+from ...episodes.chats import chats_of
+from ...errors import DataError
+from ...types import Task
+
+log = logging.getLogger(__name__)
+
+CANARY_PROMPTS = 4
+
+
+@dataclass
+class Inputs:
+    """`held_out` is empty when there is no eval.dataset."""
+
+    prompts: PromptSet
+    held_out: list[Task]
+    canary: list[list[int]]
+
+
+class TaskPrompts:
+    """A PromptSet in the order of a PromptStream, as the pipeline's `Prompts`."""
+
+    def __init__(self, prompts: PromptSet, cfg: Config) -> None:
+        self.prompts = prompts
+        lanes = lanes_of(prompts, cfg.environments, cfg.data.prompt_probs)
+        stream = PromptStream(len(prompts), cfg.train.seed, cfg.data.shuffle, cfg.train.num_episodes, lanes)
+        self.next, self.state, self.restore, self.in_place_of = stream.next, stream.state, stream.restore, stream.in_place_of
+
+    def task(self, prompt: int) -> Task:
+        return self.prompts[prompt]
+
+
+def prompts_of(cfg: Config, data: Data, tokenizer: Any, max_prompt_tokens: int | None = None) -> PromptSet:
+    """The prompts of `data` for the environments of the run. Raises as load_prompts does."""
+    templates = {name: e.input_template for name, e in cfg.environments.items()} if cfg.envs else None
+    tools = {name: e.env.tools for name, e in cfg.environments.items()}
+    return load_prompts(data, tokenizer, env=cfg.env.name, templates_of=templates, tools_of=tools, max_prompt_tokens=max_prompt_tokens)
+
+
+def held_out_data(cfg: Config) -> Data:
+    """The section that describes eval.dataset."""
+    return cfg.data.model_copy(update={"prompt_dataset": cfg.eval.dataset, "prompt_split": cfg.eval.split, "max_samples": cfg.eval.max_samples})
+
+
+def load_inputs(cfg: Config, *, training: bool = True) -> Inputs:
+    """Raises ConfigError or DataError for data that cannot be used, among them too few prompts that fit; Unavailable when the hub is."""
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(cfg.actor.model_name_or_path)
+    except OSError as e:
+        raise fault_of(e)(f"There is no tokenizer in {cfg.actor.model_name_or_path}: {e}. Correct actor.model_name_or_path.") from e
+    for chats in chats_of(cfg, HfCodec(tokenizer), tokenizer).values():
+        for fact in chats.checked.facts() if chats else ():
+            log.warning(fact)
+    longest = cfg.data.max_len - cfg.rollout.max_new_tokens
+    prompts = prompts_of(cfg, cfg.data, tokenizer, longest) if training else PromptSet([])
+    if training and len(prompts) < cfg.rollout.batch_size:
+        raise DataError(
+            f"{len(prompts)} prompts of {cfg.data.prompt_dataset} can be used ({prompts.dropped or 'none dropped'}; a prompt may have {longest} tokens), "
+            f"a batch needs rollout.batch_size = {cfg.rollout.batch_size}. Raise data.max_len, or give more data."
+        )
+    if training:
+        lanes_of(prompts, cfg.environments, cfg.data.prompt_probs)
+    held_out = prompts_of(cfg, held_out_data(cfg), tokenizer, longest).tasks if cfg.eval.dataset else []
+    canary = [tokenizer(t.prompt, add_special_tokens=False)["input_ids"] for t in (prompts.tasks or held_out)[:CANARY_PROMPTS]]
+    return Inputs(prompts, held_out, canary)

@@ -1,0 +1,126 @@
+"""Entry points of the commands that need a cluster: Config -> a session -> the work -> figures. Called after the preflight checks; whoever calls
+`train`, `quickstart` or `toy_model` holds the lock of the run directory, which they write (run_lock.py)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from dataclasses import asdict
+from pathlib import Path
+
+from rich.console import Console
+
+from ...config import Config
+from ...config.own_files import freeze
+from ...errors import ConfigError, TirError
+from ...pipeline.checkpoints.lineage import checkpoints_of, resumable
+from ...report.summary import Summary
+from ..session import open_session
+from .chat_tools import with_tools
+from .evaluate import Figures, measure, scores
+from .inputs import load_inputs
+from .play import pick_task
+from .play import play as _play
+from .toy import ToyBase, make_base
+from .train import run_training
+
+
+def train(cfg: Config) -> Summary:
+    """The `train` command."""
+    cfg = with_tools(freeze(cfg))
+
+    async def go() -> Summary:
+        inputs = load_inputs(cfg)
+        if cfg.train.resume:  # before anything is loaded; run_training says what it finds
+            resumable(cfg, checkpoints_of(cfg), inputs.prompts.tasks)
+        async with open_session(cfg, model=cfg.actor.model_name_or_path) as session:
+            return await run_training(session, cfg, inputs)
+
+    return _run(go())
+
+
+def evaluate(cfg: Config, out: Path | None = None) -> tuple[Figures, Figures]:
+    """The `eval` command: prints figures, writes them as JSON to `out`."""
+    if not cfg.eval.dataset:
+        raise ConfigError("eval.dataset is not set. Give the held-out problems, e.g. --eval.dataset data/test.jsonl.")
+    cfg = with_tools(freeze(cfg))
+
+    async def go() -> tuple[Figures, Figures]:
+        tasks = load_inputs(cfg, training=False).held_out
+        async with open_session(cfg, model=cfg.actor.model_name_or_path, learner=False) as session:
+            return await measure(session, cfg, tasks, cfg.actor.model_name_or_path)
+
+    sampled, greedy = _run(go())
+    text = json.dumps({"sampled": asdict(sampled), "greedy": asdict(greedy)}, indent=2)
+    if out:
+        out.write_text(text + "\n")
+    print(text)
+    return sampled, greedy
+
+
+def play(cfg: Config, question: str | None = None, row: int = 0) -> None:
+    """The `play` command."""
+    cfg = with_tools(freeze(cfg))
+
+    async def go() -> None:
+        task = pick_task(cfg, question, row)
+        async with open_session(cfg, model=cfg.actor.model_name_or_path, learner=False) as session:
+            await _play(session, cfg, task)
+
+    _run(go())
+
+
+def toy_model(cfg: Config) -> Path:
+    """The `toy-model` command: problems, tokenizer and a cold-started base model that passed its gates; returns its directory."""
+
+    async def go() -> Path:
+        base = ToyBase(cfg)
+        base.prepare()
+        cold = base.config(base.init)
+        inputs = load_inputs(cold)
+        async with open_session(cold, model=str(base.init)) as session:
+            await make_base(session, base, inputs)
+            session.console.print(f"base model: {base.directory}", soft_wrap=True)
+        return base.directory
+
+    return _run(go())
+
+
+def quickstart(cfg: Config, setup_s: float = 0.0) -> Summary:
+    """The `quickstart` command: the toy base model (made once per seed), then RL on it, in one session."""
+
+    async def go() -> Summary:
+        base = ToyBase(cfg)
+        rl = base.config(base.directory)
+        if base.ready:
+            inputs = load_inputs(rl)
+            async with open_session(rl, model=str(base.directory)) as session:
+                return await run_training(session, rl, inputs, setup_s=setup_s)
+        started = time.monotonic()
+        base.prepare()
+        cold = base.config(base.init)
+        inputs = load_inputs(cold)
+        async with open_session(cold, model=str(base.init)) as session:
+            figures = scores(*await make_base(session, base, inputs))
+            await session.learner.reload(rl)
+            known = figures if len(cfg.environments) == 1 else None  # of the problems only: with games, the base is measured on all
+            return await run_training(session, rl, inputs, base=known, setup_s=setup_s, cold_start_s=time.monotonic() - started)
+
+    return _run(go())
+
+
+def _run(coroutine):
+    """asyncio.run, with our own errors taken out of the groups that task groups wrap them in."""
+    try:
+        return asyncio.run(coroutine)
+    except BaseExceptionGroup as group:
+        known = group.subgroup(TirError)
+        if known is None:
+            raise
+        error: BaseException = known
+        while isinstance(error, BaseExceptionGroup):
+            error = error.exceptions[0]
+        Console(stderr=True).print_exception() if group.split(TirError)[1] else None
+        # What a rank or an actor raised carries its whole traceback as text: the error itself says what is wrong.
+        raise (getattr(error, "cause", None) or error) from None

@@ -1,0 +1,54 @@
+"""Play: one problem -> one episode on the terminal. What the model wrote (and training would learn from) is green, the rest is not."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.text import Text
+
+from ...config import Config
+from ...data.templates import render, resolve
+from ...episodes.group import EvalMode
+from ...errors import ConfigError
+from ...types import GroupKey, Task, Trajectory
+from ..session import Session
+from .evaluate import EVAL_EPOCH
+from .inputs import held_out_data, prompts_of
+
+
+def pick_task(cfg: Config, question: str | None, row: int, tokenizer=None) -> Task:
+    """The question through the template of the (first) environment, or a row of eval.dataset (else of the training data)."""
+    if question is not None:
+        first = next(iter(cfg.environments.values()))
+        return Task(render(resolve(first.input_template), question), label="", env=first.name)
+    data = held_out_data(cfg).model_copy(update={"max_samples": cfg.data.max_samples}) if cfg.eval.dataset else cfg.data
+    prompts = prompts_of(cfg, data, tokenizer)
+    if not 0 <= row < len(prompts):
+        raise ConfigError(f"--row {row}: {data.prompt_dataset} has the rows 0 to {len(prompts) - 1}.")
+    return prompts[row]
+
+
+async def play(session: Session, cfg: Config, task: Task) -> Trajectory:
+    """Sample one response at eval.temperature and print it."""
+    _, payload = await session.pool.run_group(GroupKey(EVAL_EPOCH, 0), task, EvalMode(1, cfg.eval.temperature, cfg.eval.top_p))
+    (group,) = await session.pool.fetch([payload])
+    show(session.console, task, group.trajectories[0])
+    return group.trajectories[0]
+
+
+def show(console: Console, task: Task, traj: Trajectory) -> None:
+    """The episode, coloured by who produced each token, and its facts."""
+    text = Text(task.prompt, style="dim")
+    for segment in traj.segments:
+        text.append(segment.text, style="green" if segment.source == "model" else "yellow")
+    console.print(text, soft_wrap=True)
+    console.rule(style="dim")
+    trained = int(traj.is_model.sum())
+    facts = (
+        f"{trained} tokens by the model (green, trained), {len(traj.token_ids) - trained} by the environment (yellow, masked), "
+        f"{len(traj.calls)} calls, ended by {traj.stop_reason or traj.finish_reason!r}"
+    )
+    console.print(facts, soft_wrap=True, highlight=False)
+    if traj.failed:
+        console.print(f"[red]failed: {traj.failed}; such a response is never trained")
+    elif task.label:
+        console.print(f"label {task.label!r}, reward {traj.reward}", highlight=False, soft_wrap=True)

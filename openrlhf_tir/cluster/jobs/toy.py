@@ -1,0 +1,111 @@
+"""The quickstart's base model: files, cold start on the session's learner, gates on its engines.
+
+run_dir/data/{train,test}.jsonl      problems
+run_dir/init                         random weights, tokenizer
+run_dir/base                         the cold-started model; base/figures.json says that it passed its gates
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import asdict
+from pathlib import Path
+
+from ...config import Config
+from ...deadlines import Deadline
+from ...logs.progress import bar
+from ...toy import guess, puzzles
+from ...toy.cold_start import Batch, Schedule, check_gates, cold_start
+from ...toy.model import save_model
+from ...toy.task import write_data
+from ...toy.traces import ColdStartTrace
+from ...weights.publisher import WeightPublisher, push_directory
+from ..session import Session
+from .evaluate import Figures, measure
+from .inputs import Inputs
+
+
+class ToyBase:
+    """Where the base model of a run lives. Made once per seed: a second quickstart goes straight to RL."""
+
+    def __init__(self, cfg: Config) -> None:
+        self.cfg, self.seed = cfg, cfg.train.seed
+        self.init, self.directory = cfg.run_dir / "init", cfg.run_dir / "base"
+        self.data = cfg.run_dir / ("_".join(["data", *cfg.envs]) if cfg.envs else "data")
+
+    @property
+    def ready(self) -> bool:
+        """Whether a base model of this seed is there and passed its gates."""
+        done = self.directory / "figures.json"
+        return done.exists() and self.data.exists() and json.loads(done.read_text())["seed"] == self.seed
+
+    def prepare(self) -> None:
+        """Write problems, tokenizer and random weights."""
+        write_data(self.data, self.seed, env=self._serving("python_tir"), game=self._serving("guess"), puzzles=self._serving("puzzles"))
+        save_model(self.init, self.seed)
+
+    def _serving(self, what: str) -> str | None:
+        """The environment, of several, that the toy's rows of this kind are for."""
+        return next((e.name for e in self.cfg.environments.values() if e.serves == what), None) if self.cfg.envs else None
+
+    def config(self, model: Path) -> Config:
+        """The run's configuration with `model` as the policy and the toy problems as data, where the user named none."""
+        data = {} if self.cfg.data.prompt_dataset else {"prompt_dataset": str(self.data / "train.jsonl")}
+        held_out = {} if self.cfg.eval.dataset else {"dataset": str(self.data / "test.jsonl")}
+        return self.cfg.model_copy(
+            update={
+                "actor": self.cfg.actor.model_copy(update={"model_name_or_path": str(model)}),
+                "data": self.cfg.data.model_copy(update=data),
+                "eval": self.cfg.eval.model_copy(update=held_out),
+            }
+        )
+
+
+async def make_base(session: Session, base: ToyBase, inputs: Inputs) -> tuple[Figures, Figures]:
+    """Fine-tune the session's learner, prove it on the session's engines, export. Returns (sampled, greedy) figures of the base on the problems,
+    without the games.
+
+    Raises ColdStartError when the gates are still missed after the schedule's repairs.
+    """
+    cfg = base.config(base.init)
+    publisher = WeightPublisher(
+        session.learner,
+        session.pool.members,
+        push_directory(cfg.run_dir, 0),
+        inputs.canary,
+        tolerance=cfg.canary_tolerance,
+        seed=base.seed,
+        deadline=Deadline.of(cfg, "timeouts.push_s"),
+    )
+    session.pool.on_join = publisher.join
+    measured: list[tuple[Figures, Figures]] = []
+    schedule = Schedule()
+
+    async def sft_step(rows: list[ColdStartTrace], lr: float) -> Mapping[str, float]:
+        async with publisher.fine_tuning():
+            return await session.learner.sft_step(rows, lr)
+
+    with ExitStack() as shown:  # one display at a time: the bar of the fine-tuning ends before the evaluation's begins
+        advance = shown.enter_context(bar("cold start: supervised fine-tuning", schedule.steps, session.console))
+
+        async def judge() -> Figures:
+            shown.close()
+            await publisher.publish(0)
+            if measured:
+                session.console.print(f"outside the gates: {'; '.join(check_gates(measured[-1][0]))}. Trained some more.", soft_wrap=True, highlight=False)
+            measured.append(await measure(session, cfg, [t for t in inputs.held_out if t.meta.get("kind") not in (guess.KIND, puzzles.KIND)], "the base model"))
+            return measured[-1][0]
+
+        def on_step(batch: Batch, metrics: Mapping[str, float]) -> None:
+            if not measured:
+                advance(note=f"loss {metrics['loss']:.3f}")
+
+        await cold_start(sft_step, judge, seed=base.seed, schedule=schedule, on_step=on_step)
+    await session.learner.export(base.directory)
+    session.pool.on_join, session.pool.model = None, str(base.directory)  # what starts from here on loads what the others hold
+    await publisher.close()
+    sampled, greedy = measured[-1]
+    (base.directory / "figures.json").write_text(json.dumps({"seed": base.seed, "sampled": asdict(sampled), "greedy": asdict(greedy)}, indent=2))
+    return sampled, greedy

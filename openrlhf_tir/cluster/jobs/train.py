@@ -1,0 +1,319 @@
+"""Train: a configuration and a running session -> a trained model, its figures and a report. Wires the real parts into the loop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
+from pathlib import Path
+
+import ray
+from rich.console import Console
+
+from ...background import FOR_EVER, background
+from ...config import Config
+from ...config.settings import to_toml
+from ...deadlines import Deadline, within
+from ...errors import CheckpointDamaged, DataError, InfraError, PayloadLost, Stopped, WeightsUnverified
+from ...logs import metrics as metrics_log
+from ...logs import trace as traces
+from ...logs import trajectories
+from ...logs.progress import Progress
+from ...pipeline.checkpoints import new_ledger
+from ...pipeline.checkpoints.checkpoint import Checkpoints
+from ...pipeline.checkpoints.lineage import LEDGER, checkpoints_of, resumable
+from ...pipeline.loop import Pipeline
+from ...pipeline.observer import Observer
+from ...replay.ledger import Ledger, audit
+from ...report import summary as summaries
+from ...report.build import build_report
+from ...sizes import room, weights_bytes
+from ...weights.publisher import WeightPublisher, push_directory
+from ...weights.verify import Tolerance
+from ..learner_group import LearnerDied
+from ..rollout_actor import ENDPOINTS
+from ..session import Session
+from . import exported
+from .control import followed
+from .evaluate import evaluate, try_to_measure
+from .inputs import Inputs, TaskPrompts
+
+log = logging.getLogger(__name__)
+
+BUSY_EVERY_S = 5.0
+BASE = "base.json"
+CALIBRATIONS = 3
+"""Of the canary's tolerance, while every engine dies under it: an engine that is lost for a reason of its own is not lost three times."""
+RESTARTED = (LearnerDied, PayloadLost)
+"""What is answered by learner ranks that start again from the last checkpoint."""
+
+
+async def run_training(
+    session: Session, cfg: Config, inputs: Inputs, *, base: summaries.Scores | None = None, setup_s: float = 0.0, cold_start_s: float = 0.0
+) -> summaries.Summary:
+    """RL from the session's engines and learner, both holding cfg.actor.model_name_or_path. `base`: its figures if already measured."""
+    started = time.monotonic()
+    checkpoints = checkpoints_of(cfg, inputs.prompts.tasks)
+    resuming = _resuming(session.console, cfg, inputs, checkpoints)
+    if not resuming:
+        checkpoints.clear()
+        for name in (LEDGER, traces.FILE, *(() if cfg.train.resume else (BASE,))):
+            (cfg.run_dir / name).unlink(missing_ok=True)
+        for path in (cfg.run_dir / trajectories.DIRECTORY).glob("*.jsonl"):
+            os.truncate(path, 0)  # actors have them open already
+    public = cfg.model_copy(update={"logger": cfg.logger.model_copy(update={"wandb": cfg.logger.wandb.model_copy(update={"key": None})})})
+    with _not_fatal("config.toml"):
+        (cfg.run_dir / "config.toml").write_text(to_toml(public))
+    base = base or _read_base(cfg)
+    if base is None and inputs.held_out:
+        base = await try_to_measure(session, cfg, inputs.held_out, "the base model")
+    if base:
+        with _not_fatal(BASE):
+            (cfg.run_dir / BASE).write_text(base.model_dump_json())
+
+    with metrics_log.MetricsLog(cfg.run_dir, cfg.logger, public.model_dump(mode="json")) as metrics:
+        if not resuming:
+            metrics.truncate_after(-1)
+            if base:
+                metrics.log(0, _eval_row(base))
+        rl_started = time.monotonic()
+        async with AsyncExitStack() as pushing:  # the last push stays until the evaluation is over: an engine that is replaced meanwhile needs it
+            async with followed(cfg, session.pool):
+                version = await _pipeline(session, cfg, inputs, checkpoints, metrics, resuming, pushing)
+            training_s = time.monotonic() - rl_started
+            trained = None
+            if inputs.held_out:
+                trained = await try_to_measure(session, cfg, inputs.held_out, "the trained model")
+                if trained:
+                    metrics.log(version, _eval_row(trained))
+    with _not_fatal("the audit of the ledger"):
+        _say_audit(session.console, cfg.run_dir / LEDGER)
+    model = cfg.run_dir / cfg.ckpt.output_dir
+    try:
+        await session.learner.export(model)
+        exported.complete(cfg, model)
+    except (OSError, LearnerDied) as e:
+        raise InfraError(_not_exported(model, e, checkpoints)) from e
+    columns = metrics_log.read(cfg.run_dir)
+    summary = summaries.Summary(
+        base=base,
+        trained=trained,
+        steps=version,
+        seconds=summaries.Durations(setup=setup_s, cold_start=cold_start_s, training=training_s, total=setup_s + cold_start_s + time.monotonic() - started),
+        peak_pss_gib=session.pss.peak_gib,
+        overlap_ratio=traces.overlap_ratio(traces.read(cfg.run_dir)),
+        trained_tokens_per_s=_sum(columns, "trained_tokens") / (_sum(columns, "wall_s") or 1.0),
+        seed=cfg.train.seed,
+        model=str(model),
+    )
+    with _not_fatal(summaries.FILE):
+        summaries.write(cfg.run_dir, summary)
+    session.console.print(summaries.table(summary) if trained or base else "held-out evaluation: none, eval.dataset is not set")
+    with _not_fatal("the report"):
+        session.console.print(f"report: {build_report(cfg.run_dir)}", soft_wrap=True)
+    session.console.print(f"model:  {model}", soft_wrap=True)
+    await _export_best(session, cfg, checkpoints, model.with_name(f"{model.name}_best"))
+    return summary
+
+
+def _not_exported(model: Path, fault: Exception, checkpoints: Checkpoints) -> str:
+    """The audit before it told of the prompts; this is of the weights, and of what is left of them."""
+    last, why = checkpoints.latest(), fault.args[0] if isinstance(fault, LearnerDied) else f"{fault}; {room(model.parent)}. Make room"
+    left = f"--resume goes on from {last.name}, and exports it" if last else "There is no checkpoint either: what was trained is lost"
+    return f"Training is done, but the model could not be exported to {model}: {str(why).rstrip('.')}. {left}."
+
+
+async def _export_best(session: Session, cfg: Config, checkpoints: Checkpoints, directory: Path) -> None:
+    """Beside the model, which is there: what a disk refuses or has damaged here is said, and ends no run that is done."""
+    name, score = checkpoints.best()
+    if name:
+        try:
+            await checkpoints.export_best(session.learner, directory)
+            exported.complete(cfg, directory)
+            session.console.print(f"best:   {directory} ({cfg.ckpt.best_metric_key} = {score:.4g}, {name})", soft_wrap=True)
+        except (CheckpointDamaged, OSError) as e:
+            session.console.print(f"[red]best:   not exported. {e}", soft_wrap=True, highlight=False)
+
+
+@contextmanager
+def _not_fatal(what: str) -> Iterator[None]:
+    """What is written for people ends no run when the disk refuses it, or when somebody's editor has been at what it is made of."""
+    try:
+        yield
+    except (OSError, DataError) as e:
+        log.warning("%s was not written: %s", what, e)
+
+
+def _sum(columns: dict[str, list], name: str) -> float:
+    """0.0 where metrics.jsonl lacks the column: it was removed, or the disk refused its rows."""
+    return sum(n or 0 for n in columns.get(name, ()))
+
+
+def _resuming(console: Console, cfg: Config, inputs: Inputs, checkpoints: Checkpoints) -> bool:
+    """Whether there is a checkpoint to go on from, which is verified and fits; what is to be said about it is printed."""
+    if not cfg.train.resume:
+        return False
+    path, said = resumable(cfg, checkpoints, inputs.prompts.tasks)
+    if path and cfg.train.new_ledger:
+        path, done = new_ledger.begin(checkpoints, path, cfg.run_dir / LEDGER)
+        said = [*said, done]
+    for sentence in said + (checkpoints.accept(path) if path else []):
+        console.print(f"resume: {sentence}", soft_wrap=True, highlight=False, markup=False)
+    return path is not None
+
+
+async def _pipeline(
+    session: Session, cfg: Config, inputs: Inputs, checkpoints: Checkpoints, metrics: metrics_log.MetricsLog, resume: bool, pushing: AsyncExitStack
+) -> int:
+    """The loop to its end; returns the final version, whose push stays until `pushing` is closed.
+
+    Dead learner ranks: all of them start again from the last checkpoint, the engines stay up.
+    """
+    directory = push_directory(cfg.run_dir, weights_bytes(cfg.actor.model_name_or_path), one_node=len(ray.nodes()) == 1)
+    tolerance: float | Tolerance | None = cfg.canary_tolerance
+    for left in reversed(range(cfg.train.max_learner_restarts + 1)):
+        publisher = WeightPublisher(
+            session.learner,
+            session.pool.members,
+            directory,
+            inputs.canary,
+            tolerance=tolerance,
+            seed=cfg.train.seed,
+            deadline=Deadline.of(cfg, "timeouts.push_s"),
+            ceiling=cfg.vllm.canary_ceiling,
+        )
+        pushing.push_async_callback(publisher.close)
+        pushing.callback(setattr, session.pool, "on_join", None)  # an engine that starts later waits for no learner or file that is gone
+        session.pool.on_join = publisher.join
+        try:
+            if tolerance is None:
+                tolerance = await _calibrated(session, cfg, publisher)
+            return await _attempt(session, cfg, inputs, checkpoints, metrics, publisher, resume)
+        except (BaseExceptionGroup, *RESTARTED) as error:
+            lost = error if isinstance(error, BaseExceptionGroup) else BaseExceptionGroup("", [error])
+            if not left or lost.split(RESTARTED)[1] is not None:
+                raise
+            if session.stop.asked:  # signals reach the learner's processes too, if whoever sends them means all of a job
+                raise Stopped(f"The run was stopped: {session.stop.asked}, and a learner rank died meanwhile. The checkpoint before counts.") from error
+            restart = f"restart {cfg.train.max_learner_restarts - left + 1} of {cfg.train.max_learner_restarts}"
+            what = "A learner rank is lost" if lost.subgroup(LearnerDied) else "Sampled groups are lost"
+            session.console.print(f"[yellow]{what}. All ranks start again from the last checkpoint, {restart}.", soft_wrap=True)
+        await pushing.aclose()
+        await session.replace_learner(cfg)
+        resume = True
+    raise AssertionError("the last attempt returns or raises")
+
+
+async def _calibrated(session: Session, cfg: Config, publisher: WeightPublisher) -> Tolerance:
+    """Engines that all died or were given up under the canary are being replaced: those that come are asked. Raises WeightsUnverified when none answers."""
+    for left in reversed(range(CALIBRATIONS)):
+        try:
+            tolerance = await publisher.calibrate()
+        except WeightsUnverified as e:
+            if not left:
+                raise
+            session.console.print(f"[yellow]{e} Waiting for an engine that replaces them.", soft_wrap=True, highlight=False)
+            await within(Deadline.of(cfg, "timeouts.start_s"), session.pool.some(), "The replacement of the engines")
+        else:
+            session.console.print(f"canary tolerance, calibrated: {tolerance:.2g} nats", highlight=False)
+            return tolerance
+    raise AssertionError("the last calibration returns or raises")
+
+
+async def _attempt(
+    session: Session,
+    cfg: Config,
+    inputs: Inputs,
+    checkpoints: Checkpoints,
+    metrics: metrics_log.MetricsLog,
+    publisher: WeightPublisher,
+    resume: bool,
+) -> int:
+    """Wire the loop and run it with the learner ranks that are up."""
+
+    async def evaluate_now() -> dict[str, float]:
+        n, alive = cfg.eval.n_samples_per_prompt, pipeline.watchdog.beat
+        sampled = await evaluate(session.pool, inputs.held_out, n=n, temperature=cfg.eval.temperature, top_p=cfg.eval.top_p, tick=alive)
+        row = {"eval/accuracy": sampled.accuracy, "eval/code_ratio": sampled.code_ratio, "eval/failed_samples": float(sampled.failed)}
+        for env, figures in sampled.by_env.items():
+            row |= {f"eval/{env}/accuracy": figures.accuracy, f"eval/{env}/code_ratio": figures.code_ratio, f"eval/{env}/calls": figures.calls}
+        return row
+
+    if cfg.rollout.agent == "external":
+        urls = ", ".join(m.url for m in session.pool.members)
+        session.console.print(
+            f"rollout.agent = external: waiting for agents that take tasks (POST /agent/tasks) at {urls}; {cfg.run_dir / ENDPOINTS} lists them. "
+            "examples/openai_agent.py is one.",
+            soft_wrap=True,
+            highlight=False,
+        )
+    trace = traces.Trace(cfg.run_dir / traces.FILE)
+    ledger = Ledger(cfg.run_dir / LEDGER)
+    with Progress(cfg.train.max_steps, session.console) as progress:
+        pipeline = Pipeline(
+            cfg,
+            prompts=TaskPrompts(inputs.prompts, cfg),
+            rollout=session.pool,
+            learner=session.learner,
+            publisher=publisher,
+            ledger=ledger,
+            checkpoints=checkpoints,
+            observer=Observer(metrics, trace, progress, [*cfg.environments]),
+            measure=evaluate_now,
+            stop=session.stop,
+        )
+        try:
+            async with _busy_spans(session, trace):
+                await pipeline.run(resume=resume)
+        finally:
+            ledger.close()
+            trace.close()
+    return pipeline.version
+
+
+def _eval_row(s: summaries.Scores) -> dict[str, float]:
+    row = {f"eval/{name}": value for name, value in s.model_dump(exclude={"envs"}).items()}
+    return row | {f"eval/{env}/{name}": value for env, scores in s.envs.items() for name, value in scores.model_dump().items()}
+
+
+def _read_base(cfg: Config) -> summaries.Scores | None:
+    """The base model's figures that an interrupted run left."""
+    path = cfg.run_dir / BASE
+    try:
+        return summaries.Scores.model_validate_json(path.read_text()) if cfg.train.resume and path.exists() else None
+    except (OSError, ValueError) as e:  # pydantic's ValidationError among them
+        log.warning("%s cannot be read (%s): the base model is evaluated again.", path, e)
+        return None
+
+
+def _say_audit(console: Console, ledger: Path) -> None:
+    report = audit(ledger)
+    ends = ", ".join(f"{what} {n}" for what, n in sorted(report.ended.items()))
+    console.print(f"ledger: {ends}; open {len(report.open)}, errors {len(report.errors)}", soft_wrap=True, highlight=False)
+    for error in report.errors:
+        console.print(f"[red]ledger: {error}")
+
+
+@asynccontextmanager
+async def _busy_spans(session: Session, trace: traces.Trace) -> AsyncIterator[None]:
+    """Collect from the actors when they were decoding, for the timeline and the overlap ratio."""
+
+    async def collect() -> None:
+        async with asyncio.timeout(BUSY_EVERY_S):
+            for name, intervals in (await session.pool.busy_intervals()).items():
+                for start, end in intervals:
+                    trace.add(f"engine/{name}", "decode", start, end)
+
+    async def forever() -> None:
+        while True:
+            await asyncio.sleep(BUSY_EVERY_S)
+            with suppress(TimeoutError):
+                await collect()
+
+    async with background("busy spans", forever, attempts=FOR_EVER):
+        yield
+    with suppress(TimeoutError):
+        await collect()

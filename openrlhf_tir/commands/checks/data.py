@@ -1,0 +1,77 @@
+"""Data checks: every row of both data sets, by environment, without the tokenizer."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from ...config import Config, Data
+from ...config.environments import in_section
+from ...data import templates
+from ...data.prompts import env_of, render_text
+from ...data.prompts import problems as problems_of
+from ...errors import ConfigError, DataError
+from .envs import environments_of
+
+
+def check_data(cfg: Config, *, training: bool) -> list[str]:
+    """Every row has input, label and an environment of this run, and there are enough of them."""
+    facts = []
+    if training or not cfg.eval.dataset:
+        if not cfg.data.datasets:
+            raise ConfigError("data.prompt_dataset is not set. Give a JSONL or parquet file, a directory of them, or a name on the hub.")
+        found = _scan(cfg, cfg.data)
+        rows, named = found.total(), ", ".join(cfg.data.datasets)
+        facts.append(f"{rows} problems in {named}{_by_env(found)}")
+        if training:
+            facts += _check_enough(cfg, found, rows, named)
+    if training and cfg.eval.steps > 0 and not cfg.eval.dataset:
+        raise ConfigError("eval.steps is set, but eval.dataset is not. Give the held-out problems, or leave eval.steps unset.")
+    if cfg.eval.dataset:
+        held_out = cfg.data.model_copy(update={"prompt_dataset": cfg.eval.dataset, "prompt_split": cfg.eval.split, "max_samples": cfg.eval.max_samples})
+        found = _scan(cfg, held_out)
+        facts.append(f"{found.total()} problems for evaluation in {cfg.eval.dataset}{_by_env(found)}")
+    return facts
+
+
+def _check_enough(cfg: Config, found: Counter[str], rows: int, named: str) -> list[str]:
+    """A batch can be filled, and every environment with a share has problems."""
+    b = cfg.rollout.batch_size
+    if rows < b:
+        raise ConfigError(f"{named} has {rows} problems, a batch needs rollout.batch_size = {b}. Add problems or lower rollout.batch_size.")
+    shares = {e.name: e.share for e in environments_of(cfg)}
+    if without := [name for name, share in shares.items() if share and not found[name]]:
+        raise DataError(
+            f"envs.{without[0]}.share = {shares[without[0]]:g}, but no row of {named} is of env {without[0]!r}. Give rows with that name, or a share of 0."
+        )
+    facts = [f"{found[name]} problems of env {name!r} are not trained: envs.{name}.share = 0" for name, share in shares.items() if share == 0 and found[name]]
+    steps = rows * cfg.train.num_episodes // b * cfg.updates_per_batch
+    if steps < cfg.train.max_steps and not cfg.data.prompt_probs and not any(shares.values()):
+        facts.append(
+            f"the data last for at most {steps} of train.max_steps = {cfg.train.max_steps} updates; filtered groups shorten that. "
+            "Raise train.num_episodes for more"
+        )
+    return facts
+
+
+def _by_env(found: Counter[str]) -> str:
+    return f" ({', '.join(f'{name}: {n}' for name, n in sorted(found.items()))})" if len(found) > 1 else ""
+
+
+def _scan(cfg: Config, data: Data) -> Counter[str]:
+    """Number of problems by environment. Everything is checked but what needs the tokenizer."""
+    found: Counter[str] = Counter()
+    given = {e.name: e.input_template for e in environments_of(cfg)} or {cfg.env.name: data.input_template}
+    resolved = {}
+    for name, template in given.items():
+        try:
+            resolved[name] = templates.resolve(template)
+        except ConfigError as e:
+            raise ConfigError(in_section(str(e), f"envs.{name}" if cfg.envs else "env")) from None
+    for problem in problems_of(data):
+        name = env_of(problem, [*resolved], data.env_key)
+        if not data.apply_chat_template:
+            render_text(problem, resolved[name])
+        found[name] += 1
+    if not found:
+        raise DataError(f"{', '.join(data.datasets)} has no rows. Point at a data set with problems.")
+    return found

@@ -1,0 +1,92 @@
+"""Environment checks: every server that the run will use answers and is the right one, and every one that it will start can be started."""
+
+from __future__ import annotations
+
+import io
+import os
+from contextlib import redirect_stderr
+from importlib import import_module
+from pathlib import Path
+
+from ...backoff import until_available
+from ...cluster.env_process import WITH_WORKERS, server_flags, server_module
+from ...config import Config
+from ...config.environments import Environment
+from ...config.problems import Problems
+from ...envs.probe import probe_env
+from ...errors import ConfigError
+from .host import Machine, check_isolation
+
+NEED_OPTIONS = ("search",)
+"""Servers of ours that cannot be started without server_options."""
+
+
+def environments_of(cfg: Config) -> list[Environment]:
+    """None where their settings contradict one another, which the rules have told."""
+    try:
+        return list(cfg.environments.values())
+    except ConfigError:
+        return []
+
+
+def check_envs(cfg: Config, machine: Machine, problems: Problems, wait_s: float = 0.0) -> list[str]:
+    """Every server answers and is the environment that the tasks use; without a URL, one of ours can be started."""
+    if cfg.train.agent_func_path:
+        return [f"agent file {cfg.train.agent_func_path}: {cfg.rollout.agent_workers} process(es) for each rollout actor, in place of an environment"]
+    facts: list[str] = []
+    environments = environments_of(cfg)
+    for e in environments:
+        with problems.caught():
+            facts += check_env(cfg, e, machine, wait_s)
+    of_url: dict[str, list[Environment]] = {}
+    for e in environments:
+        for url in e.urls:
+            of_url.setdefault(url, []).append(e)
+    for url, users in of_url.items():
+        if len(users) > 1:
+            facts.append(f"{url} serves {' and '.join(f'{e.name} (protocol {e.env.protocol})' for e in users)}: it runs what each of them sends")
+    return facts
+
+
+def check_env(cfg: Config, e: Environment, machine: Machine, wait_s: float = 0.0) -> list[str]:
+    if e.urls:
+        return [_check_server(cfg, e, url, wait_s) for url in e.urls]
+    server_module(e)
+    flags = server_flags(e)
+    if e.env.file:
+        return [f"environment {e.name}: a server of {e.env.file} will be started, in a process of its own"]
+    if e.serves == "python_tir":
+        check_isolation(machine)
+    check_server_flags(e, flags)
+    of, workers = "" if e.serves == e.name else f" of {e.serves}", f" with {e.env.workers} workers" if e.serves in WITH_WORKERS else ""
+    return [f"environment {e.name}: a server{of}{workers} will be started"]
+
+
+def check_server_flags(e: Environment, flags: list[str]) -> None:
+    """A server of ours takes the flags that it would be started with, by its own parser; a corpus is there. Raises ConfigError."""
+    said = io.StringIO()
+    if not e.env.server_options and e.serves not in NEED_OPTIONS:
+        return
+    parser = import_module(f"{server_module(e)}.__main__").parser()
+    try:
+        with redirect_stderr(said):
+            args = parser.parse_args(flags)
+    except SystemExit:
+        wrong = said.getvalue().strip().splitlines()[-1].partition("error: ")[2]
+        raise ConfigError(
+            f"{e.section}.server_options = {e.env.server_options}: the {e.serves} server says: {wrong}. `python -m {server_module(e)} --help` lists its flags."
+        ) from None
+    corpus = getattr(args, "corpus", None)
+    if corpus is not None and not Path(corpus).is_file():
+        raise ConfigError(f"{e.section}.server_options.corpus = {str(corpus)!r} is no file (looked at {Path(corpus).absolute()}). Correct the path.")
+
+
+def _check_server(cfg: Config, e: Environment, url: str, wait_s: float) -> str:
+    token = os.environ.get(cfg.env.token_env)
+    health, schema = until_available(lambda: probe_env(url, token=token), wait_s)
+    if schema.env != e.serves:
+        fields = "env.name or env.url" if e.section == "env" else f"{e.section}.server or {e.section}.url"
+        raise ConfigError(f"The server at {url} is env {schema.env!r}, the tasks use {e.serves!r}. Set {fields} to match.")
+    if health.isolation == "none":
+        return f"environment {e.name} at {url}: capacity {schema.capacity}; it runs model-written code WITHOUT isolation"
+    return f"environment {e.name} at {url}: isolation {health.isolation}, capacity {schema.capacity}"

@@ -1,0 +1,155 @@
+"""Host checks: what this machine must have for a Config, each asked without loading anything heavy. `preflight` calls them.
+
+GPUs and attention kernels, room for weight pushes, the run's directory, the endpoints' ports, isolation for model-written code, loggers
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+
+from ...config import Config
+from ...errors import ConfigError, Unavailable
+from ...machine import gpu_count
+from ...sizes import size, weights_bytes
+
+BWRAP_TRIAL_S = 10
+"""Deadline of one `bwrap true`, which takes milliseconds; a starved machine may need seconds."""
+LANDLOCK_CREATE_RULESET = 444
+LANDLOCK_ABI = 6
+"""Of Linux 6.12: the first that also confines signals and abstract sockets (env_servers/python_tir/isolation/fence.py needs it)."""
+
+
+def isolation_fault() -> str | None:
+    """Why neither bubblewrap nor Landlock can confine code here; None: one of them can, so far as a trial of a second tells."""
+    bwrap = shutil.which("bwrap")
+    fault = "bubblewrap is not installed"
+    if bwrap:
+        try:
+            trial = subprocess.run([bwrap, "--unshare-user", "--ro-bind", "/", "/", "true"], capture_output=True, text=True, timeout=BWRAP_TRIAL_S)
+            if trial.returncode == 0:
+                return None
+            fault = f"bubblewrap does not work ({(trial.stderr.strip().splitlines() or ['no message'])[-1][:200]})"
+        except (OSError, subprocess.TimeoutExpired) as e:
+            fault = f"bubblewrap does not work ({e})"
+    version = ctypes.CDLL(None).syscall(LANDLOCK_CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint32(1))
+    return None if version >= LANDLOCK_ABI else f"{fault}, and this kernel's Landlock is too old (it needs Linux 6.12)"
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What the checks need to know of this machine; tests pass their own."""
+
+    gpus: int = field(default_factory=gpu_count)
+    cpus: int = field(default_factory=lambda: len(os.sched_getaffinity(0)))
+    shm_free: int = field(default_factory=lambda: shutil.disk_usage("/dev/shm").free if Path("/dev/shm").is_dir() else 0)
+    has_module: Callable[[str], bool] = lambda name: find_spec(name) is not None
+    isolation_fault: Callable[[], str | None] = isolation_fault
+
+
+def check_gpus(cfg: Config, machine: Machine) -> list[str]:
+    """Attention kernel and GPU count."""
+    flash = "flash_attention" in cfg.ds.attn_implementation
+    here = cfg.actor.num_nodes == 1 and "RAY_ADDRESS" not in os.environ
+    if flash and machine.gpus == 0 and here:
+        packing = " and ds.packing_samples to false" if cfg.ds.packing_samples else ""
+        raise ConfigError(
+            f"This is a GPU recipe on a CPU machine: ds.attn_implementation = {cfg.ds.attn_implementation!r} needs a GPU, and this machine has none. "
+            f"Run it where GPUs are, start from --recipe quickstart_cpu, or set it to 'sdpa' or 'eager'{packing}."
+        )
+    if machine.gpus and cfg.ds.attn_implementation == "flash_attention_2" and not machine.has_module("flash_attn"):
+        raise ConfigError(
+            "ds.attn_implementation = 'flash_attention_2' needs the package flash-attn, which is not installed. Install it (requirements.txt), or set 'sdpa'."
+        )
+    if cfg.ds.packing_samples and not flash:
+        raise ConfigError(
+            f"ds.packing_samples needs flash attention; with {cfg.ds.attn_implementation!r} packed sequences would attend to each other. Turn packing off."
+        )
+    need = cfg.actor.num_gpus_per_node + cfg.vllm.num_engines * cfg.vllm.tensor_parallel_size
+    if machine.gpus and here and need > machine.gpus:
+        raise ConfigError(
+            f"{cfg.actor.num_gpus_per_node} learner ranks and {cfg.vllm.num_engines} engines x {cfg.vllm.tensor_parallel_size} GPUs "
+            f"need {need} GPUs, this machine has {machine.gpus}. "
+            "Lower actor.num_gpus_per_node, vllm.num_engines or vllm.tensor_parallel_size."
+        )
+    return [f"{machine.gpus} GPUs, {machine.cpus} CPUs"]
+
+
+def check_push_room(cfg: Config, machine: Machine) -> list[str]:
+    """A file push holds the weights that are served and the ones that arrive."""
+    need = 2 * weights_bytes(cfg.actor.model_name_or_path)
+    if need <= machine.shm_free:
+        return []
+    return [
+        f"weight pushes go through {cfg.run_dir}: they need {size(need)}, /dev/shm has {size(machine.shm_free)} free "
+        "(docker run --shm-size makes it bigger, and pushes faster)"
+    ]
+
+
+def check_loggers(cfg: Config, machine: Machine) -> None:
+    """What the configured loggers import is installed, and wandb has its key."""
+    key = cfg.logger.wandb.key
+    if key and not machine.has_module("wandb"):
+        raise ConfigError("logger.wandb.key is set, but wandb is not installed. pip install wandb, or leave the key unset.")
+    if key == "env" and not os.environ.get("WANDB_API_KEY"):
+        raise ConfigError("logger.wandb.key = 'env', but WANDB_API_KEY is not set. Export it, or leave logger.wandb.key unset.")
+    if cfg.logger.tensorboard and not machine.has_module("tensorboard"):
+        raise ConfigError("logger.tensorboard is on, but tensorboard is not installed. pip install tensorboard, or --no-logger.tensorboard.")
+
+
+def check_writable(cfg: Config) -> None:
+    """The directories that the run makes can be made: the first that exists above each is a directory, and takes new files."""
+    for setting, path in (("run_dir", cfg.run_dir), ("ckpt.path", cfg.run_dir / cfg.ckpt.path), ("ckpt.output_dir", cfg.run_dir / cfg.ckpt.output_dir)):
+        try:
+            above = next(p for p in (path, *path.parents) if os.path.lexists(p))
+            is_dir = above.is_dir()
+            if any(len(os.fsencode(part)) > 255 for part in path.parts):
+                raise ConfigError(f"{setting} = {path} has a name of more than 255 bytes, which no file system takes. Shorten it.")
+        except OSError as e:
+            raise ConfigError(f"{setting} = {path} cannot be used: {e.strerror or e}. Choose another.") from None
+        if not is_dir:
+            raise ConfigError(f"{setting} = {path} cannot be made: {above} is not a directory. Choose another path.")
+        try:
+            tempfile.TemporaryFile(dir=above).close()  # permission bits say nothing to root, nor of a read-only or full disk
+        except OSError as e:
+            raise ConfigError(f"{setting} = {path} cannot be written: {above} takes no new files ({e.strerror}). Choose another path.") from None
+
+
+def check_ports(cfg: Config) -> None:
+    """rollout.port and those that follow it, one per actor, are free. On a cluster the actors may be elsewhere: then only their number counts."""
+    first, count = cfg.rollout.port, cfg.vllm.num_engines
+    if first == 0:
+        return
+    if first + count - 1 > 65535:
+        raise ConfigError(f"rollout.port = {first} with {count} actors ends at port {first + count - 1}; the last there is is 65535. Lower it, or set 0.")
+    if "RAY_ADDRESS" in os.environ or cfg.actor.num_nodes > 1:
+        return
+    host = "0.0.0.0" if any(map(os.environ.get, (cfg.rollout.token_env, cfg.env.token_env))) else "127.0.0.1"  # a token: other machines are served
+    for port in range(first, first + count):
+        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as s:
+            s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the server does: a port of the last minute's run is free
+            try:
+                s.bind((host, port))
+                s.listen(1)
+            except OSError as e:
+                what = "" if port == first else f" (actor {port - first} takes port {port})"
+                kind = Unavailable if e.errno == errno.EADDRINUSE else ConfigError  # in use, maybe by the run that this one is the restart of
+                raise kind(f"rollout.port = {first}{what} cannot be used: {e.strerror}. Choose a free one, or 0 for any.") from None
+
+
+def check_isolation(machine: Machine) -> None:
+    """A server of ours that runs model-written code can confine it here."""
+    if fault := machine.isolation_fault():
+        raise ConfigError(
+            f"The python_tir server that the run would start cannot confine model-written code here: {fault}. "
+            "Install bubblewrap (apt-get install bubblewrap) where user namespaces are allowed, or point env.url at a server on another machine."
+        )

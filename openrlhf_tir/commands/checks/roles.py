@@ -1,0 +1,61 @@
+"""Checks of the models beside the policy: they are there, and a reward model has a head of one number. Headers are read, nothing is loaded."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from safetensors import safe_open
+
+from ...config import Config
+from ...config.paths import asked, local_path
+from ...errors import ConfigError
+
+
+def check_roles(cfg: Config) -> list[str]:
+    """Facts. Raises ConfigError."""
+    facts = []
+    if cfg.algo.kl.init_coef:
+        facts.append(f"reference model: {cfg.actor.model_name_or_path or 'the policy that the run starts from'}, KL in the {_place(cfg)}")
+    if critic := cfg.critic.model_name_or_path:
+        _directory(critic, "critic.model_name_or_path")
+    if (reward := cfg.reward.model_name_or_path) and (path := _directory(reward, "reward.model_name_or_path")):
+        shapes = dict(_head_shapes(path, cfg.ds.value_head_prefix))
+        if shapes and 1 not in shapes.values():
+            raise ConfigError(
+                f"reward.model_name_or_path = {reward!r} has no scalar head: {cfg.ds.value_head_prefix}.weight is of {next(iter(shapes.values()))} rows. "
+                "Give a sequence classifier of one label, as openrlhf's train_rm makes them."
+            )
+        if not shapes and any(path.glob("*.safetensors")):
+            raise ConfigError(
+                f"reward.model_name_or_path = {reward!r} has no scalar head: {cfg.ds.value_head_prefix}.weight is not among its weights. "
+                "Give a sequence classifier of one label, as openrlhf's train_rm makes them; ds.value_head_prefix names its head."
+            )
+    return facts
+
+
+def _place(cfg: Config) -> str:
+    return f"loss ({cfg.algo.kl.estimator})" if cfg.algo.kl.use_loss else f"reward ({cfg.algo.kl.estimator})"
+
+
+def _directory(name: str, setting: str) -> Path | None:
+    """A model's directory; None for a name that looks like one on the hub."""
+    path = local_path(name, setting)
+    if not asked(path, Path.is_dir, setting):
+        if name.startswith(("/", ".", "~")) or name.count("/") > 1:
+            raise ConfigError(f"Model directory {name!r} does not exist. Correct {setting}.")
+        return None
+    if not (path / "config.json").is_file():
+        raise ConfigError(f"{path} has no config.json, so it is no model. Point {setting} at a HF model directory.")
+    return path
+
+
+def _head_shapes(path: Path, prefix: str) -> Iterator[tuple[str, int]]:
+    """(file, rows) of PREFIX.weight."""
+    index, key = path / "model.safetensors.index.json", f"{prefix}.weight"
+    files = {json.loads(index.read_text())["weight_map"].get(key)} if index.is_file() else {p.name for p in path.glob("*.safetensors")}
+    for name in sorted(filter(None, files)):
+        with safe_open(path / name, "np") as weights:
+            if key in weights.keys():  # noqa: SIM118  it is no mapping
+                yield name, weights.get_slice(key).get_shape()[0]

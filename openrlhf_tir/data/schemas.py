@@ -1,0 +1,163 @@
+"""Schemas: a row as a method's own code publishes it -> the columns that we read (input, label, meta). One small function each.
+
+    orz       {"0": {"value": problem}, "1": {"ground_truth": {"value": answer}}}, or a list of these two         Open-Reasoner-Zero
+    dapo      verl's; the problem is taken out of the instructions that DAPO-Math-17k wraps around it
+    verl      {"prompt": [messages], "reward_model": {"ground_truth": answer}, "data_source": ...}                ReTool's RL rows, and others
+    torl      verl's, system and user message; a text template asks for the user message
+    toolrl    verl's, with ToolRL's target text as the answer
+    tooln1    raw tools, conversations, answer (tool_n1.py), or verl's
+    searchr1  {"question", "golden_answers"}, or verl's with {"target": [answers]}; the question, for data.input_template
+
+`data.row_schema` names one; unset, rows that have the columns data.input_key and data.label_key are read as they are, and others by the
+columns that they have. ZeroTIR's rows have prompt and label, and need none.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from ..errors import DataError, unknown
+from . import tool_n1
+from .fields import field, kind, text_of
+
+INPUT, LABEL = "prompt", "label"
+"""What a converted row calls its input and its label."""
+DAPO_HEAD, DAPO_TAIL = "Solve the following math problem step by step.", "Remember to put your answer on its own line"
+SEARCH_HEAD, SEARCH_MARK = "Answer the given question.", "Question: "
+
+Row = Mapping[str, Any]
+
+
+def orz(where: str, row: Row) -> dict[str, Any]:
+    return {INPUT: text_of(where, row, "0.value"), LABEL: text_of(where, row, "1.ground_truth.value")}
+
+
+def verl(where: str, row: Row) -> dict[str, Any]:
+    """The label is text, or JSON of what is there."""
+    messages = field(where, row, "prompt", list, "a list of chat messages")
+    truth = field(where, row, "reward_model.ground_truth", object, "the answer")
+    if truth is None or truth == "" or truth == []:
+        raise DataError(f"{where}: reward_model.ground_truth is {kind(truth)}. Fill it in or remove the row.")
+    source = row.get("data_source")
+    return {INPUT: messages, LABEL: truth, "meta": {} if source is None else {"datasource": source}}
+
+
+def _user_text(where: str, messages: list[Any]) -> str:
+    for message in reversed(messages):
+        if isinstance(message, Mapping) and message.get("role") == "user" and isinstance(message.get("content"), str):
+            return str(message["content"])
+    raise DataError(f"{where}: prompt is {kind(messages)}, without a user message. Correct or remove the row.")
+
+
+def dapo(where: str, row: Row) -> dict[str, Any]:
+    made = verl(where, row)
+    text = _user_text(where, made[INPUT]).strip()
+    if text.startswith(DAPO_HEAD):
+        text = text.partition("\n\n")[2]
+        head, _, tail = text.rpartition("\n\n")
+        text = head if tail.startswith(DAPO_TAIL) else text
+    return {**made, INPUT: text, LABEL: text_of(where, row, "reward_model.ground_truth")}
+
+
+def torl(where: str, row: Row) -> dict[str, Any]:
+    made = verl(where, row)
+    _user_text(where, made[INPUT])
+    return {**made, LABEL: text_of(where, row, "reward_model.ground_truth")}
+
+
+def toolrl(where: str, row: Row) -> dict[str, Any]:
+    made = verl(where, row)
+    target = text_of(where, row, "reward_model.ground_truth")
+    if not any(tag in target for tag in ("<think>", "<tool_call>", "<response>")):
+        raise DataError(f"{where}: reward_model.ground_truth is {kind(target)}, no target text with <think>, <tool_call> or <response>. Correct the row.")
+    return made
+
+
+def tooln1(where: str, row: Row) -> dict[str, Any]:
+    if "tools" in row and ("answer" in row or "answers" in row):
+        messages, calls = tool_n1.convert(where, row)
+        return {INPUT: messages, LABEL: calls, "meta": {"datasource": "toolcall"}}
+    made = verl(where, row)
+    return {**made, LABEL: text_of(where, row, "reward_model.ground_truth")}
+
+
+def searchr1(where: str, row: Row) -> dict[str, Any]:
+    """The label is {"target": [answers]}. Of a prompt that is Search-R1's own the question is left, as the template has its words."""
+    if "golden_answers" in row:
+        question, target = text_of(where, row, "question"), row["golden_answers"]
+        made: dict[str, Any] = {}
+    else:
+        made = verl(where, row)
+        question, target = _user_text(where, made[INPUT]).strip(), row["reward_model"]["ground_truth"]
+        if question.startswith(SEARCH_HEAD) and SEARCH_MARK in question:
+            question = question.rpartition(SEARCH_MARK)[2].strip()
+    target = target.get("target") if isinstance(target, Mapping) else target
+    answers = [target] if isinstance(target, str) else target
+    if not isinstance(answers, list) or not answers or not all(isinstance(a, str) for a in answers):
+        raise DataError(f"{where}: the gold answers are {kind(target)}, not a list of texts. Correct or remove the row.")
+    return {**made, INPUT: question if question.endswith("?") else question + "?", LABEL: json.dumps({"target": answers}, ensure_ascii=False)}
+
+
+SCHEMAS: dict[str, Callable[[str, Row], dict[str, Any]]] = {
+    "dapo": dapo,
+    "orz": orz,
+    "searchr1": searchr1,
+    "tooln1": tooln1,
+    "toolrl": toolrl,
+    "torl": torl,
+    "verl": verl,
+}
+
+
+def named(name: str) -> Callable[[str, Row], dict[str, Any]]:
+    """Raises ConfigError for a schema that is not known."""
+    if name not in SCHEMAS:
+        raise unknown("data.row_schema", name, SCHEMAS, "Leave it unset for rows with the columns data.input_key and data.label_key.")
+    return SCHEMAS[name]
+
+
+def detected(row: Row) -> str | None:
+    """The schema that a row's columns and data source show, None where they show none."""
+    columns = set(row)
+    if {"0", "1"} <= columns:
+        return "orz"
+    if "golden_answers" in columns and "question" in columns:
+        return "searchr1"
+    if "tools" in columns and ({"conversations", "answer"} <= columns or {"query", "answers"} <= columns):
+        return "tooln1"
+    if "prompt" not in columns or not isinstance(row.get("reward_model"), Mapping):
+        return None
+    return _of_verl(row)
+
+
+def _of_verl(row: Row) -> str:
+    facts, source = row["reward_model"], row.get("data_source")
+    if source == "rlla":
+        return "toolrl"
+    if source == "toolcall":
+        return "tooln1"
+    if isinstance(facts.get("ground_truth"), Mapping) and "target" in facts["ground_truth"]:
+        return "searchr1"
+    if source == "math_dapo":
+        return "dapo"
+    return "torl" if "stype" in facts else "verl"
+
+
+class Reader(NamedTuple):
+    """How the rows of a data set are read: by a schema, or as they are (None)."""
+
+    schema: str | None
+
+    @classmethod
+    def of(cls, wanted: str | None, row: Row, plain: bool) -> Reader:
+        """`plain`: the first row has the columns that data.input_key and data.label_key name."""
+        if wanted is not None:
+            named(wanted)
+            return cls(wanted)
+        return cls(None if plain else detected(row))
+
+    def __call__(self, where: str, row: dict[str, Any], env_key: str) -> dict[str, Any]:
+        """The row converted; what names its environment stays."""
+        return row if self.schema is None else {**SCHEMAS[self.schema](where, row), env_key: row.get(env_key)}

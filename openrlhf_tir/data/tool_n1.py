@@ -1,0 +1,77 @@
+"""Tool-N1: a raw row of tools, conversation and answer -> the chat that its model is asked to continue, and the true calls.
+
+    {"tools": JSON, "conversations": JSON, "answer": JSON, "raw_system": text}        as its preprocessing writes them
+    {"query": text, "tools": JSON, "answers": JSON}                                   xLAM's, of which it is made
+
+Source: arXiv 2505.00024, appendix; verl/examples/data_preprocess. The system message says what theirs says, in our words: tools one JSON
+object per line, a thought, then a list of calls, both in one reply.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from ..errors import DataError
+from .fields import json_list, kind, text_of
+
+ROLES = {"human": "user", "user": "user", "gpt": "assistant", "assistant": "assistant", "observation": "tool", "tool": "tool", "function_call": "assistant"}
+EXPERT = (
+    "You are an expert in composing functions. You get a question and a list of functions that you may call. Make the calls that the question needs, "
+    "one or more. If no function fits, or a parameter that a function needs is not given, say so."
+)
+"""Where a row has no system message of its own."""
+TOOL_PROMPT = """# Tool
+
+You are given functions in JSON format within <tools></tools>, one per line:
+
+<tools>
+{tools}
+</tools>
+
+In each step you MUST:
+1. Think first, within <think> </think>.
+2. Then give a JSON list of calls within <tool_call> </tool_call>: [{{"name": <function>, "arguments": <JSON object>}}, ...]
+3. Do both in a single reply.
+A complete reply: <think>I look the price up and tell Bob.</think> \
+<tool_call>[{{"name": "price", "arguments": {{"item": "tea", "amount": 2}}}}, {{"name": "email", "arguments": {{"to": "Bob"}}}}]</tool_call>
+Give every argument the type that the function asks for. If no function is of use, the list is empty: <tool_call>[]</tool_call>"""
+
+
+def convert(where: str, row: Mapping[str, Any]) -> tuple[list[dict[str, str]], str]:
+    """(messages, label: JSON list of calls). Raises DataError, also for a call of a function that is not offered."""
+    tools = json_list(where, row, "tools")
+    for i, tool in enumerate(tools):
+        if not isinstance(tool, Mapping) or not isinstance(tool.get("name"), str):
+            raise DataError(f"{where}: tools[{i}] is {kind(tool)}, no function with a name. Correct or remove the row.")
+    field = "answer" if "answer" in row else "answers"
+    calls = json_list(where, row, field)
+    names = {tool["name"] for tool in tools}
+    for i, call in enumerate(calls):
+        if not isinstance(call, Mapping) or not isinstance(call.get("name"), str) or "arguments" not in call:
+            raise DataError(f'{where}: {field}[{i}] is {kind(call)}, not {{"name": text, "arguments": ...}}. Correct or remove the row.')
+        if call["name"] not in names:
+            raise DataError(f"{where}: {field}[{i}] calls {call['name']!r}, which is none of its tools. Remove the row, as the method does.")
+    lines = "\n".join(json.dumps({"type": "function", "function": tool}, ensure_ascii=False) for tool in tools)
+    own = row.get("raw_system") or EXPERT
+    if not isinstance(own, str):
+        raise DataError(f"{where}: raw_system is {kind(own)}. Write text.")
+    system = {"role": "system", "content": own + "\n\n" + TOOL_PROMPT.format(tools=lines)}
+    return [system, *_conversation(where, row)], json.dumps(calls, ensure_ascii=False)
+
+
+def _conversation(where: str, row: Mapping[str, Any]) -> list[dict[str, str]]:
+    if "conversations" not in row:
+        return [{"role": "user", "content": text_of(where, row, "query")}]
+    said = json_list(where, row, "conversations")
+    messages = []
+    for i, turn in enumerate(said):
+        role = ROLES.get(str(turn.get("from", turn.get("role")))) if isinstance(turn, Mapping) else None
+        if role is None or not isinstance(turn, Mapping):
+            raise DataError(f'{where}: conversations[{i}] is {kind(turn)}, not {{"from": {"|".join(ROLES)}, "value": ...}}. Correct or remove the row.')
+        value = turn.get("value", turn.get("content"))
+        messages.append({"role": role, "content": value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)})
+    if not messages:
+        raise DataError(f"{where}: conversations is empty. Remove the row.")
+    return messages

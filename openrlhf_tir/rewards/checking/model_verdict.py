@@ -1,0 +1,89 @@
+"""Model verdict: a language model says whether an answer is the gold answer. One chat request to an OpenAI-compatible server.
+
+    (url, model, question, answer, gold) -> 1.0 Correct | 0.0 Incorrect, or words that are neither
+
+As xVerify does for ZeroTIR (arXiv 2505.07773, section 3), in our own words. It blocks, so it is asked for through a reward's `ask`. A server
+that is down, slow or says nothing readable is tried again within the deadline; then it is a VerifierError: the sample fails and is no 0.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+import urllib.error
+import urllib.request
+
+from ...backoff import backoff_s, jittered
+from ...errors import VerifierError
+
+CHAT = "/chat/completions"
+MOST_CHARS = 4000
+"""Of question and answer, each: of the question its beginning, of the answer its end, where the final answer is."""
+MOST_TOKENS = 256
+"""Of the reply: a verdict, or a short thought and a verdict."""
+REPLY_BYTES = 1 << 20
+FIRST_PAUSE_S = 0.5
+TRANSIENT = {408, 425, 429, 500, 502, 503, 504}
+SHARE = 0.9
+"""Of the deadline is ours: we say what the server did before the worker is killed for being late."""
+
+PROMPT = """Compare a candidate's final answer with the reference answer of a problem. Do not solve the problem.
+They agree if they are the same value or expression, however written: 1/2 and 0.5, 50% and 0.5, x=3 and 3, with or without units or LaTeX.
+An answer that is missing, cut off or leaves a choice does not agree.
+
+Problem:
+{question}
+
+Candidate's answer:
+{answer}
+
+Reference answer:
+{gold}
+
+Reply with one word: Correct or Incorrect."""
+_WORD = re.compile(r"\b(in)?correct\b", re.IGNORECASE)
+
+
+def verdict(url: str, model: str, token_env: str, question: str, answer: str, gold: str, deadline_s: float) -> float:
+    """`token_env` names the environment variable with the bearer token, if there is one. Raises VerifierError."""
+    content = PROMPT.format(question=question[:MOST_CHARS], answer=answer[-MOST_CHARS:], gold=gold[:MOST_CHARS])
+    body = {"model": model, "messages": [{"role": "user", "content": content}], "temperature": 0, "max_tokens": MOST_TOKENS}
+    token = os.environ.get(token_env) if token_env else None
+    headers = {"Content-Type": "application/json", **({"Authorization": f"Bearer {token}"} if token else {})}
+    target = url.rstrip("/")
+    request = urllib.request.Request(target if target.endswith(CHAT) else target + CHAT, json.dumps(body).encode(), headers)
+    return read(_reply(request, time.monotonic() + SHARE * deadline_s, deadline_s))
+
+
+def read(reply: str) -> float:
+    """The last verdict in the words of the model; 0.0 where there is none, as the reference's NONE: the rule alone decides."""
+    words = list(_WORD.finditer(reply))
+    return float(bool(words) and words[-1][1] is None)
+
+
+def _reply(request: urllib.request.Request, until: float, deadline_s: float) -> str:
+    failures = 0
+    while True:
+        try:
+            with urllib.request.urlopen(request, timeout=max(0.001, until - time.monotonic())) as response:
+                return _words(response.read(REPLY_BYTES))
+        except urllib.error.HTTPError as e:
+            fault = f"answered HTTP {e.code}: {e.read(200)!r}"
+            if e.code not in TRANSIENT:
+                raise VerifierError(f"The verifier model at {request.full_url} {fault}. Correct reward.options.verifier_url and verifier_model.") from None
+        except (OSError, ValueError, LookupError, TypeError) as e:  # no connection, or not the reply of a chat
+            fault = f"gave no verdict ({type(e).__name__}: {e})"
+        pause = jittered(backoff_s(failures, first_s=FIRST_PAUSE_S))
+        if time.monotonic() + pause >= until:
+            raise VerifierError(f"The verifier model at {request.full_url} {fault}, {failures + 1} times within reward.verify_deadline_s = {deadline_s:g}.")
+        time.sleep(pause)
+        failures += 1
+
+
+def _words(body: bytes) -> str:
+    words = json.loads(body)["choices"][0]["message"]["content"]
+    if not isinstance(words, str):
+        raise TypeError(f"the message's content is {words!r}")
+    return words

@@ -1,0 +1,219 @@
+"""Every code block of the documentation works: it is run, loaded, parsed against the program, or named here with the test that runs it."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import shlex
+import tomllib
+from importlib.util import find_spec
+
+import pytest
+
+from openrlhf_tir import filters, plugins, rewards
+from openrlhf_tir.algorithms.advantages import get_estimator
+from openrlhf_tir.algorithms.losses import own
+from openrlhf_tir.cli import COMMANDS, build_parser, main
+from openrlhf_tir.config.flags import check_unknown
+from openrlhf_tir.config.settings import load
+from openrlhf_tir.episodes import turns
+from openrlhf_tir.filters.samples import SAMPLE_FILTER
+
+from .docs_blocks import DOCS, REPO, Block, block, blocks
+
+FILES = {
+    "brevity.py": ("rewards.md", "def earned"),
+    "mine.py": ("algorithms.md", "def plain_gradient"),
+    "digits.py": ("protocols.md", "class Digits"),
+    "asks.py": ("protocols.md", "class Asks"),
+    "guess.py": ("environments.md", "class GuessEnv"),
+}
+"""Files of one's own that recipes of the pages name."""
+RUN_BY = {
+    ("rollout.md", "python", "http.post("): "an outline of examples/openai_agent.py, which tests/e2e/test_openai_sessions.py runs",
+    ("run_elsewhere.md", "python", "def answer"): "tests/contract/docs/test_run_elsewhere.py",
+    ("run_elsewhere.md", "python", "def server_sampler"): "tests/contract/docs/test_run_elsewhere.py",
+    ("environments.md", "python", "class GuessEnv"): "tests/e2e/test_guess_game.py",
+    ("protocols.md", "python", "class Digits"): "tests/e2e/test_guess_game.py",
+    ("protocols.md", "python", "class Asks"): "tests/unit/episodes/test_chat_group.py",
+    ("rewards.md", "python", "def earned"): "the recipes below",
+    ("algorithms.md", "python", "def plain_gradient"): "the recipes below",
+    ("openrlhf_files.md", "python", "class AgentInstance"): "tests/e2e/test_openrlhf_files.py",
+    ("openrlhf_files.md", "python", "def reward_func"): "tests/contract/test_remote_reward.py",
+    ("tutorial.md", "python", "save_model"): "test_the_tutorial_gets_as_far_as_its_check",
+    ("tutorial.md", "python", "def share"): "test_the_tutorial_gets_as_far_as_its_check",
+}
+"""Python blocks: (page, language, a text that it holds) -> what runs it."""
+NOT_RECIPES = {("rollout.md", "[env_urls]"): "control.toml", ("simulation.md", "[[faults]]"): "a workload's faults"}
+OTHER_PROGRAMS = {"pre-commit", "export", "cd"}
+ALL = blocks()
+SHELL = ("bash", "console")
+
+
+def ids(b: Block) -> str:
+    return f"{b.page}:{b.line}"
+
+
+def of(*languages: str) -> list[Block]:
+    return [b for b in ALL if b.language in languages]
+
+
+def test_every_block_has_a_language_that_a_test_treats():
+    strange = [f"{b.page}:{b.line}: {b.language!r}" for b in ALL if b.language not in ("", "python", "toml", "json", *SHELL)]
+    assert strange == []
+    for b in of(""):
+        commands = [line for line in b.text.splitlines() if re.match(r"\$?\s*(openrlhf-tir|python3?|bash|pip|curl) ", line)]
+        assert not commands, f"{b.page}:{b.line} holds a command and no language: {commands[0]!r}. Begin the block with ```bash."
+
+
+@pytest.mark.parametrize("b", of("python"), ids=ids)
+def test_a_python_block_compiles_and_something_runs_it(b):
+    ast.parse(b.text, f"docs/{b.page}")
+    by = [test for (page, _, holds), test in RUN_BY.items() if page == b.page and holds in b.text]
+    assert len(by) == 1, f"{b.page}:{b.line}: no test runs this block. Write one and name it in RUN_BY."
+    named = re.search(r"tests/\S+?\.py", by[0])
+    assert not named or (REPO / named[0]).exists(), f"{by[0]} is not there"
+
+
+def test_a_json_block_is_json():
+    for b in of("json"):
+        json.loads(b.text)
+
+
+def is_recipe(b: Block) -> bool:
+    return not any(b.page == page and holds in b.text for page, holds in NOT_RECIPES)
+
+
+@pytest.mark.parametrize("b", of("toml"), ids=ids)
+def test_a_recipe_of_the_pages_loads_with_the_functions_that_it_names(b, tmp_path):
+    if not is_recipe(b):
+        assert tomllib.loads(b.text)
+        return
+    for name, (where, holds) in FILES.items():
+        (tmp_path / name).write_text(block(where, "python", holds))
+    if b.page == "tutorial.md" and "digits.py:share" in b.text:
+        (tmp_path / "digits.py").write_text(block("tutorial.md", "python", "def share"))
+    (tmp_path / "r.toml").write_text(b.text)
+    cfg = load(str(tmp_path / "r.toml"))
+    get_estimator(cfg.algo.advantage.estimator)
+    assert cfg.actor.policy_loss is None or plugins.load(own.POLICY_LOSS, cfg.actor.policy_loss)
+    for e in cfg.environments.values():
+        turns.check(e.env)
+        filters.filters_of(e.filter)
+        for name in e.reward.weights or [e.reward.name]:
+            rewards.load(name)
+        for place, name in ((rewards.GROUP_REWARD, e.reward.group), (SAMPLE_FILTER, e.filter.sample), (plugins.ENVIRONMENT, e.env.file)):
+            assert name is None or plugins.load(place, name)
+
+
+def test_the_file_of_a_running_runs_control_is_what_the_controller_reads(tmp_path):
+    from openrlhf_tir.cluster.jobs.control import read
+
+    (tmp_path / "control.toml").write_text(block("rollout.md", "toml", "[env_urls]"))
+    assert read(tmp_path / "control.toml").rollout_actors == 4
+
+
+def test_the_faults_of_a_workload_are_what_the_simulator_reads(tmp_path):
+    from openrlhf_tir.simulation.faults import read_faults
+    from openrlhf_tir.simulation.workload import Workload
+
+    seed = (REPO / "openrlhf_tir/simulation/workload_seed.toml").read_text()
+    (tmp_path / "w.toml").write_text(seed + "\n" + block("simulation.md", "toml", "[[faults]]"))
+    assert Workload.read(tmp_path / "w.toml") and read_faults(tmp_path / "w.toml")[-1].kind == "actor_death"
+
+
+def commands() -> list[tuple[str, str]]:
+    """(page:line, command) of every line of a shell block; continued lines are joined, comments and what only shows output left out."""
+    found = []
+    for b in of(*SHELL):
+        lines = b.text.replace("\\\n", " ").splitlines()
+        wanted = [line[2:] for line in lines if line.startswith("$ ")] if b.language == "console" else lines
+        found += [(f"{b.page}:{b.line}", line) for line in wanted if line.strip() and not line.lstrip().startswith("#")]
+    return found
+
+
+@pytest.mark.parametrize(("where", "line"), commands(), ids=lambda v: v.partition(" ")[0] if ":" in v else v[:50])
+def test_a_command_of_the_pages_is_one_that_the_program_takes(where, line):
+    words = shlex.split(line, comments=True)
+    while words and re.fullmatch(r"[A-Z_]+=.*", words[0]):
+        del words[0]
+    for sign in (">", "|", "&"):
+        words = words[: words.index(sign)] if sign in words else words
+    words = [w for w in words if w != "..."]
+    program = words[0].rpartition("/")[2]
+    if program == "openrlhf-tir":
+        takes(words[1:])
+    elif program in ("python", "python3"):
+        python(where, words[1:])
+    elif program == "bash":
+        assert (REPO / words[1]).is_file(), f"{where}: {words[1]} is not there"
+        if words[1] == "train_scripts/train.sh":
+            takes(["train", *words[2:]])
+        elif words[1] == "train_scripts/quickstart.sh":
+            takes(["quickstart", *words[2:]])
+    else:
+        assert program in OTHER_PROGRAMS, f"{where}: {program} is no program of ours. Name it in OTHER_PROGRAMS if readers have it."
+
+
+def takes(words: list[str]) -> None:
+    """The command line is parsed as the program parses it: unknown commands, flags and choices are refused."""
+    if words[1:2] == ["--help"] or "--help" in words:
+        assert words[0] in COMMANDS
+        return
+    args, extra = build_parser(words[0]).parse_known_args(words)
+    check_unknown(extra)
+    assert args.command == words[0]
+
+
+def python(where: str, words: list[str]) -> None:
+    if words[0] == "-m":
+        assert find_spec(words[1]), f"{where}: there is no module {words[1]}"
+    elif words[0] == "-c":
+        ast.parse(words[1])
+    else:
+        described = [b for b in of("python") if words[0].rpartition("/")[2] in b.text.splitlines()[0]]
+        assert described or (REPO / words[0]).is_file(), f"{where}: no page and no directory has {words[0]}"
+
+
+def test_a_command_that_the_program_does_not_take_is_found():
+    from openrlhf_tir.errors import ConfigError
+
+    for wrong in (["train", "--actor.learning_rat", "1"], ["trian"], ["report"]):
+        with pytest.raises((ConfigError, SystemExit)):
+            takes(wrong)
+
+
+@pytest.mark.slow
+def test_the_tutorial_gets_as_far_as_its_check(tmp_path, monkeypatch, capsys):
+    """Its files in a directory, `make.py` run, and the recipe through every check that needs no training."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "digits.py").write_text(block("tutorial.md", "python", "def share"))
+    (tmp_path / "first.toml").write_text(block("tutorial.md", "toml", "digits.py:share"))
+    exec(compile(block("tutorial.md", "python", "save_model"), "make.py", "exec"), {})
+    assert main(["train", "--recipe", "first.toml", "--check-only"]) == 0
+    assert "16 problems in" in capsys.readouterr().out
+
+
+@pytest.mark.long
+def test_the_tutorials_model_learns_to_write_digits(tmp_path):
+    """All of it on the real stack."""
+    from openrlhf_tir.logs import metrics
+    from tests.e2e.test_guess_game import command
+
+    (tmp_path / "make.py").write_text(block("tutorial.md", "python", "save_model"))
+    (tmp_path / "digits.py").write_text(block("tutorial.md", "python", "def share"))
+    (tmp_path / "first.toml").write_text(block("tutorial.md", "toml", "digits.py:share"))
+    exec(compile(f"import os; os.chdir({str(tmp_path)!r})\n" + (tmp_path / "make.py").read_text(), "make.py", "exec"), {})
+    done = command("train", "--recipe", "first.toml", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    rewards_by_step = metrics.read(tmp_path / "run")["reward_mean"]
+    assert sum(rewards_by_step[-3:]) > 1.5 * sum(rewards_by_step[:3])
+    for args in (("play", "run", "--step", "20"), ("audit", "run"), ("report", "run")):
+        assert command(*args, cwd=tmp_path).returncode == 0
+
+
+def test_the_tables_name_every_registered_filter_and_setting():
+    page = (DOCS / "rewards.md").read_text()
+    assert all(f"| `{name}` |" in page for name in filters.FILTER.registry)
+    assert all(f"| `{setting}` |" in page for setting in ("reward.name", "reward.weights", "reward.group", "filter.names", "filter.sample"))

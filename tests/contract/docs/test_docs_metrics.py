@@ -1,0 +1,132 @@
+"""docs/metrics.md: every metric that a run logs is explained, and nothing that no run logs."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import re
+
+import numpy as np
+import pytest
+
+from openrlhf_tir.algorithms.losses.diagnostics import MAXIMA, SUMS, Tally
+from openrlhf_tir.config import Config
+from openrlhf_tir.learner.roles.beside import value_metrics
+from openrlhf_tir.pipeline.budget import Budget
+from openrlhf_tir.pipeline.depth import AutoDepth
+from openrlhf_tir.pipeline.evaluation import Evaluator
+from openrlhf_tir.pipeline.observer import METRICS, Observer
+from openrlhf_tir.types import KEEP, GroupKey, PublishReport, StepReport, Verdict
+from tests.pipeline.fakes import group_of
+
+from .docs_blocks import DOCS, REPO, glossary, unexplained
+
+VALUES = set(value_metrics(np.array([2.0, 1.0, 1.0, 3.0, 5.0, 1.0])))
+"""Of a critic."""
+STATS = {"calls": 1.0, "truncated": 0.0, "correct": 1.0, "used_code": 1.0, "format_ok": 1.0}
+STATS |= {"length_used": 9.0, "length_replacements": 9.0, "length_first_done": 8.0, "requests": 2.0, "chains": 1.0}
+
+
+class Rows:
+    """What would be written to metrics.jsonl."""
+
+    def __init__(self) -> None:
+        self.names: set[str] = set()
+
+    def log(self, step, values):
+        self.names |= set(values)
+
+    def update(self, step, values):
+        self.names |= set(values)
+
+    def add(self, *span):
+        """Spans are no metrics."""
+
+    def truncate_after(self, step):
+        """Nothing to forget."""
+
+
+@pytest.fixture
+def logged() -> set[str]:
+    """Names of a step with everything in it, from the code that makes them."""
+    cfg, rows = Config(), Rows()
+    observer = Observer(rows, rows, rows)
+    meta = group_of(GroupKey(0, 0), 0, KEEP)[0]
+    meta.stats.update(STATS)
+    meta.failures["timeout"], meta.masked = 1, ["silent", ""]
+    observer.group("buffered", meta, None)
+    observer.group("filtered", group_of(GroupKey(0, 1), 0, Verdict(False, "zero_variance"))[0], None)
+    observer.group("failed", None, "timeout")
+    observer.group("requeued", None, "surplus")
+    observer.selection.trained([meta])
+    observer.pushed(PublishReport(version=0, seconds=0.1, digest="", canary_max_diff=0.0))
+
+    async def phases() -> None:
+        for phase in METRICS:
+            with observer.phase(phase, 0):
+                pass
+
+        async def broken() -> dict[str, float]:
+            raise OSError("down")
+
+        one_try = cfg.model_copy(update={"eval": cfg.eval.model_copy(update={"max_tries": 1})})
+        await Evaluator(one_try, broken, observer).evaluate(1)
+
+    asyncio.run(phases())
+    tally = Tally("cpu")
+    for name, value in {"trained": 4.0, "sampled": 3.0, "lagging": 2.0, "weight": 4.0, "weight_sq": 4.0}.items():
+        tally.sums[SUMS.index(name)] = value
+    tally.gated += 1.0
+    assert set(MAXIMA) <= tally.metrics().keys()
+    depth = AutoDepth(batch_groups=2, risk=0.01)
+    depth.cap = 4.0
+    report = StepReport(version=1, metrics=tally.metrics(), seconds=0.1, trained_tokens=4)
+    observer.step(report, Budget(batch_groups=2, max_staleness=1), depth.facts())
+    evaluated = {f"eval/{n}" for n in fields("report/summary.py", "Scores") if n != "envs"}
+    evaluated |= {f"eval/guess/{n}" for n in fields("report/summary.py", "EnvScores")}
+    return rows.names | written_in("cluster/jobs/train.py", "eval/") | evaluated | learner_and_engines()
+
+
+def written_in(path: str, prefix: str) -> set[str]:
+    """Constants of a file that are names with this prefix."""
+    tree = ast.parse((REPO / "openrlhf_tir" / path).read_text())
+    return {n.value for n in ast.walk(tree) if isinstance(n, ast.Constant) and isinstance(n.value, str) and re.fullmatch(prefix + r"\w+", n.value)}
+
+
+def fields(path: str, cls: str) -> list[str]:
+    tree = ast.parse((REPO / "openrlhf_tir" / path).read_text())
+    (found,) = [n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == cls]
+    return [n.target.id for n in found.body if isinstance(n, ast.AnnAssign)]
+
+
+def returned(path: str, function: str) -> set[str]:
+    """Keys of the dictionaries in a function's return statements."""
+    tree = ast.parse((REPO / "openrlhf_tir" / path).read_text())
+    (found,) = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef) and n.name == function]
+    returns = [n for n in ast.walk(found) if isinstance(n, ast.Return)]
+    return {k.value for r in returns for n in ast.walk(r) if isinstance(n, ast.Dict) for k in n.keys if isinstance(k, ast.Constant)}
+
+
+def learner_and_engines() -> set[str]:
+    """What needs DeepSpeed or Ray to be called: read from the source. The end-to-end tests look at the rows of real runs."""
+    roles = written_in("learner/roles/beside.py", "kl_") | written_in("learner/roles/critic.py", "critic_") | VALUES
+    learner = returned("learner/zero3.py", "_update") | returned("learner/zero3.py", "over_updates") | roles
+    return learner | returned("cluster/pool.py", "engine_stats") | returned("cluster/rollout_actor.py", "load")
+
+
+def test_every_metric_that_a_run_logs_is_in_the_glossary(logged):
+    assert unexplained(logged) == []
+
+
+def test_every_metric_of_the_glossary_is_logged(logged):
+    absent = [name for name in glossary() if not any(re.fullmatch(pattern(name), found) for found in logged)]
+    assert absent == []
+
+
+def pattern(name: str) -> str:
+    return re.sub(r"<\w+>", r"[\\w.-]+", name)
+
+
+def test_every_row_says_what_and_when_it_is_healthy():
+    rows = [line for line in (DOCS / "metrics.md").read_text().splitlines() if line.startswith("| `")]
+    assert len(rows) == len(glossary()) and all(len(row.split("|")) == 6 and row.split("|")[2].strip() for row in rows)

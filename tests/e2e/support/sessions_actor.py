@@ -1,0 +1,39 @@
+"""A rollout actor without its process, for agents: the real engine behind its HTTP endpoints."""
+
+from __future__ import annotations
+
+from openrlhf_tir.config import Config
+from openrlhf_tir.engines.batcher import Batcher
+from openrlhf_tir.engines.codec import HfCodec
+from openrlhf_tir.engines.sessions import Sessions
+from openrlhf_tir.episodes.agents import Agents
+from openrlhf_tir.episodes.group import GroupRunner
+from openrlhf_tir.types import KEEP, RewardParts
+
+from ..conftest import tiny_config
+from .tiny_model import make_tokenizer
+
+TOKEN = "s3cret"
+
+
+class NoEnvs:
+    """External agents bring their own tools."""
+
+    def stats(self):
+        return {}
+
+
+class LengthReward:
+    async def score(self, trajectory, task):
+        return RewardParts(float(trajectory.model_tokens), True, {})
+
+
+class Actor:
+    def __init__(self, engine, cfg: Config | None = None) -> None:
+        self.name, self.engine, self.envs = "rollout-0", engine, NoEnvs()
+        self.cfg = cfg or tiny_config()
+        self.cfg.rollout = self.cfg.rollout.model_copy(update={"n_samples_per_prompt": 4, "agent": "external"})
+        codec = HfCodec(make_tokenizer())
+        self.batcher = Batcher(engine)
+        self.agents = Agents(Sessions(idle_s=60), codec, engine.proof.passed)
+        self.runner = GroupRunner(self.cfg, self.batcher, codec, self.envs, LengthReward(), lambda group: KEEP, self.name, self.agents)

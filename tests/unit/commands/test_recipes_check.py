@@ -1,0 +1,109 @@
+"""Every recipe of a method, checked as `train --check-only` does on a machine without GPUs beside a cluster: without data it says so in one line, with rows
+of its own schema it passes."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from openrlhf_tir.commands.preflight import Machine, check
+from openrlhf_tir.config.settings import RECIPES, load
+from openrlhf_tir.errors import ConfigError
+from tests.data.make_samples import rows
+
+CPU = Machine(gpus=0, cpus=2, shm_free=1 << 30, has_module=lambda name: True, isolation_fault=lambda: None)
+SAMPLES = {
+    "artist_functions_7b": [{"prompt": "Book a table.", "label": "-", "meta": {"domains": ["calendar"], "gold": [[]]}}],
+    "artist_math_7b": [{"prompt": "1+1?", "label": "2"}],
+    "otc_grpo_search": rows()["flashrag.jsonl"],
+    "otc_grpo_torl": rows()["torl.parquet"],
+    "retool_32b": rows()["dapo.parquet"],
+    "search_r1_7b": rows()["searchr1.jsonl"],
+    "tool_n1_7b": rows()["tooln1.jsonl"],
+    "toolrl_3b": rows()["toolrl.jsonl"],
+    "torl_1_5b": rows()["torl.parquet"],
+    "torl_7b": rows()["torl.parquet"],
+    "zero_tir_rl": rows()["dapo.parquet"],
+    "zerotir_32b": rows()["orz.json"],
+    "zerotir_7b": rows()["zerotir.jsonl"],
+    "zerotir_ppo_7b": rows()["zerotir.jsonl"],
+}
+
+
+def test_every_recipe_on_gpus_is_tried_here():
+    assert sorted(SAMPLES) == sorted(p.stem for p in RECIPES.glob("*.toml") if not p.stem.endswith("_cpu"))
+
+
+@pytest.fixture
+def beside_a_cluster(tmp_path, monkeypatch):
+    """Overrides: a model directory with a chat template, and the passages of a search."""
+    monkeypatch.setenv("RAY_ADDRESS", "head:6379")
+    model = tmp_path / "model"
+    model.mkdir()
+    for name, text in (("config.json", '{"hidden_size": 128, "num_attention_heads": 4}'), ("tokenizer.json", "{}"), ("chat_template.jinja", "x")):
+        (model / name).write_text(text)
+    (model / "model.safetensors").write_bytes(b"x" * 1000)
+    corpus = tmp_path / "corpus.jsonl"
+    corpus.write_text('{"id": "0", "contents": "Oslo"}\n')
+    return {"actor.model_name_or_path": str(model), "run_dir": str(tmp_path / "run"), "env.server_options": {"corpus": str(corpus)}}
+
+
+def overrides(recipe, beside_a_cluster):
+    searches = load(recipe).env.name == "search"
+    return {k: v for k, v in beside_a_cluster.items() if searches or k != "env.server_options"}
+
+
+@pytest.mark.parametrize("recipe", SAMPLES)
+def test_a_recipe_without_data_says_in_one_line_that_they_are_missing(recipe, beside_a_cluster):
+    with pytest.raises(ConfigError) as e:
+        check(load(recipe, overrides(recipe, beside_a_cluster)), machine=CPU)
+    assert str(e.value).startswith("data.prompt_dataset is not set.")
+    assert "\n" not in str(e.value)
+
+
+@pytest.mark.parametrize("recipe", SAMPLES)
+def test_a_recipe_with_rows_of_its_own_schema_passes(recipe, beside_a_cluster, tmp_path):
+    batch = load(recipe).rollout.batch_size
+    data = tmp_path / "rows.json"
+    data.write_text(json.dumps([SAMPLES[recipe][i % len(SAMPLES[recipe])] for i in range(batch)]))
+    facts = check(load(recipe, {**overrides(recipe, beside_a_cluster), "data.prompt_dataset": str(data)}), machine=CPU)
+    assert any(f"{batch} problems" in fact for fact in facts)
+
+
+def test_a_recipe_on_the_wrong_data_says_which_field_it_wants(beside_a_cluster, tmp_path):
+    data = tmp_path / "rows.jsonl"
+    data.write_text('{"problem": "1+1?", "solution": "2"}\n')
+    with pytest.raises(ConfigError, match=r"data\.input_key = 'prompt' is no column of .* Known: problem, solution"):
+        check(load("torl_7b", {**overrides("torl_7b", beside_a_cluster), "data.prompt_dataset": str(data)}), machine=CPU)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "settings"),
+    [
+        ("zerotir_7b", {"env.max_calls": 4, "env.protocol": "zerotir", "train.env_mask": True}),
+        ("zero_tir_rl", {"train.env_mask": False, "env.max_calls": 2}),
+        ("torl_7b", {"env.max_calls": 1, "rollout.n_samples_per_prompt": 16, "rollout.max_new_tokens": 3072, "reward.name": "torl", "env.protocol": "torl"}),
+        ("retool_32b", {"actor.clip": (0.2, 0.28), "actor.dual_clip": 10.0, "rollout.max_new_tokens": 16384, "env.protocol": "retool"}),
+        ("artist_math_7b", {"rollout.n_samples_per_prompt": 6, "rollout.max_new_tokens": 8000, "actor.loss_agg_mode": "seq-mean-token-mean"}),
+        (
+            "artist_functions_7b",
+            {"rollout.n_samples_per_prompt": 8, "filter.sample": "over_length", "reward.options": {"functions": True}},
+        ),
+        ("toolrl_3b", {"rollout.n_samples_per_prompt": 4, "rollout.max_new_tokens": 1024, "env.max_calls": 0}),
+        ("tool_n1_7b", {"rollout.n_samples_per_prompt": 5, "rollout.max_new_tokens": 8192}),
+        ("search_r1_7b", {"env.options": {"max_turn_tokens": 500}, "data.max_len": 4096, "env.output_max_tokens": 500, "env.max_calls": 4}),
+        ("otc_grpo_search", {"reward.group": "otc", "reward.group_options": {"c": 4}, "reward.name": "searchr1", "rollout.n_samples_per_prompt": 5}),
+        ("otc_grpo_torl", {"reward.group": "otc", "reward.group_options": {"c": 3}, "reward.name": "torl", "env.max_calls": 3}),
+    ],
+)
+def test_a_recipe_has_its_papers_values(recipe, settings):
+    cfg = load(recipe)
+
+    def at(path):
+        value = cfg
+        for name in path.split("."):
+            value = getattr(value, name)
+        return value
+
+    assert {path: at(path) for path in settings} == settings
