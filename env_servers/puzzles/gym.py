@@ -1,8 +1,7 @@
 """reasoning-gym: a puzzle's name, seed and level -> question, and answer -> score in [0, 1]. The same three give the same puzzle.
 
 The same puzzle in every process whose PYTHONHASHSEED is 0: some data sets draw from sets of text (`make_tasks`, the sandbox have it so).
-The package is no dependency of the trainer (it brings a dozen others): `pip install 'openrlhf-tir[puzzles]'`, in a venv of the server's own
-if that is preferred.
+The package is no dependency of the trainer (it brings a dozen others): extra `puzzles`, in a venv of the server's own if that is preferred.
 
 Scorers are third-party code that evaluates what a model wrote (`eval`, sympy's parser). A server calls `Puzzle.score` in a sandbox only
 (`inside`), behind `guard`.
@@ -17,7 +16,7 @@ from typing import Any
 
 from .solvers import SOLVERS
 
-MISSING = "reasoning-gym is not installed, and every puzzle but the games is its. Run: pip install 'openrlhf-tir[puzzles]'"
+MISSING = "reasoning-gym is not installed, and every puzzle but the games is its. Run: pip install reasoning_gym==0.1.25"
 
 
 def installed() -> bool:

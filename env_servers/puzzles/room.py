@@ -83,7 +83,7 @@ class Room:
             return Verdict(0.0, "crash")
         reply = _reply(execution)
         if "fault" in reply:
-            raise VerifierError(f"Puzzle {task.name}: {reply['fault']}. Mend the installation: pip install 'openrlhf-tir[puzzles]'.")
+            raise VerifierError(f"Puzzle {task.name}: {reply['fault']}. Mend the installation of reasoning-gym.")
         return Verdict(reply["score"], reply["error"])
 
     async def _run(self, request: dict[str, Any]) -> Execution:

@@ -71,7 +71,7 @@ async def test_a_step_after_the_end_changes_nothing_and_has_no_reward():
         ({"puzzle": "labyrinth", "level": "2"}, "Send a whole number"),
         ({"puzzle": "labyrinth", "seed": True}, "Send a whole number"),
         ({"puzzle": "labyrinth", "tries": 1.5}, "Send a whole number"),
-        ({"puzzle": "chess"}, r"pip install 'openrlhf-tir\[puzzles\]'"),
+        ({"puzzle": "chess"}, r"Run: pip install reasoning_gym=="),
     ],
 )
 async def test_a_task_that_names_no_game_is_refused_with_the_remedy(task, says):

@@ -21,7 +21,7 @@ from env_servers.python_tir.limits import Limits
 from env_servers.python_tir.warm.sandbox import WarmSandbox
 
 pytestmark = [
-    pytest.mark.skipif(not installed(), reason="reasoning-gym is not installed: pip install 'openrlhf-tir[puzzles]'"),
+    pytest.mark.skipif(not installed(), reason="reasoning-gym is not installed: pip install -r requirements-puzzles.txt"),
     pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed"),
 ]
 EVALUATING = ["countdown", "puzzle24", "simple_integration", "intermediate_integration", "polynomial_multiplication"]
