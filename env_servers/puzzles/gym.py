@@ -14,6 +14,7 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
+from .mends import MENDS, NOTHING
 from .solvers import SOLVERS
 
 MISSING = "reasoning-gym is not installed, and every puzzle but the games is its. Run: pip install reasoning_gym==0.1.25"
@@ -76,7 +77,9 @@ class Puzzle:
 
     def score(self, answer: str) -> float:
         """In [0, 1]. Raises whatever the data set's scorer raises."""
-        return min(1.0, max(0.0, float(self.dataset.score_answer(answer, self.entry))))
+        score = min(1.0, max(0.0, float(self.dataset.score_answer(answer, self.entry))))
+        mend = MENDS.get(self.entry["metadata"].get("source_dataset", ""))
+        return min(score, mend(answer, self.entry)) if mend and score > NOTHING else score
 
 
 def dataset_of(task: Task) -> Any:

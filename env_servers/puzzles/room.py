@@ -27,7 +27,7 @@ PROGRAM = "from puzzles.inside import main  # sympy: in the interpreter that has
 IMPORTS = ("reasoning_gym.factory",)
 """What a warm interpreter loads once; 1.5 s otherwise for each call."""
 _HERE = Path(__file__).parent
-FILES = {"puzzles/__init__.py": b""} | {f"puzzles/{name}.py": (_HERE / f"{name}.py").read_bytes() for name in ("gym", "guard", "inside", "solvers")}
+FILES = {"puzzles/__init__.py": b""} | {f"puzzles/{name}.py": (_HERE / f"{name}.py").read_bytes() for name in ("gym", "guard", "inside", "mends", "solvers")}
 KEEP_BYTES = 4 << 20
 """Of a reply: a puzzle with its question twice. The largest of reasoning-gym has 12 KiB."""
 CPU_SPENT = (-signal.SIGPROF, -signal.SIGXCPU)
