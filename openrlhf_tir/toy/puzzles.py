@@ -5,7 +5,8 @@ r"""The puzzles of `puzzles_cpu`: rows of reasoning-gym's `count_bits`, made by 
      Wrong.\n                                                                                    the environment
     </answer>\boxed{3} Correct.\n                                                               the next, and the end
 
-The base model of the quickstart has never seen one: it says any numbers, one after the other. A policy that tries 1 to 4 is always right.
+The base model of the quickstart has never seen one: it says any numbers, one after the other. The data set gives a part of the reward to a last
+answer that holds the right digit among others: there is something to learn from the first step on.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from ..errors import ConfigError
 
 KIND = "puzzle"
 """`meta.kind` of a puzzle, beside the kinds of toy/task.py."""
-NAME, CONFIG, TRIES = "count_bits", {"min_n": 1, "max_n": 15}, 8
+NAME, CONFIG, TRIES = "count_bits", {"min_n": 1, "max_n": 15}, 3
 DIFFERENT = 60
 """Rows that are made; more are these again. There are 15 questions, and a tiny model cannot count: it learns them by heart."""
 MAKING_S = 300.0
