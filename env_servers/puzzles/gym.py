@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import importlib.util
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -97,24 +99,27 @@ def dataset_of(task: Task) -> Any:
         curriculum.set_global_level(task.level)
         settings = vars(curriculum.generate_configuration()).copy()
     settings |= {**task.config, "seed": task.seed, "size": 1}
-    if task.name == "composite":
-        from reasoning_gym.composite import DatasetSpec
+    with _the_tasks_fault(task):
+        if task.name == "composite":
+            from reasoning_gym.composite import DatasetSpec
 
-        settings["datasets"] = [DatasetSpec(**{"config": {}, **d}) for d in settings.get("datasets", MIXED)]
-    try:
+            settings["datasets"] = [DatasetSpec(**{"config": {}, **d}) for d in settings.get("datasets", MIXED)]
         return factory.create_dataset(task.name, **settings)
-    except (TypeError, AssertionError, ValueError, AttributeError) as e:
-        raise _not_made(task, e) from e
 
 
 def make_puzzle(task: Task) -> Puzzle:
     """Raises ValueError as `dataset_of`, and for settings of which no puzzle can be made."""
     dataset = dataset_of(task)
-    try:
+    with _the_tasks_fault(task):
         return Puzzle(dataset[0], dataset)
-    except (TypeError, AssertionError, ValueError, LookupError) as e:
-        raise _not_made(task, e) from e
 
 
-def _not_made(task: Task, e: Exception) -> ValueError:
-    return ValueError(f"puzzle {task.name!r} cannot be made with {task.config} at level {task.level}: {type(e).__name__}: {e}")
+@contextmanager
+def _the_tasks_fault(task: Task) -> Iterator[None]:
+    """What a data set makes of settings that it was not written for, as ValueError. A module or a file that is missing is nobody's but ours."""
+    try:
+        yield
+    except (ImportError, OSError):
+        raise
+    except Exception as e:
+        raise ValueError(f"puzzle {task.name!r} cannot be made with {task.config} at level {task.level}: {type(e).__name__}: {e}") from e

@@ -145,6 +145,8 @@ async def test_rows_made_in_one_process_are_the_puzzles_of_another(room):
         ({"puzzle": "countdown", "config": {"min_numbers": 9, "max_numbers": 2}}, "cannot be made"),
         ({"puzzle": "countdown", "config": {"no_such": 1}}, "cannot be made"),
         ({"puzzle": "countdown", "config": [1]}, "Send an object"),
+        ({"puzzle": "composite", "config": {"datasets": [{"name": "countdown"}]}}, "cannot be made.*weight"),
+        ({"puzzle": "composite", "config": {"datasets": "all"}}, "cannot be made"),
     ],
 )
 async def test_a_task_that_names_no_puzzle_is_refused_with_the_reason(room, task, says):
