@@ -87,6 +87,8 @@ class Task:
     run: RunFacts = RunFacts()
     chat: Chat | None = None
     """Where the model's chat template rendered the prompt."""
+    row: str = ""
+    """Which row of the data it is, whatever file that is in: data/identity.py."""
 
 
 @dataclass(frozen=True, slots=True)
