@@ -6,7 +6,9 @@ import json
 
 import pytest
 
+from openrlhf_tir.commands.checks.data import check_data
 from openrlhf_tir.config import Data
+from openrlhf_tir.config.settings import load
 from openrlhf_tir.data import load_prompts
 from openrlhf_tir.data.bad_rows import MOST_LISTED, BadRows
 from openrlhf_tir.data.identity import row_id
@@ -84,3 +86,12 @@ def test_a_task_carries_the_name_of_its_row_which_no_file_or_schema_changes(tmp_
     orz.write_text(json.dumps(rows()["orz.json"]))
     other = load_prompts(Data(prompt_dataset=str(orz), input_template="zerotir"), CharTokenizer()).tasks
     assert plain.row == other[0].row == row_id("What is 17 + 25?", "42") != other[1].row
+
+
+def test_the_check_before_a_run_counts_and_lists_what_will_be_left_out(tmp_path):
+    path = data_set(tmp_path, [GOOD, BAD["no label"], GOOD])
+    given = {"run_dir": str(tmp_path / "run"), "data.prompt_dataset": path, "rollout.batch_size": 2}
+    with pytest.raises(DataError, match="line 2 has no label"):
+        check_data(load(None, given), training=True)
+    facts = check_data(load(None, {**given, "data.on_bad_row": "skip"}), training=True)
+    assert facts[:2] == [f"2 problems in {path}", "1 bad rows are left out (data.on_bad_row = skip)"] and "line 2 has no label" in facts[2]
