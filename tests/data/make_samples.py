@@ -1,4 +1,5 @@
-"""python -m tests.data.make_samples: tiny files, in each method's own schema, of problems made up here. Two rows each; written beside this file."""
+"""python -m tests.data.make_samples: tiny files, in each method's own schema, of problems made up here. Two rows each, and samples of them; written
+beside this file."""
 
 from __future__ import annotations
 
@@ -141,8 +142,15 @@ def rows() -> dict[str, list[Any]]:
     }
 
 
+def outcomes() -> dict[str, list[Any]]:
+    """Samples as an evaluation may keep them: the first sum is learned, the second was always known, and another problem never is."""
+    right = {SUMS[0][0]: (0, 2, 4), SUMS[1][0]: (4, 4, 4), "What is 17 ** 25?": (0, 0, 0)}
+    made = [{"question": q, "epoch": epoch, "correct": [i < n for i in range(4)]} for q, by in right.items() for epoch, n in enumerate(by)]
+    return {"samples.jsonl": made}
+
+
 def main() -> None:
-    for name, made in rows().items():
+    for name, made in (rows() | outcomes()).items():
         path = HERE / name
         if path.suffix == ".parquet":
             pq.write_table(pa.Table.from_pylist(made), path)

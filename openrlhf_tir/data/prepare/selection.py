@@ -47,7 +47,7 @@ class Selection:
             low, high = self.pass_rate
             chosen = {i: k for i, k in chosen.items() if low <= self.outcomes[k].pass_rate <= high}
         if self.impact is not None:
-            self._scores = learning_impact({k: self.outcomes[k] for k in self._of.values()})
+            self._scores = learning_impact(self.outcomes)
             chosen = {i: k for i, k in chosen.items() if self._scores.get(k, -float("inf")) >= self.impact}
         best = sorted(chosen, key=lambda i: (-self._worth(chosen[i]), i))[:top]
         unsampled = set(range(self.rows)) - set(self._of) if self.keep_unsampled else set()
@@ -58,18 +58,17 @@ class Selection:
 
     def facts(self) -> list[str]:
         """How many rows were sampled, and their pass rates, or scores, as bars."""
-        what, values = (
-            ("learning impact", list(self._scores.values())) if self.impact is not None else ("pass rate", [self._rate(k) for k in self._of.values()])
-        )
+        keys = set(self._of.values())
+        if self.impact is None:
+            what, values = "pass rate", [self.outcomes[k].pass_rate for k in keys]
+        else:
+            what, values = "learning impact", [self._scores[k] for k in keys if k in self._scores]
         lines = [f"  {len(self._of)} rows were sampled, {self.rows - len(self._of)} not; {what}:"]
         counts = Counter(min(BINS - 1, max(0, int(v * BINS))) for v in values)
         longest = max(counts.values(), default=1)
         for b in range(BINS):
             below = "less" if b == 0 and self.impact is not None else f"{b / BINS:.1f}"
             lines.append(f"  {below:>5} to {(b + 1) / BINS:.1f} {counts[b]:8d} {'#' * round(WIDTH * counts[b] / longest)}".rstrip())
-        if self.impact is not None and len(values) < len(set(self._of.values())):
-            lines.append(f"  {len(set(self._of.values())) - len(values)} rows have no score: they were not sampled in the last epoch")
+        if len(values) < len(keys):
+            lines.append(f"  {len(keys) - len(values)} rows have no score: they were not sampled in the last epoch")
         return lines
-
-    def _rate(self, key: str) -> float:
-        return self.outcomes[key].pass_rate

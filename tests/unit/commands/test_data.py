@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -11,6 +12,7 @@ import pytest
 from openrlhf_tir.cli import main
 from openrlhf_tir.commands.data import WHAT
 from openrlhf_tir.data.identity import row_id
+from tests.contract.docs.docs_blocks import blocks
 from tests.data.make_samples import rows
 from tests.unit.data.test_data_prompts import jsonl
 
@@ -193,3 +195,17 @@ def test_progress_is_on_standard_error(capsys, tmp_path):
     data("check", SAMPLES / "orz.json")
     out, err = capsys.readouterr()
     assert "check" not in out and "check" in err and "done in" in err
+
+
+def test_every_command_of_the_page_runs_as_it_stands(capsys, tmp_path, monkeypatch):
+    """In their order, beside the samples that they name: later ones read what earlier ones wrote."""
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests/data").symlink_to(SAMPLES)
+    monkeypatch.chdir(tmp_path)
+    lines = [line for b in blocks() if (b.page, b.language) == ("data.md", "bash") for line in b.text.splitlines()]
+    assert len(lines) >= 9
+    for line in lines:
+        program, *argv = shlex.split(line)
+        assert program == "openrlhf-tir"
+        assert main(argv) == 0, capsys.readouterr().err
+    assert [len((tmp_path / name).read_text().splitlines()) for name in ("clean.jsonl", "gone.jsonl", "harder.jsonl", "limr.jsonl")] == [0, 2, 2, 2]
