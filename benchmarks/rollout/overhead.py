@@ -19,7 +19,7 @@ from pathlib import Path
 
 from openrlhf_tir.engines.codec import HfCodec
 from openrlhf_tir.envs.client import EnvClient
-from openrlhf_tir.logs.histogram import Histogram
+from openrlhf_tir.logs.histogram import histogram, mean, quantile
 from openrlhf_tir.simulation.emulated_engine import EmulatedEngine
 from openrlhf_tir.simulation.workload import PROMPT_TOKENS, EngineSpec, Lognormal, Workload
 from openrlhf_tir.types import GroupKey, Sampling
@@ -73,7 +73,7 @@ async def ours(w: Workload, turns: int, codec: object, url: str | None = None) -
     while done < turns // 5:  # full load by now
         await asyncio.sleep(0.05)
     warm, at = Stretch(), done
-    waits = actor.batcher.waits_s = Histogram([i / 2000 for i in range(1, 400)])
+    waits = actor.batcher.waits_s = histogram("waits", "waits", [i / 2000 for i in range(1, 400)])
     while done < turns:
         await asyncio.sleep(0.05)
     _, wall, growth = warm.until_now()
@@ -87,9 +87,9 @@ async def ours(w: Workload, turns: int, codec: object, url: str | None = None) -
         "turns": done,
         "turns_per_s": per_s,
         "cpu_share": cpu / wall,
-        "queue_wait_p50_ms": 1e3 * waits.quantile(0.5),
-        "queue_wait_p99_ms": 1e3 * waits.quantile(0.99),
-        "batch_size_mean": actor.batcher.batch_sizes.mean,
+        "queue_wait_p50_ms": 1e3 * quantile(waits, 0.5),
+        "queue_wait_p99_ms": 1e3 * quantile(waits, 0.99),
+        "batch_size_mean": mean(actor.batcher.batch_sizes),
         "memory_growth_mib": growth,
         "memory_mib": resident_mib(),
     }

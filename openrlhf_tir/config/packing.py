@@ -14,7 +14,8 @@ from typing import Any
 
 from . import own_files
 from .problems import Problems
-from .settings import RECIPES, dump, find_recipe, read_recipe
+from .settings import RECIPES, find_recipe, read_recipe
+from .toml_file import dump
 
 _NAMED = re.compile(r"(?P<name>[^=]+:\w+)(?P<rest>=.*)?")
 

@@ -6,7 +6,8 @@ import types
 from typing import Any, Literal, Union, get_args, get_origin
 
 from .schema import Config
-from .settings import Setting, all_settings, literal
+from .settings import Setting, all_settings
+from .toml_file import literal
 
 HEAD = """\
 # Settings

@@ -11,9 +11,7 @@ finds files, names the nearest known key, and turns pydantic's report into fact,
 from __future__ import annotations
 
 import difflib
-import json
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
@@ -27,7 +25,7 @@ from .paths import asked, local_path, shown
 from .problems import Problems
 from .schema import WITHOUT_RULES, Config
 from .sections.envs import NAME, NamedEnv
-from .toml_file import read_toml
+from .toml_file import dump, read_toml
 
 RECIPES = Path(__file__).parent / "recipes"
 MAX_EXTENDS = 32
@@ -303,60 +301,16 @@ def to_toml(cfg: Config, *, only_changes: bool = False) -> str:
 
     TOML has no null: None is left out where it is the default, and written as "unset" where it is not.
     """
-    default = Config().model_dump()
 
-    def leaves_of(table: Mapping[str, Any], base: Mapping[str, Any]) -> dict[str, Any]:
+    def written(table: Mapping[str, Any], base: Mapping[str, Any], section: str) -> dict[str, Any]:
         leaves = {k: v for k, v in table.items() if not isinstance(v, Mapping) and (v, base.get(k)) != (None, None)}
         changed = {k for k, v in leaves.items() if not (only_changes and k in base and v == base[k])}
         if "eps_clip" in changed:  # alone it would stand for both sides
             changed.add("eps_clip_low_high")
-        return {k: v for k, v in leaves.items() if k in changed}
-
-    return _toml(cfg.model_dump(), default, leaves_of)
-
-
-def dump(table: Mapping[str, Any]) -> str:
-    """A recipe's table as TOML."""
-    return _toml(table, {}, lambda node, base: {k: v for k, v in node.items() if not isinstance(v, Mapping)})
-
-
-Leaves = Callable[[Mapping[str, Any], Mapping[str, Any]], dict[str, Any]]
-"""(table, the same table of the defaults) -> what is written of it."""
-
-
-def _toml(table: Mapping[str, Any], base: Mapping[str, Any], leaves_of: Leaves) -> str:
-    lines: list[str] = []
-
-    def emit(table: Mapping[str, Any], base: Mapping[str, Any], prefix: str) -> None:
-        leaves = {k: "unset" if v is None else v for k, v in leaves_of(table, base).items()}
-        if prefix and (leaves or prefix.rpartition(".")[0] == ENVS):  # an environment that sets nothing is one all the same
-            lines.extend(["", f"[{prefix}]"])
-        lines.extend(f"{_toml_key(k)} = {literal(v)}" for k, v in leaves.items())
+        out: dict[str, Any] = {k: v for k, v in leaves.items() if k in changed}
         for k, v in table.items():
-            if isinstance(v, Mapping):
-                emit(v, base.get(k, {}), f"{prefix}.{_toml_key(k)}" if prefix else _toml_key(k))
+            if isinstance(v, Mapping) and ((inner := written(v, base.get(k, {}), k)) or section == ENVS):  # an environment that sets nothing is one
+                out[k] = inner
+        return out
 
-    emit(table, base, "")
-    return "\n".join(lines).strip() + "\n"
-
-
-def _toml_key(key: str) -> str:
-    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else _toml_string(key)
-
-
-def literal(v: Any) -> str:
-    """A value as TOML writes it."""
-    if isinstance(v, bool):
-        return "true" if v else "false"
-    if isinstance(v, int | float):
-        return repr(v)
-    if isinstance(v, list | tuple):
-        return "[" + ", ".join(literal(x) for x in v) + "]"
-    if isinstance(v, Mapping):
-        return "{" + ", ".join(f"{_toml_key(k)} = {literal(x)}" for k, x in v.items()) + "}"
-    return _toml_string(str(v))
-
-
-def _toml_string(text: str) -> str:
-    """A TOML basic string: its escapes are JSON's, plus DEL, which TOML wants escaped and JSON does not."""
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+    return dump(written(cfg.model_dump(), Config().model_dump(), ""))

@@ -1,10 +1,13 @@
-"""A TOML file that a user wrote -> its table. Whatever the bytes are, a mistake names the file, the place and a remedy."""
+"""A TOML file that a user wrote -> its table, and back. Whatever the bytes are, a mistake names the file, the place and a remedy."""
 
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+import tomlkit
 
 from ..errors import ConfigError
 from .paths import shorten
@@ -27,3 +30,26 @@ def read_toml(path: Path, what: str) -> dict[str, Any]:
         raise ConfigError(f"{what} {path} is not valid TOML: it is nested too deeply. Correct it.") from None
     except ValueError as e:  # TOMLDecodeError, or Python's own: an integer of more than 4,300 digits, a date that is none
         raise ConfigError(f"{what} {path} is not valid TOML: {shorten(str(e))}. Correct that line.") from None
+
+
+def dump(table: Mapping[str, Any]) -> str:
+    """A table as TOML, which has no null: None is written as "unset"."""
+    return tomlkit.dumps(_plain(table))
+
+
+def literal(value: Any) -> str:
+    """A value as TOML writes it, on one line."""
+    if isinstance(value, Mapping):
+        inline = tomlkit.inline_table()
+        inline.update(_plain(value))
+        return inline.as_string()
+    return tomlkit.item(_plain(value)).as_string()
+
+
+def _plain(value: Any) -> Any:
+    """What TOML has types for: tables, arrays, text, numbers and booleans."""
+    if isinstance(value, Mapping):
+        return {k: _plain(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(v) for v in value]
+    return "unset" if value is None else value if isinstance(value, bool | int | float) else str(value)

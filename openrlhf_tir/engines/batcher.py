@@ -21,7 +21,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 from ..errors import QueueFull
-from ..logs.histogram import Histogram
+from ..logs.histogram import histogram, mean
 from ..ports import Engine
 from ..types import Completion, Sampling
 from .fair_queue import FairQueue
@@ -54,9 +54,9 @@ class Batcher:
         self.engine, self.max_wait_s, self.max_batch = engine, max_wait_ms / 1000, max_batch
         self.max_running, self.max_queue = max_running, max_queue
         self.running = 0
-        self.batch_sizes = Histogram(SIZE_BOUNDS)
+        self.batch_sizes = histogram("tir_queue_batch_size", "requests per flush; empty with rollout.max_wait_ms = 0", SIZE_BOUNDS)
         """Requests per flush. Empty with max_wait_ms = 0: nothing is gathered."""
-        self.waits_s = Histogram(WAIT_BOUNDS_S)
+        self.waits_s = histogram("tir_queue_wait_seconds", "from a request to its place at the engine", WAIT_BOUNDS_S)
         """Seconds that requests have waited for their place at the engine."""
         self._recent_wait_s = 0.0
         self._waiting: OrderedDict[_Ticket, None] = OrderedDict()
@@ -73,7 +73,7 @@ class Batcher:
         return asyncio.get_running_loop().time() - next(iter(self._waiting)).since if self._waiting else 0.0
 
     def stats(self) -> dict[str, float]:
-        return {"queue_waiting": self.waiting, "queue_age_s": self.age_s, "queue_running": self.running, "batch_size_mean": self.batch_sizes.mean}
+        return {"queue_waiting": self.waiting, "queue_age_s": self.age_s, "queue_running": self.running, "batch_size_mean": mean(self.batch_sizes)}
 
     def admit(self, n: int = 1) -> None:
         """Raises QueueFull when n more requests would not find room."""

@@ -17,7 +17,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 
 from ..errors import EnvError, EnvTimeout, InfraError
-from ..logs.histogram import Histogram
+from ..logs.histogram import histogram
 from ..protocol import EnvSchema, StepReply, StepRequest
 from .http import Broken, Full
 from .refusals import seconds
@@ -80,7 +80,7 @@ class StepBatches:
         """`ask` is EnvClient.check, `post` sends one step, `post_batch` is EnvHttp.step_batch."""
         self._ask, self._post, self._post_batch = ask, post, post_batch
         self.max_batch, self.max_wait_s = max_batch, max_wait_ms / 1000
-        self.sizes = Histogram(SIZE_BOUNDS)
+        self.sizes = histogram("step_batch_size", "calls per request", SIZE_BOUNDS)
         self._prefers: dict[str, asyncio.Task[bool]] = {}
         self._gathering: dict[str, _Batch] = {}
         self._sent: set[asyncio.Task[None]] = set()

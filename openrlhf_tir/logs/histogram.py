@@ -1,45 +1,36 @@
-"""Histogram: numbers -> counts per bucket, in fixed memory. What a queue can tell about itself after a hundred million requests."""
+"""What a prometheus_client histogram has seen: count, mean, quantiles. Of a queue, after a hundred million requests as after ten."""
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Sequence
 
+from prometheus_client import Histogram
+from prometheus_client.metrics_core import Sample
 
-class Histogram:
-    """`counts[i]` observations are in (bounds[i-1], bounds[i]]; the last count is of those above every bound."""
 
-    def __init__(self, bounds: Sequence[float]) -> None:
-        self.bounds = tuple(bounds)
-        self.counts = [0] * (len(self.bounds) + 1)
-        self.total = 0.0
+def histogram(name: str, documentation: str, bounds: Sequence[float]) -> Histogram:
+    """In no registry: whoever exposes it collects it."""
+    return Histogram(name, documentation, buckets=bounds, registry=None)
 
-    def observe(self, value: float) -> None:
-        self.counts[bisect_left(self.bounds, value)] += 1
-        self.total += value
 
-    @property
-    def count(self) -> int:
-        return sum(self.counts)
+def count(h: Histogram) -> int:
+    (found,) = _samples(h, "_count")
+    return int(found.value)
 
-    @property
-    def mean(self) -> float:
-        return self.total / self.count if self.count else 0.0
 
-    def quantile(self, q: float) -> float:
-        """An upper bound of the q-quantile: the bound of its bucket; inf above the last, 0.0 before the first observation."""
-        rank, seen = q * self.count, 0
-        for bound, n in zip((*self.bounds, float("inf")), self.counts, strict=True):
-            seen += n
-            if n and seen >= rank:
-                return bound
-        return 0.0
+def mean(h: Histogram) -> float:
+    """0.0 before the first observation."""
+    (total,) = _samples(h, "_sum")
+    return total.value / n if (n := count(h)) else 0.0
 
-    def cumulative(self) -> list[tuple[str, float]]:
-        """Prometheus's buckets: (upper bound, observations at most that large)."""
-        seen = 0
-        rows: list[tuple[str, float]] = []
-        for bound, n in zip((*map(str, self.bounds), "+Inf"), self.counts, strict=True):
-            seen += n
-            rows.append((bound, seen))
-        return rows
+
+def quantile(h: Histogram, q: float) -> float:
+    """An upper bound of the q-quantile: the bound of its bucket; inf above the last, 0.0 before the first observation."""
+    rank = q * count(h)
+    below = [(float(s.labels["le"]), s.value) for s in _samples(h, "_bucket")]
+    return next((bound for bound, n in below if n and n >= rank), 0.0)
+
+
+def _samples(h: Histogram, suffix: str) -> list[Sample]:
+    (family,) = h.collect()
+    return [s for s in family.samples if s.name == family.name + suffix]

@@ -9,11 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Protocol
 
-from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client import CollectorRegistry, Histogram, disable_created_metrics, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
-
-from ..logs.histogram import Histogram
 
 FAMILIES = {
     "tir_engine_running": ("gauge", "requests that the engine is decoding"),
@@ -39,6 +37,9 @@ FAMILIES = {
     "tir_agent_tasks_offered": ("gauge", "tasks that no external agent has taken"),
 }
 """name -> (kind, help). Prometheus appends _total to counters, _bucket, _sum and _count to histograms."""
+
+
+disable_created_metrics()  # no series that says when a histogram began
 
 
 class HasStats(Protocol):
@@ -69,8 +70,7 @@ class Exposition(Collector):
         yield _one("tir_queue_waiting", queue["queue_waiting"])
         yield _one("tir_queue_running", queue["queue_running"])
         yield _one("tir_queue_age_seconds", queue["queue_age_s"])
-        yield _histogram("tir_queue_wait_seconds", self.queue.waits_s)
-        yield _histogram("tir_queue_batch_size", self.queue.batch_sizes)
+        yield from (*self.queue.waits_s.collect(), *self.queue.batch_sizes.collect())
         yield from _by_env(self.envs.stats())
 
 
@@ -83,10 +83,6 @@ def _one(name: str, value: float) -> Metric:
     family = _family(name)
     family.add_metric((), value)
     return family
-
-
-def _histogram(name: str, histogram: Histogram) -> Metric:
-    return HistogramMetricFamily(name, FAMILIES[name][1], buckets=histogram.cumulative(), sum_value=histogram.total)
 
 
 def _by_env(stats: Mapping[str, float]) -> Iterable[Metric]:

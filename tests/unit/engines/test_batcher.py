@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from openrlhf_tir.engines.batcher import Batcher
 from openrlhf_tir.engines.fair_queue import FairQueue
 from openrlhf_tir.errors import EngineError, QueueFull
-from openrlhf_tir.logs.histogram import Histogram
+from openrlhf_tir.logs.histogram import count, histogram, mean, quantile
 from openrlhf_tir.simulation.virtual_loop import run
 from openrlhf_tir.types import Completion, Sampling
 
@@ -49,7 +49,7 @@ def test_without_a_wait_a_request_passes_straight_through():
         engine = LoggingEngine()
         batcher = Batcher(engine)
         await ask(batcher, "a")
-        assert engine.arrivals == [("a", 0.0)] and batcher.batch_sizes.count == 0
+        assert engine.arrivals == [("a", 0.0)] and count(batcher.batch_sizes) == 0
 
     run(main())
 
@@ -63,7 +63,7 @@ def test_a_batch_goes_when_its_first_request_has_waited_long_enough():
         assert batcher.waiting == 1 and batcher.age_s == pytest.approx(0.015)
         await asyncio.gather(first, ask(batcher, "b"))
         assert engine.arrivals == [("a", 0.02), ("b", 0.02)]
-        assert batcher.batch_sizes.count == 1 and batcher.batch_sizes.mean == 2
+        assert count(batcher.batch_sizes) == 1 and mean(batcher.batch_sizes) == 2
 
     run(main())
 
@@ -215,9 +215,9 @@ def test_groups_of_a_fair_queue_take_turns_and_removal_keeps_them():
 
 
 def test_a_histogram_counts_into_its_buckets():
-    h = Histogram((1.0, 2.0, 5.0))
+    h = histogram("waits", "how long", (1.0, 2.0, 5.0))
+    assert (count(h), mean(h), quantile(h, 0.5)) == (0, 0.0, 0.0)
     for value in (0.5, 1.0, 1.5, 7.0):
         h.observe(value)
-    assert h.counts == [2, 1, 0, 1] and h.mean == 2.5
-    assert (h.quantile(0.5), h.quantile(0.75), h.quantile(0.99)) == (1.0, 2.0, float("inf"))
-    assert h.cumulative() == [("1.0", 2), ("2.0", 3), ("5.0", 3), ("+Inf", 4)]
+    assert count(h) == 4 and mean(h) == 2.5
+    assert (quantile(h, 0.5), quantile(h, 0.75), quantile(h, 0.99)) == (1.0, 2.0, float("inf"))

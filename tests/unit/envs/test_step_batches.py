@@ -13,6 +13,7 @@ from openrlhf_tir.envs.client import EnvClient
 from openrlhf_tir.envs.http import Broken, Full
 from openrlhf_tir.envs.step_batches import StepBatches
 from openrlhf_tir.errors import EnvError, EnvTimeout
+from openrlhf_tir.logs.histogram import count
 from openrlhf_tir.protocol import EnvSchema, StepReply, StepRequest
 from openrlhf_tir.serving.app import serve
 from openrlhf_tir.simulation.virtual_loop import run
@@ -175,5 +176,5 @@ async def test_trajectories_of_one_environment_share_requests_to_a_real_server()
         back: list[str] = []
         assert await asyncio.gather(*[one(s) for s in [2.0] + [0.01] * 23]) == ["2.0"] + ["0.01"] * 23
         assert back[-1] == "2.0"
-        assert client.send_step.sizes.count < 12
+        assert count(client.send_step.sizes) < 12
     serving.cancel()

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from openrlhf_tir.logs.histogram import Histogram
+from openrlhf_tir.logs.histogram import histogram
 from openrlhf_tir.serving.metrics import FAMILIES, Exposition
 
 SUFFIXES = {"gauge": ("",), "counter": ("_total",), "histogram": ("_bucket", "_sum", "_count")}
@@ -18,7 +18,7 @@ class Fixed:
 
     def __init__(self, **figures: float) -> None:
         self.figures = figures
-        self.waits_s, self.batch_sizes = Histogram((0.01, 0.1)), Histogram((1, 2))
+        self.waits_s, self.batch_sizes = histogram("tir_queue_wait_seconds", "w", (0.01, 0.1)), histogram("tir_queue_batch_size", "b", (1, 2))
 
     def stats(self):
         return self.figures
