@@ -21,7 +21,7 @@ from vllm.sampling_params import RequestOutputKind, SamplingParams
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 
 from ..config import Config
-from .sessions import CURRENT, Session
+from .sessions import CURRENT, AgentSession
 
 if TYPE_CHECKING:
     from vllm.v1.engine.async_llm import AsyncLLM
@@ -101,7 +101,7 @@ class EngineClient:
         self._engine.check()  # what a failed push aborted is no answer
 
 
-def _policy_sampling(asked: SamplingParams, session: Session) -> SamplingParams:
+def _policy_sampling(asked: SamplingParams, session: AgentSession) -> SamplingParams:
     """As asked, but token by token and with log-probs. Raises VLLMValidationError (400) for sampling that is not the policy's own."""
     foreign = {name: getattr(asked, name) for name, neutral in FORBIDDEN.items() if (getattr(asked, name) or neutral) != neutral}
     bent = {name: getattr(asked, name) for name, neutral in (NEUTRAL | {"temperature": session.temperature}).items() if getattr(asked, name) != neutral}

@@ -1,4 +1,4 @@
-"""Trace: the requests of one session -> chains of tokens -> one Trajectory. Token ids only; nothing is decoded to be compared.
+"""RequestTrace: the requests of one session -> chains of tokens -> one Trajectory. Token ids only; nothing is decoded to be compared.
 
     request 1   prompt P1              sampled S1
     request 2   prompt P1 S1 E1        sampled S2      goes on from request 1: E1 are environment tokens
@@ -53,7 +53,7 @@ class Chain:
 
 
 @dataclass(slots=True)
-class Trace:
+class RequestTrace:
     chains: list[Chain] = field(default_factory=list)
     requests: int = 0
 

@@ -16,9 +16,9 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 
 from ..types import Completion, Task
-from .session_trace import Trace
+from .session_trace import RequestTrace
 
-CURRENT: ContextVar[Session | None] = ContextVar("session", default=None)
+CURRENT: ContextVar[AgentSession | None] = ContextVar("session", default=None)
 """The session that the request being answered belongs to."""
 
 
@@ -40,13 +40,13 @@ class SessionGone(Exception):
     """No session of this id is open."""
 
 
-class Session:
+class AgentSession:
     """One agent's run at one task."""
 
     def __init__(self, task: Task | None, *, temperature: float, override_sampling: bool, idle_s: float) -> None:
         self.id = uuid.uuid4().hex
         self.task, self.temperature, self.override_sampling = task, temperature, override_sampling
-        self.trace = Trace()
+        self.trace = RequestTrace()
         self.outcome: asyncio.Future[Reward] = asyncio.get_running_loop().create_future()
         self.taken = False
         """Whether an agent has taken this session's task."""
@@ -125,24 +125,24 @@ class Sessions:
 
     def __init__(self, *, idle_s: float) -> None:
         self.idle_s = idle_s
-        self._open: dict[str, Session] = {}
+        self._open: dict[str, AgentSession] = {}
 
     def __len__(self) -> int:
         return len(self._open)
 
-    def open(self, task: Task | None = None, *, temperature: float = 1.0, override_sampling: bool = False) -> Session:
+    def open(self, task: Task | None = None, *, temperature: float = 1.0, override_sampling: bool = False) -> AgentSession:
         """Close it, however it ends."""
-        session = Session(task, temperature=temperature, override_sampling=override_sampling, idle_s=self.idle_s)
+        session = AgentSession(task, temperature=temperature, override_sampling=override_sampling, idle_s=self.idle_s)
         self._open[session.id] = session
         return session
 
-    def get(self, session_id: str) -> Session:
+    def get(self, session_id: str) -> AgentSession:
         """Raises SessionGone."""
         session = self._open.get(session_id)
         if session is None or session.outcome.done():
             raise SessionGone(f"No session {session_id!r} is open: never opened here, or ended by its reward, by silence or with its group.")
         return session
 
-    def close(self, session: Session) -> None:
+    def close(self, session: AgentSession) -> None:
         self._open.pop(session.id, None)
         session.close()

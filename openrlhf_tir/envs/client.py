@@ -30,7 +30,7 @@ from ..config import Env
 from ..errors import EnvError, EnvFull, EnvLost, EnvTimeout, InfraError
 from ..protocol import TRAINABLE_OUTCOMES, EnvSchema, Health, StepReply, StepRequest
 from .http import CONNECT_TIMEOUT_S, Broken, EnvHttp, EnvNonsense, Full, Unreachable
-from .session import Session
+from .session import HttpSession
 from .step_batches import StepBatches
 from .urls import EnvServer, EnvUrls
 
@@ -100,10 +100,10 @@ class EnvClient:
             await asyncio.wait(self._background)
         await self.http.close()
 
-    def session(self, env: str, task: Mapping[str, Any], *, seed: int = 0) -> Session:
+    def session(self, env: str, task: Mapping[str, Any], *, seed: int = 0) -> HttpSession:
         """An async context manager; leaving it closes the session. Raises ConfigError for an environment without a URL."""
         self.urls.check(env)
-        return Session(self, env, dict(task), seed)
+        return HttpSession(self, env, dict(task), seed)
 
     def set_urls(self, urls: Urls) -> None:
         """Swap the map: new sessions go to its servers once they are healthy, open ones end where they are."""

@@ -1,4 +1,4 @@
-"""Session: one trajectory's environment. Reset somewhere, step where the session is, close it everywhere it may have been opened."""
+"""HttpSession: one trajectory's environment. Reset somewhere, step where the session is, close it everywhere it may have been opened."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from .client import EnvClient
 
 
-class Session:
+class HttpSession:
     """Used by one coroutine. Its id begins with the client's owner, so that a dead client's sessions can be told."""
 
     def __init__(self, client: EnvClient, env: str, task: dict[str, Any], seed: int) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from ..config.environments import Environment, one
 from ..errors import unknown
 from .client import EnvClient
-from .session import Session
+from .session import HttpSession
 
 
 class EnvClients:
@@ -31,7 +31,7 @@ class EnvClients:
         if not any(env in client.urls.known for client in self.clients.values()):
             raise unknown("env", env, self.clients, "Give its server's URL (env.url, or envs.NAME.url), or correct the row's env column.")
 
-    def session(self, env: str, task: Mapping[str, Any], *, seed: int = 0) -> Session:
+    def session(self, env: str, task: Mapping[str, Any], *, seed: int = 0) -> HttpSession:
         """See EnvClient.session."""
         return one(self.clients, env).session(env, task, seed=seed)
 

@@ -15,7 +15,7 @@ from typing import Literal
 
 import numpy as np
 
-from ..engines.sessions import Session, Sessions
+from ..engines.sessions import AgentSession, Sessions
 from ..ports import Codec
 from ..types import Task, Trajectory
 
@@ -30,7 +30,7 @@ class Agents:
         the run's own reward.
         """
         self.sessions, self.codec, self._proof, self._overflow = sessions, codec, proof, overflow
-        self._offers: asyncio.Queue[Session] = asyncio.Queue()
+        self._offers: asyncio.Queue[AgentSession] = asyncio.Queue()
         self.offered = 0
         """Tasks that no agent has taken."""
 
@@ -58,7 +58,7 @@ class Agents:
             trajectory.parts |= said.parts | {"correct": float(said.reward > 0 if said.correct is None else said.correct)}
         return trajectory
 
-    async def finish(self, session: Session, index: int = 0) -> Trajectory:
+    async def finish(self, session: AgentSession, index: int = 0) -> Trajectory:
         """What the session recorded, once all of it is proved. Failed when the agent asked the model nothing."""
         trajectory = session.trace.trajectory(index, self.codec)
         await self._proof(np.concatenate([t.versions for t in trajectory.sequences]))
@@ -66,7 +66,7 @@ class Agents:
             trajectory.failed, trajectory.why = "agent_silent", "the agent ended without asking the model for anything"
         return trajectory
 
-    async def take(self, wait_s: float, *, override_sampling: bool = False) -> Session | None:
+    async def take(self, wait_s: float, *, override_sampling: bool = False) -> AgentSession | None:
         """The task that has waited longest; None when there is none for `wait_s`."""
         try:
             async with asyncio.timeout(wait_s):

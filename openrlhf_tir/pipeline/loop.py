@@ -60,7 +60,7 @@ class Pipeline:
         """All that runs; what fails there ends the run."""
         self.before = 0
         """The version before the latest step."""
-        self.rolls: dict[int, asyncio.Task[None]] = {}
+        self.rollouts: dict[int, asyncio.Task[None]] = {}
         self.stop = stop or StopRequest(cfg.train.stop_grace_s)
         self.state = state = RunState(cfg, prompts, ledger, observer.group, observer.left)
         self.saver = Saver(state, learner, rollout, checkpoints, observer, self.tasks)
@@ -78,7 +78,7 @@ class Pipeline:
                 self.state.budget.pause()
                 said = await wind_down(training, self.state, self.saver, self.stop)
             watchdog.cancel()
-            for roll in self.rolls.values():
+            for roll in self.rollouts.values():
                 roll.cancel()
         if said is not None:
             raise Stopped(f"The run was stopped: {self.stop.asked}. {said}")
@@ -95,7 +95,7 @@ class Pipeline:
         finally:
             producing.cancel()
         for dispatch in abandon(self.state):
-            self.rolls.pop(dispatch).cancel()
+            self.rollouts.pop(dispatch).cancel()
         if self.state.pushed < self.version:  # the prompts ran out between two pushes
             await self.push()
         await self.saver.finish()
@@ -106,7 +106,7 @@ class Pipeline:
         while True:
             await self.state.signal.until(self.state.may_issue)
             flight, task = self.state.issue(asyncio.get_running_loop().time())
-            self.rolls[flight.dispatch] = self.tasks.create_task(self.roll(flight, task), name=f"roll {flight.key}")
+            self.rollouts[flight.dispatch] = self.tasks.create_task(self.roll(flight, task), name=f"roll {flight.key}")
 
     async def roll(self, flight: Flight, task: Task) -> None:
         """A flight until it moves on. Infrastructure that fails costs this attempt; health ends a run in which it always does."""
@@ -123,7 +123,7 @@ class Pipeline:
             self.state.measured(flight, meta, asyncio.get_running_loop().time(), self.rollout.engine_stats())
         else:  # what is down needs time to come back; the slot is held meanwhile
             await asyncio.sleep(backoff_s(flight.reissues, cap_s=self.cfg.train.max_backoff_s))
-        del self.rolls[flight.dispatch]
+        del self.rollouts[flight.dispatch]
         end = self.state.settle(flight, meta, payload, failed)
         self.health.settled(end, meta, payload, failed, tries=flight.reissues + 1)
         if self.health.unproductive:

@@ -46,7 +46,7 @@ class Rows(Protocol):
 
 
 class Spans(Protocol):
-    """Where spans go; logs/trace.py is one."""
+    """Where spans go; logs/timeline.py is one."""
 
     def add(self, track: str, name: str, start: float, end: float, /) -> None: ...
 

@@ -18,7 +18,8 @@ from matplotlib.figure import Figure
 
 from ..config import Config
 from ..errors import DataError
-from ..logs import metrics, trace
+from ..logs import metrics
+from ..logs import timeline as timelines
 from . import samples_page, summary
 from .bias import BIAS_CURVES
 from .curves import CURVES, Columns
@@ -43,7 +44,7 @@ def build_report(run_dir: Path) -> Path:
     run_dir = Path(run_dir)
     if not run_dir.is_dir():
         raise DataError(f"{run_dir} is no directory. Give the run directory of a training run (the value of --run_dir).")
-    columns, spans, ends = metrics.read(run_dir), trace.read(run_dir), summary.read(run_dir)
+    columns, spans, ends = metrics.read(run_dir), timelines.read(run_dir), summary.read(run_dir)
     if not columns and ends is None:
         raise DataError(
             f"{run_dir} holds no metrics: {metrics.FILE} and {summary.FILE} are missing or empty. Give the directory of a run that finished a step."
@@ -61,7 +62,7 @@ def build_report(run_dir: Path) -> Path:
     if config is None:
         remarks.append("config.toml is missing: the configuration is not shown.")
     if spans:
-        trace.to_perfetto(run_dir)
+        timelines.to_perfetto(run_dir)
 
     samples = samples_page.write(run_dir)
     page = render(
@@ -76,7 +77,7 @@ def _on(columns: Columns, draw: Callable[[Columns, Theme], Figure | None]) -> Ca
     return lambda theme: draw(columns, theme) if columns else None
 
 
-def _plots(columns: Columns, spans: list[trace.Span]) -> list[_Plot]:
+def _plots(columns: Columns, spans: list[timelines.Span]) -> list[_Plot]:
     """The figures in the order of the page: what was learned, then the overlap, then the rest."""
     curves = [_Plot(c.file, c.title, c.caption, _on(columns, c.draw)) for c in (*CURVES, *(ENV_CURVES if names_of(columns) else ()), *BIAS_CURVES)]
     window = middle(spans)

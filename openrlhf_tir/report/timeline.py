@@ -13,7 +13,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ..logs.trace import Span, overlap_ratio
+from ..logs.timeline import Span, overlap_ratio
 from .style import Theme, new_figure
 
 MAX_ENGINE_LANES = 8

@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ..engines.session_trace import AGENT_FACTS
-from ..engines.sessions import Reward, Session, SessionGone
+from ..engines.sessions import AgentSession, Reward, SessionGone
 from ..episodes.agents import Agents
 from ..episodes.group import WHY_CHARS
 from ..http_guard.leaving import unless_client_leaves
@@ -90,7 +90,7 @@ def session_routes(app: FastAPI, agents: Agents, vllm_app: ASGIApp, slots: Slots
     async def gone(request: Request, e: SessionGone) -> JSONResponse:
         return JSONResponse({"error": "session_gone", "detail": str(e)}, status_code=404)
 
-    def info(session: Session, request: Request) -> dict[str, str]:
+    def info(session: AgentSession, request: Request) -> dict[str, str]:
         return {"session_id": session.id, "base_url": f"{request.base_url}sessions/{session.id}/v1"}
 
     @router.post("/agent/tasks", response_model=AgentTask, responses={204: {"description": "no task meanwhile"}})
@@ -169,7 +169,7 @@ class _Recorded:
             await self.vllm_app(scope, receive, _watched(session, send))
 
 
-async def _freed(session: Session, scope: Scope, receive: Receive) -> tuple[Scope, Receive]:
+async def _freed(session: AgentSession, scope: Scope, receive: Receive) -> tuple[Scope, Receive]:
     """The request with its body as `policy_request` makes it. What is no JSON object goes on as it came: vLLM's app says what is wrong."""
     body = await Request(scope, receive).body()
     with suppress(ValueError):
@@ -191,7 +191,7 @@ async def _freed(session: Session, scope: Scope, receive: Receive) -> tuple[Scop
     return {**scope, "headers": [*headers, (b"content-length", str(len(body)).encode())]}, replayed
 
 
-def _watched(session: Session, send: Send) -> Send:
+def _watched(session: AgentSession, send: Send) -> Send:
     """Passes everything on, and notices a refusal because the context is full."""
     refused, seen = False, b""
 

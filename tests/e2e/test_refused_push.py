@@ -14,7 +14,7 @@ from openrlhf_tir.cluster.learner_group import LearnerGroup
 from openrlhf_tir.cluster.pool import RolloutPool
 from openrlhf_tir.cluster.ray_session import ray_session
 from openrlhf_tir.cluster.rollout_actor import RolloutActor
-from openrlhf_tir.cluster.session import Session
+from openrlhf_tir.cluster.services import Services
 from openrlhf_tir.config import Config
 from openrlhf_tir.logs import metrics
 from openrlhf_tir.logs.process import PssSampler
@@ -76,13 +76,13 @@ async def test_an_engine_that_fails_its_canary_is_replaced_and_nothing_that_it_s
     with ray_session(cfg), PssSampler() as pss:
         async with env_urls(cfg) as urls:
             pool = await RolloutPool.start(cfg, cfg.actor.model_name_or_path, urls, DamagesOnePush)
-            session = Session(cfg, Console(), pool, await LearnerGroup.start(cfg), pss, StopRequest(cfg.train.stop_grace_s))
+            services = Services(cfg, Console(), pool, await LearnerGroup.start(cfg), pss, StopRequest(cfg.train.stop_grace_s))
             first = pool.members[0]
             try:
-                assert (await run_training(session, cfg, inputs)).steps == STEPS
+                assert (await run_training(services, cfg, inputs)).steps == STEPS
             finally:
                 await pool.stop()
-                await session.learner.stop()
+                await services.learner.stop()
 
     assert (cfg.run_dir / "damaged").read_text() == "rollout-0"
     assert first.name == "rollout-0" and first not in pool.members, "the engine with the damaged weights is still in use"

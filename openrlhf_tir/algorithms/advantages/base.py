@@ -58,6 +58,6 @@ def returns_to_go(score: float, trained: np.ndarray, gamma: float) -> np.ndarray
     return out
 
 
-def spread(scores_G: np.ndarray, inputs: AdvantageInputs, gamma: float = 1.0) -> list[np.ndarray]:
+def over_tokens(scores_G: np.ndarray, inputs: AdvantageInputs, gamma: float = 1.0) -> list[np.ndarray]:
     """One score per trajectory -> advantages per token."""
     return [returns_to_go(float(score), trained, gamma) for score, trained in zip(scores_G, inputs.trained_G, strict=True)]

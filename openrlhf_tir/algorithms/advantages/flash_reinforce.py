@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from .base import AdvantageInputs, Estimator, spread
+from .base import AdvantageInputs, Estimator, over_tokens
 
 
 def _advantages(inputs: AdvantageInputs) -> list[np.ndarray]:
     of_all = inputs.batch_rewards if len(inputs.batch_rewards) else inputs.rewards_G
-    return spread(inputs.rewards_G - of_all.mean(), inputs)
+    return over_tokens(inputs.rewards_G - of_all.mean(), inputs)
 
 
 flash_reinforce = Estimator(_advantages, whiten=False)

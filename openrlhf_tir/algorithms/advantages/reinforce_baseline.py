@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from .base import AdvantageInputs, Estimator, spread
+from .base import AdvantageInputs, Estimator, over_tokens
 
 
 def _advantages(inputs: AdvantageInputs) -> list[np.ndarray]:
-    return spread(inputs.rewards_G - inputs.rewards_G.mean(), inputs)
+    return over_tokens(inputs.rewards_G - inputs.rewards_G.mean(), inputs)
 
 
 reinforce_baseline = Estimator(_advantages, whiten=True)  # the paper's second step

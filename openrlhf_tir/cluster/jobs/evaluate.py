@@ -20,7 +20,7 @@ from ...types import GroupKey, GroupMeta, Task
 from ..pool import RolloutPool
 
 if TYPE_CHECKING:
-    from ..session import Session
+    from ..services import Services
 
 CONCURRENT_GROUPS = 32
 EVAL_EPOCH = -1
@@ -55,20 +55,20 @@ class Figures:
     """With several environments: each one's own."""
 
 
-async def measure(session: Session, cfg: Config, tasks: list[Task], what: str) -> tuple[Figures, Figures]:
+async def evaluate_held_out(services: Services, cfg: Config, tasks: list[Task], what: str) -> tuple[Figures, Figures]:
     """Sampled (eval.temperature, n samples) and greedy figures of the engines' current weights. Raises EvaluationFailed."""
     n = cfg.eval.n_samples_per_prompt
-    with bar(f"evaluate {what}", (n + 1) * len(tasks), session.console) as advance:
-        sampled = await evaluate(session.pool, tasks, n=n, temperature=cfg.eval.temperature, top_p=cfg.eval.top_p, tick=lambda: advance(n))
-        greedy = await evaluate(session.pool, tasks, n=1, temperature=0.0, tick=advance)
+    with bar(f"evaluate {what}", (n + 1) * len(tasks), services.console) as advance:
+        sampled = await evaluate(services.pool, tasks, n=n, temperature=cfg.eval.temperature, top_p=cfg.eval.top_p, tick=lambda: advance(n))
+        greedy = await evaluate(services.pool, tasks, n=1, temperature=0.0, tick=advance)
     return sampled, greedy
 
 
-async def try_to_measure(session: Session, cfg: Config, tasks: list[Task], what: str) -> Scores | None:
+async def try_to_evaluate(services: Services, cfg: Config, tasks: list[Task], what: str) -> Scores | None:
     """Scores, or None when eval.max_tries evaluations failed, which is said: training and export do not depend on them."""
-    figures = await attempt(lambda: measure(session, cfg, tasks, what), what, tries=cfg.eval.max_tries, timeout_s=cfg.eval.timeout_s)
+    figures = await attempt(lambda: evaluate_held_out(services, cfg, tasks, what), what, tries=cfg.eval.max_tries, timeout_s=cfg.eval.timeout_s)
     if isinstance(figures, EvaluationFailed):
-        session.console.print(f"[yellow]no figures of {what}: {figures}", soft_wrap=True, highlight=False)
+        services.console.print(f"[yellow]no figures of {what}: {figures}", soft_wrap=True, highlight=False)
         return None
     return scores(*figures)
 

@@ -16,9 +16,9 @@ from ...config.own_files import freeze
 from ...errors import ConfigError, TirError
 from ...pipeline.checkpoints.lineage import checkpoints_of, resumable
 from ...report.summary import Summary
-from ..session import open_session
+from ..services import running_services
 from .chat_tools import with_tools
-from .evaluate import Figures, measure, scores
+from .evaluate import Figures, evaluate_held_out, scores
 from .inputs import load_inputs
 from .play import pick_task
 from .play import play as _play
@@ -34,8 +34,8 @@ def train(cfg: Config) -> Summary:
         inputs = load_inputs(cfg)
         if cfg.train.resume:  # before anything is loaded; run_training says what it finds
             resumable(cfg, checkpoints_of(cfg), inputs.prompts.tasks)
-        async with open_session(cfg, model=cfg.actor.model_name_or_path) as session:
-            return await run_training(session, cfg, inputs)
+        async with running_services(cfg, model=cfg.actor.model_name_or_path) as services:
+            return await run_training(services, cfg, inputs)
 
     return _run(go())
 
@@ -48,8 +48,8 @@ def evaluate(cfg: Config, out: Path | None = None) -> tuple[Figures, Figures]:
 
     async def go() -> tuple[Figures, Figures]:
         tasks = load_inputs(cfg, training=False).held_out
-        async with open_session(cfg, model=cfg.actor.model_name_or_path, learner=False) as session:
-            return await measure(session, cfg, tasks, cfg.actor.model_name_or_path)
+        async with running_services(cfg, model=cfg.actor.model_name_or_path, learner=False) as services:
+            return await evaluate_held_out(services, cfg, tasks, cfg.actor.model_name_or_path)
 
     sampled, greedy = _run(go())
     text = json.dumps({"sampled": asdict(sampled), "greedy": asdict(greedy)}, indent=2)
@@ -65,8 +65,8 @@ def play(cfg: Config, question: str | None = None, row: int = 0) -> None:
 
     async def go() -> None:
         task = pick_task(cfg, question, row)
-        async with open_session(cfg, model=cfg.actor.model_name_or_path, learner=False) as session:
-            await _play(session, cfg, task)
+        async with running_services(cfg, model=cfg.actor.model_name_or_path, learner=False) as services:
+            await _play(services, cfg, task)
 
     _run(go())
 
@@ -79,9 +79,9 @@ def toy_model(cfg: Config) -> Path:
         base.prepare()
         cold = base.config(base.init)
         inputs = load_inputs(cold)
-        async with open_session(cold, model=str(base.init)) as session:
-            await make_base(session, base, inputs)
-            session.console.print(f"base model: {base.directory}", soft_wrap=True)
+        async with running_services(cold, model=str(base.init)) as services:
+            await make_base(services, base, inputs)
+            services.console.print(f"base model: {base.directory}", soft_wrap=True)
         return base.directory
 
     return _run(go())
@@ -95,17 +95,17 @@ def quickstart(cfg: Config, setup_s: float = 0.0) -> Summary:
         rl = base.config(base.directory)
         if base.ready:
             inputs = load_inputs(rl)
-            async with open_session(rl, model=str(base.directory)) as session:
-                return await run_training(session, rl, inputs, setup_s=setup_s)
+            async with running_services(rl, model=str(base.directory)) as services:
+                return await run_training(services, rl, inputs, setup_s=setup_s)
         started = time.monotonic()
         base.prepare()
         cold = base.config(base.init)
         inputs = load_inputs(cold)
-        async with open_session(cold, model=str(base.init)) as session:
-            figures = scores(*await make_base(session, base, inputs))
-            await session.learner.reload(rl)
+        async with running_services(cold, model=str(base.init)) as services:
+            figures = scores(*await make_base(services, base, inputs))
+            await services.learner.reload(rl)
             known = figures if len(cfg.environments) == 1 else None  # of the problems only: with games, the base is measured on all
-            return await run_training(session, rl, inputs, base=known, setup_s=setup_s, cold_start_s=time.monotonic() - started)
+            return await run_training(services, rl, inputs, base=known, setup_s=setup_s, cold_start_s=time.monotonic() - started)
 
     return _run(go())
 

@@ -10,7 +10,7 @@ from ...data.templates import render, resolve
 from ...episodes.group import EvalMode
 from ...errors import ConfigError
 from ...types import GroupKey, Task, Trajectory
-from ..session import Session
+from ..services import Services
 from .evaluate import EVAL_EPOCH
 from .inputs import held_out_data, prompts_of
 
@@ -27,11 +27,11 @@ def pick_task(cfg: Config, question: str | None, row: int, tokenizer=None) -> Ta
     return prompts[row]
 
 
-async def play(session: Session, cfg: Config, task: Task) -> Trajectory:
+async def play(services: Services, cfg: Config, task: Task) -> Trajectory:
     """Sample one response at eval.temperature and print it."""
-    _, payload = await session.pool.run_group(GroupKey(EVAL_EPOCH, 0), task, EvalMode(1, cfg.eval.temperature, cfg.eval.top_p))
-    (group,) = await session.pool.fetch([payload])
-    show(session.console, task, group.trajectories[0])
+    _, payload = await services.pool.run_group(GroupKey(EVAL_EPOCH, 0), task, EvalMode(1, cfg.eval.temperature, cfg.eval.top_p))
+    (group,) = await services.pool.fetch([payload])
+    show(services.console, task, group.trajectories[0])
     return group.trajectories[0]
 
 

@@ -1,4 +1,4 @@
-"""The quickstart's base model: files, cold start on the session's learner, gates on its engines.
+"""The quickstart's base model: files, cold start on the services' learner, gates on its engines.
 
 run_dir/data/{train,test}.jsonl      problems
 run_dir/init                         random weights, tokenizer
@@ -22,8 +22,8 @@ from ...toy.model import save_model
 from ...toy.task import write_data
 from ...toy.traces import ColdStartTrace
 from ...weights.publisher import WeightPublisher, push_directory
-from ..session import Session
-from .evaluate import Figures, measure
+from ..services import Services
+from .evaluate import Figures, evaluate_held_out
 from .inputs import Inputs
 
 
@@ -63,39 +63,39 @@ class ToyBase:
         )
 
 
-async def make_base(session: Session, base: ToyBase, inputs: Inputs) -> tuple[Figures, Figures]:
-    """Fine-tune the session's learner, prove it on the session's engines, export. Returns (sampled, greedy) figures of the base on the problems,
+async def make_base(services: Services, base: ToyBase, inputs: Inputs) -> tuple[Figures, Figures]:
+    """Fine-tune the services' learner, prove it on the services' engines, export. Returns (sampled, greedy) figures of the base on the problems,
     without the games.
 
     Raises ColdStartError when the gates are still missed after the schedule's repairs.
     """
     cfg = base.config(base.init)
     publisher = WeightPublisher(
-        session.learner,
-        session.pool.members,
+        services.learner,
+        services.pool.members,
         push_directory(cfg.run_dir, 0),
         inputs.canary,
         tolerance=cfg.canary_tolerance,
         seed=base.seed,
         deadline=Deadline.of(cfg, "timeouts.push_s"),
     )
-    session.pool.on_join = publisher.join
+    services.pool.on_join = publisher.join
     measured: list[tuple[Figures, Figures]] = []
     schedule = Schedule()
 
     async def sft_step(rows: list[ColdStartTrace], lr: float) -> Mapping[str, float]:
         async with publisher.fine_tuning():
-            return await session.learner.sft_step(rows, lr)
+            return await services.learner.sft_step(rows, lr)
 
     with ExitStack() as shown:  # one display at a time: the bar of the fine-tuning ends before the evaluation's begins
-        advance = shown.enter_context(bar("cold start: supervised fine-tuning", schedule.steps, session.console))
+        advance = shown.enter_context(bar("cold start: supervised fine-tuning", schedule.steps, services.console))
 
         async def judge() -> Figures:
             shown.close()
             await publisher.publish(0)
             if measured:
-                session.console.print(f"outside the gates: {'; '.join(check_gates(measured[-1][0]))}. Trained some more.", soft_wrap=True, highlight=False)
-            measured.append(await measure(session, cfg, [t for t in inputs.held_out if t.meta.get("kind") != guess.KIND], "the base model"))
+                services.console.print(f"outside the gates: {'; '.join(check_gates(measured[-1][0]))}. Trained some more.", soft_wrap=True, highlight=False)
+            measured.append(await evaluate_held_out(services, cfg, [t for t in inputs.held_out if t.meta.get("kind") != guess.KIND], "the base model"))
             return measured[-1][0]
 
         def on_step(batch: Batch, metrics: Mapping[str, float]) -> None:
@@ -103,8 +103,8 @@ async def make_base(session: Session, base: ToyBase, inputs: Inputs) -> tuple[Fi
                 advance(note=f"loss {metrics['loss']:.3f}")
 
         await cold_start(sft_step, judge, seed=base.seed, schedule=schedule, on_step=on_step)
-    await session.learner.export(base.directory)
-    session.pool.on_join, session.pool.model = None, str(base.directory)  # what starts from here on loads what the others hold
+    await services.learner.export(base.directory)
+    services.pool.on_join, services.pool.model = None, str(base.directory)  # what starts from here on loads what the others hold
     await publisher.close()
     sampled, greedy = measured[-1]
     (base.directory / "figures.json").write_text(json.dumps({"seed": base.seed, "sampled": asdict(sampled), "greedy": asdict(greedy)}, indent=2))

@@ -19,7 +19,7 @@ from ...config.settings import to_toml
 from ...deadlines import Deadline, within
 from ...errors import CheckpointDamaged, DataError, InfraError, PayloadLost, Stopped, WeightsUnverified
 from ...logs import metrics as metrics_log
-from ...logs import trace as traces
+from ...logs import timeline as timelines
 from ...logs import trajectories
 from ...logs.progress import Progress
 from ...pipeline.checkpoints import new_ledger
@@ -35,10 +35,10 @@ from ...weights.publisher import WeightPublisher, push_directory
 from ...weights.verify import Tolerance
 from ..learner_group import LearnerDied
 from ..rollout_actor import ENDPOINTS
-from ..session import Session
+from ..services import Services
 from . import exported
 from .control import followed
-from .evaluate import evaluate, try_to_measure
+from .evaluate import evaluate, try_to_evaluate
 from .inputs import Inputs, TaskPrompts
 
 log = logging.getLogger(__name__)
@@ -52,15 +52,15 @@ RESTARTED = (LearnerDied, PayloadLost)
 
 
 async def run_training(
-    session: Session, cfg: Config, inputs: Inputs, *, base: summaries.Scores | None = None, setup_s: float = 0.0, cold_start_s: float = 0.0
+    services: Services, cfg: Config, inputs: Inputs, *, base: summaries.Scores | None = None, setup_s: float = 0.0, cold_start_s: float = 0.0
 ) -> summaries.Summary:
-    """RL from the session's engines and learner, both holding cfg.actor.model_name_or_path. `base`: its figures if already measured."""
+    """RL from the services' engines and learner, both holding cfg.actor.model_name_or_path. `base`: its figures if already measured."""
     started = time.monotonic()
     checkpoints = checkpoints_of(cfg, inputs.prompts.tasks)
-    resuming = _resuming(session.console, cfg, inputs, checkpoints)
+    resuming = _resuming(services.console, cfg, inputs, checkpoints)
     if not resuming:
         checkpoints.clear()
-        for name in (LEDGER, traces.FILE, *(() if cfg.train.resume else (BASE,))):
+        for name in (LEDGER, timelines.FILE, *(() if cfg.train.resume else (BASE,))):
             (cfg.run_dir / name).unlink(missing_ok=True)
         for path in (cfg.run_dir / trajectories.DIRECTORY).glob("*.jsonl"):
             os.truncate(path, 0)  # actors have them open already
@@ -69,7 +69,7 @@ async def run_training(
         (cfg.run_dir / "config.toml").write_text(to_toml(public))
     base = base or _read_base(cfg)
     if base is None and inputs.held_out:
-        base = await try_to_measure(session, cfg, inputs.held_out, "the base model")
+        base = await try_to_evaluate(services, cfg, inputs.held_out, "the base model")
     if base:
         with _not_fatal(BASE):
             (cfg.run_dir / BASE).write_text(base.model_dump_json())
@@ -81,19 +81,19 @@ async def run_training(
                 metrics.log(0, _eval_row(base))
         rl_started = time.monotonic()
         async with AsyncExitStack() as pushing:  # the last push stays until the evaluation is over: an engine that is replaced meanwhile needs it
-            async with followed(cfg, session.pool):
-                version = await _pipeline(session, cfg, inputs, checkpoints, metrics, resuming, pushing)
+            async with followed(cfg, services.pool):
+                version = await _pipeline(services, cfg, inputs, checkpoints, metrics, resuming, pushing)
             training_s = time.monotonic() - rl_started
             trained = None
             if inputs.held_out:
-                trained = await try_to_measure(session, cfg, inputs.held_out, "the trained model")
+                trained = await try_to_evaluate(services, cfg, inputs.held_out, "the trained model")
                 if trained:
                     metrics.log(version, _eval_row(trained))
     with _not_fatal("the audit of the ledger"):
-        _say_audit(session.console, cfg.run_dir / LEDGER)
+        _say_audit(services.console, cfg.run_dir / LEDGER)
     model = cfg.run_dir / cfg.ckpt.output_dir
     try:
-        await session.learner.export(model)
+        await services.learner.export(model)
         exported.complete(cfg, model)
     except (OSError, LearnerDied) as e:
         raise InfraError(_not_exported(model, e, checkpoints)) from e
@@ -103,19 +103,19 @@ async def run_training(
         trained=trained,
         steps=version,
         seconds=summaries.Durations(setup=setup_s, cold_start=cold_start_s, training=training_s, total=setup_s + cold_start_s + time.monotonic() - started),
-        peak_pss_gib=session.pss.peak_gib,
-        overlap_ratio=traces.overlap_ratio(traces.read(cfg.run_dir)),
+        peak_pss_gib=services.pss.peak_gib,
+        overlap_ratio=timelines.overlap_ratio(timelines.read(cfg.run_dir)),
         trained_tokens_per_s=_sum(columns, "trained_tokens") / (_sum(columns, "wall_s") or 1.0),
         seed=cfg.train.seed,
         model=str(model),
     )
     with _not_fatal(summaries.FILE):
         summaries.write(cfg.run_dir, summary)
-    session.console.print(summaries.table(summary) if trained or base else "held-out evaluation: none, eval.dataset is not set")
+    services.console.print(summaries.table(summary) if trained or base else "held-out evaluation: none, eval.dataset is not set")
     with _not_fatal("the report"):
-        session.console.print(f"report: {build_report(cfg.run_dir)}", soft_wrap=True)
-    session.console.print(f"model:  {model}", soft_wrap=True)
-    await _export_best(session, cfg, checkpoints, model.with_name(f"{model.name}_best"))
+        services.console.print(f"report: {build_report(cfg.run_dir)}", soft_wrap=True)
+    services.console.print(f"model:  {model}", soft_wrap=True)
+    await _export_best(services, cfg, checkpoints, model.with_name(f"{model.name}_best"))
     return summary
 
 
@@ -126,16 +126,16 @@ def _not_exported(model: Path, fault: Exception, checkpoints: Checkpoints) -> st
     return f"Training is done, but the model could not be exported to {model}: {str(why).rstrip('.')}. {left}."
 
 
-async def _export_best(session: Session, cfg: Config, checkpoints: Checkpoints, directory: Path) -> None:
+async def _export_best(services: Services, cfg: Config, checkpoints: Checkpoints, directory: Path) -> None:
     """Beside the model, which is there: what a disk refuses or has damaged here is said, and ends no run that is done."""
     name, score = checkpoints.best()
     if name:
         try:
-            await checkpoints.export_best(session.learner, directory)
+            await checkpoints.export_best(services.learner, directory)
             exported.complete(cfg, directory)
-            session.console.print(f"best:   {directory} ({cfg.ckpt.best_metric_key} = {score:.4g}, {name})", soft_wrap=True)
+            services.console.print(f"best:   {directory} ({cfg.ckpt.best_metric_key} = {score:.4g}, {name})", soft_wrap=True)
         except (CheckpointDamaged, OSError) as e:
-            session.console.print(f"[red]best:   not exported. {e}", soft_wrap=True, highlight=False)
+            services.console.print(f"[red]best:   not exported. {e}", soft_wrap=True, highlight=False)
 
 
 @contextmanager
@@ -166,7 +166,7 @@ def _resuming(console: Console, cfg: Config, inputs: Inputs, checkpoints: Checkp
 
 
 async def _pipeline(
-    session: Session, cfg: Config, inputs: Inputs, checkpoints: Checkpoints, metrics: metrics_log.MetricsLog, resume: bool, pushing: AsyncExitStack
+    services: Services, cfg: Config, inputs: Inputs, checkpoints: Checkpoints, metrics: metrics_log.MetricsLog, resume: bool, pushing: AsyncExitStack
 ) -> int:
     """The loop to its end; returns the final version, whose push stays until `pushing` is closed.
 
@@ -176,8 +176,8 @@ async def _pipeline(
     tolerance: float | Tolerance | None = cfg.canary_tolerance
     for left in reversed(range(cfg.train.max_learner_restarts + 1)):
         publisher = WeightPublisher(
-            session.learner,
-            session.pool.members,
+            services.learner,
+            services.pool.members,
             directory,
             inputs.canary,
             tolerance=tolerance,
@@ -186,28 +186,28 @@ async def _pipeline(
             ceiling=cfg.vllm.canary_ceiling,
         )
         pushing.push_async_callback(publisher.close)
-        pushing.callback(setattr, session.pool, "on_join", None)  # an engine that starts later waits for no learner or file that is gone
-        session.pool.on_join = publisher.join
+        pushing.callback(setattr, services.pool, "on_join", None)  # an engine that starts later waits for no learner or file that is gone
+        services.pool.on_join = publisher.join
         try:
             if tolerance is None:
-                tolerance = await _calibrated(session, cfg, publisher)
-            return await _attempt(session, cfg, inputs, checkpoints, metrics, publisher, resume)
+                tolerance = await _calibrated(services, cfg, publisher)
+            return await _attempt(services, cfg, inputs, checkpoints, metrics, publisher, resume)
         except (BaseExceptionGroup, *RESTARTED) as error:
             lost = error if isinstance(error, BaseExceptionGroup) else BaseExceptionGroup("", [error])
             if not left or lost.split(RESTARTED)[1] is not None:
                 raise
-            if session.stop.asked:  # signals reach the learner's processes too, if whoever sends them means all of a job
-                raise Stopped(f"The run was stopped: {session.stop.asked}, and a learner rank died meanwhile. The checkpoint before counts.") from error
+            if services.stop.asked:  # signals reach the learner's processes too, if whoever sends them means all of a job
+                raise Stopped(f"The run was stopped: {services.stop.asked}, and a learner rank died meanwhile. The checkpoint before counts.") from error
             restart = f"restart {cfg.train.max_learner_restarts - left + 1} of {cfg.train.max_learner_restarts}"
             what = "A learner rank is lost" if lost.subgroup(LearnerDied) else "Sampled groups are lost"
-            session.console.print(f"[yellow]{what}. All ranks start again from the last checkpoint, {restart}.", soft_wrap=True)
+            services.console.print(f"[yellow]{what}. All ranks start again from the last checkpoint, {restart}.", soft_wrap=True)
         await pushing.aclose()
-        await session.replace_learner(cfg)
+        await services.replace_learner(cfg)
         resume = True
     raise AssertionError("the last attempt returns or raises")
 
 
-async def _calibrated(session: Session, cfg: Config, publisher: WeightPublisher) -> Tolerance:
+async def _calibrated(services: Services, cfg: Config, publisher: WeightPublisher) -> Tolerance:
     """Engines that all died or were given up under the canary are being replaced: those that come are asked. Raises WeightsUnverified when none answers."""
     for left in reversed(range(CALIBRATIONS)):
         try:
@@ -215,16 +215,16 @@ async def _calibrated(session: Session, cfg: Config, publisher: WeightPublisher)
         except WeightsUnverified as e:
             if not left:
                 raise
-            session.console.print(f"[yellow]{e} Waiting for an engine that replaces them.", soft_wrap=True, highlight=False)
-            await within(Deadline.of(cfg, "timeouts.start_s"), session.pool.some(), "The replacement of the engines")
+            services.console.print(f"[yellow]{e} Waiting for an engine that replaces them.", soft_wrap=True, highlight=False)
+            await within(Deadline.of(cfg, "timeouts.start_s"), services.pool.some(), "The replacement of the engines")
         else:
-            session.console.print(f"canary tolerance, calibrated: {tolerance:.2g} nats", highlight=False)
+            services.console.print(f"canary tolerance, calibrated: {tolerance:.2g} nats", highlight=False)
             return tolerance
     raise AssertionError("the last calibration returns or raises")
 
 
 async def _attempt(
-    session: Session,
+    services: Services,
     cfg: Config,
     inputs: Inputs,
     checkpoints: Checkpoints,
@@ -236,41 +236,41 @@ async def _attempt(
 
     async def evaluate_now() -> dict[str, float]:
         n, alive = cfg.eval.n_samples_per_prompt, pipeline.watchdog.beat
-        sampled = await evaluate(session.pool, inputs.held_out, n=n, temperature=cfg.eval.temperature, top_p=cfg.eval.top_p, tick=alive)
+        sampled = await evaluate(services.pool, inputs.held_out, n=n, temperature=cfg.eval.temperature, top_p=cfg.eval.top_p, tick=alive)
         row = {"eval/accuracy": sampled.accuracy, "eval/code_ratio": sampled.code_ratio, "eval/failed_samples": float(sampled.failed)}
         for env, figures in sampled.by_env.items():
             row |= {f"eval/{env}/accuracy": figures.accuracy, f"eval/{env}/code_ratio": figures.code_ratio, f"eval/{env}/calls": figures.calls}
         return row
 
     if cfg.rollout.agent == "external":
-        urls = ", ".join(m.url for m in session.pool.members)
-        session.console.print(
+        urls = ", ".join(m.url for m in services.pool.members)
+        services.console.print(
             f"rollout.agent = external: waiting for agents that take tasks (POST /agent/tasks) at {urls}; {cfg.run_dir / ENDPOINTS} lists them. "
             "examples/openai_agent.py is one.",
             soft_wrap=True,
             highlight=False,
         )
-    trace = traces.Trace(cfg.run_dir / traces.FILE)
+    timeline = timelines.Timeline(cfg.run_dir / timelines.FILE)
     ledger = Ledger(cfg.run_dir / LEDGER)
-    with Progress(cfg.train.max_steps, session.console) as progress:
+    with Progress(cfg.train.max_steps, services.console) as progress:
         pipeline = Pipeline(
             cfg,
             prompts=TaskPrompts(inputs.prompts, cfg),
-            rollout=session.pool,
-            learner=session.learner,
+            rollout=services.pool,
+            learner=services.learner,
             publisher=publisher,
             ledger=ledger,
             checkpoints=checkpoints,
-            observer=Observer(metrics, trace, progress, [*cfg.environments]),
+            observer=Observer(metrics, timeline, progress, [*cfg.environments]),
             measure=evaluate_now,
-            stop=session.stop,
+            stop=services.stop,
         )
         try:
-            async with _busy_spans(session, trace):
+            async with _busy_spans(services, timeline):
                 await pipeline.run(resume=resume)
         finally:
             ledger.close()
-            trace.close()
+            timeline.close()
     return pipeline.version
 
 
@@ -298,14 +298,14 @@ def _say_audit(console: Console, ledger: Path) -> None:
 
 
 @asynccontextmanager
-async def _busy_spans(session: Session, trace: traces.Trace) -> AsyncIterator[None]:
+async def _busy_spans(services: Services, timeline: timelines.Timeline) -> AsyncIterator[None]:
     """Collect from the actors when they were decoding, for the timeline and the overlap ratio."""
 
     async def collect() -> None:
         async with asyncio.timeout(BUSY_EVERY_S):
-            for name, intervals in (await session.pool.busy_intervals()).items():
+            for name, intervals in (await services.pool.busy_intervals()).items():
                 for start, end in intervals:
-                    trace.add(f"engine/{name}", "decode", start, end)
+                    timeline.add(f"engine/{name}", "decode", start, end)
 
     async def forever() -> None:
         while True:

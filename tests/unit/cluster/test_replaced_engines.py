@@ -120,7 +120,7 @@ def test_an_engine_that_is_lost_in_the_final_evaluation_is_replaced_by_one_with_
         assert cluster.pool.on_join is None and not list(tmp_path.glob("**/*.safetensors"))
         await cluster.pool.stop()
 
-    for name, fake in {"_attempt": attempt, "try_to_measure": evaluated, "build_report": lambda d: d, "_say_audit": lambda *a: None}.items():
+    for name, fake in {"_attempt": attempt, "try_to_evaluate": evaluated, "build_report": lambda d: d, "_say_audit": lambda *a: None}.items():
         monkeypatch.setattr(train, name, fake)
     monkeypatch.setattr(train, "push_directory", lambda run_dir, *a, **k: run_dir / "push")
     run(go())
@@ -210,7 +210,7 @@ def test_an_engine_that_is_replaced_in_a_cold_start_is_measured_with_the_weights
         assert cluster.pool.on_join is None and cluster.pool.model == str(tmp_path / "base")
         await cluster.pool.stop()
 
-    monkeypatch.setattr(toy, "measure", measure)
+    monkeypatch.setattr(toy, "evaluate_held_out", measure)
     monkeypatch.setattr(toy, "Schedule", lambda: Schedule(stages=(Stage(20, 0.85),), batch_size=1))
     monkeypatch.setattr(toy, "bar", lambda *a: nullcontext(lambda **k: None))
     monkeypatch.setattr(toy, "push_directory", lambda run_dir, *a, **k: run_dir / "push")

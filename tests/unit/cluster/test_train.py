@@ -33,21 +33,21 @@ def test_an_engine_that_starts_while_the_learner_is_replaced_waits_for_no_learne
     """The publisher of the attempt before would ask ranks that are gone, and push a file that it has removed."""
     joins = []
 
-    class Session(SimpleNamespace):
+    class Services(SimpleNamespace):
         async def replace_learner(self, cfg):
             joins.append(self.pool.on_join)
 
-    async def attempt(session, cfg, inputs, checkpoints, metrics, publisher, resume):
-        joins.append(session.pool.on_join)
+    async def attempt(services, cfg, inputs, checkpoints, metrics, publisher, resume):
+        joins.append(services.pool.on_join)
         if len(joins) == 1:
             raise BaseExceptionGroup("", [train.LearnerDied("rank 0 is gone")])
         return 7
 
     async def go():
         cfg = Config.model_validate({"run_dir": tmp_path, "train": {"max_learner_restarts": 1}, "vllm": {"canary_tolerance": 0.1}})
-        session = Session(pool=SimpleNamespace(members=[], on_join=None), learner=FakeLearner(), console=Console(file=io.StringIO()), stop=StopRequest(20.0))
+        services = Services(pool=SimpleNamespace(members=[], on_join=None), learner=FakeLearner(), console=Console(file=io.StringIO()), stop=StopRequest(20.0))
         async with AsyncExitStack() as pushing:
-            return await train._pipeline(session, cfg, SimpleNamespace(canary=[[1]]), None, None, False, pushing)
+            return await train._pipeline(services, cfg, SimpleNamespace(canary=[[1]]), None, None, False, pushing)
 
     monkeypatch.setattr(train, "_attempt", attempt)
     assert run(go()) == 7
@@ -62,9 +62,9 @@ def test_a_best_model_that_the_disk_refuses_ends_no_run_that_is_done(train, tmp_
 
     p = pipeline(tmp_path, max_steps=1, eval_steps=1, evaluate=evaluations(0.5), prompts=FakePrompts(8), learner=Full())
     run(p.run())
-    session = SimpleNamespace(learner=p.learner, console=Console(file=io.StringIO(), width=200))
-    asyncio.run(train._export_best(session, p.cfg, p.saver.checkpoints, tmp_path / "model_best"))
-    assert "best:   not exported. [Errno 28] No space left on device" in session.console.file.getvalue()
+    services = SimpleNamespace(learner=p.learner, console=Console(file=io.StringIO(), width=200))
+    asyncio.run(train._export_best(services, p.cfg, p.saver.checkpoints, tmp_path / "model_best"))
+    assert "best:   not exported. [Errno 28] No space left on device" in services.console.file.getvalue()
 
 
 @pytest.mark.parametrize("kind", ["a full disk", "a dead rank"])
@@ -74,27 +74,27 @@ def test_an_export_that_fails_after_a_clean_audit_says_what_is_left_of_the_train
         async def export(self, directory):
             raise OSError(28, "No space left on device") if kind == "a full disk" else train.LearnerDied("rank 1 is gone.")
 
-    async def trained(session, cfg, inputs, checkpoints, metrics, resume, pushing):
+    async def trained(services, cfg, inputs, checkpoints, metrics, resume, pushing):
         if saved:
-            await pipeline(tmp_path, max_steps=2, prompts=FakePrompts(8), learner=session.learner).run()
+            await pipeline(tmp_path, max_steps=2, prompts=FakePrompts(8), learner=services.learner).run()
         return 2
 
     monkeypatch.setattr(train, "_pipeline", trained)
     monkeypatch.setattr(train, "followed", lambda *a: nullcontext())
     cfg = Config.model_validate({"run_dir": tmp_path, "ckpt": {"path": "ckpt"}})
-    session = SimpleNamespace(learner=Failing(), console=Console(file=io.StringIO(), width=200), pool=SimpleNamespace(on_join=None))
+    services = SimpleNamespace(learner=Failing(), console=Console(file=io.StringIO(), width=200), pool=SimpleNamespace(on_join=None))
     with pytest.raises(InfraError) as e:
-        asyncio.run(train.run_training(session, cfg, SimpleNamespace(prompts=SimpleNamespace(tasks=[]), held_out=[], canary=[[1]])))
+        asyncio.run(train.run_training(services, cfg, SimpleNamespace(prompts=SimpleNamespace(tasks=[]), held_out=[], canary=[[1]])))
     said = str(e.value)
     assert said.startswith(f"Training is done, but the model could not be exported to {tmp_path / cfg.ckpt.output_dir}: ")
     assert ("are free now. Make room. " if kind == "a full disk" else ": rank 1 is gone. ") in said
     assert ("--resume goes on from step_000002, and exports it" if saved else "There is no checkpoint either") in said
-    assert "open 0, errors 0" in session.console.file.getvalue() or not saved
+    assert "open 0, errors 0" in services.console.file.getvalue() or not saved
 
 
 def test_when_the_learner_does_not_start_the_engines_do_not_either(train):
     """Neither those that are up nor those that are on their way."""
-    from openrlhf_tir.cluster.session import _all_or_none
+    from openrlhf_tir.cluster.services import _all_or_none
 
     events = []
 

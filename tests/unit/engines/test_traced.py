@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openrlhf_tir.engines.session_trace import Trace
+from openrlhf_tir.engines.session_trace import RequestTrace
 from openrlhf_tir.engines.sessions import CURRENT, Reward, SessionGone, Sessions
 from openrlhf_tir.episodes.agents import Agents
 from openrlhf_tir.errors import WeightsUnverified
@@ -35,8 +35,8 @@ def sampled(*ids: int, version: int = 3, finish: str = "stop") -> Completion:
     return Completion(np.array(ids, np.int32), np.full(n, -0.5, np.float32), np.full(n, version, np.int32), Letters().decode(ids), finish)
 
 
-def traced(*requests: tuple[list[int], Completion]) -> Trace:
-    trace = Trace()
+def traced(*requests: tuple[list[int], Completion]) -> RequestTrace:
+    trace = RequestTrace()
     for prompt, completion in requests:
         trace.add(prompt, completion)
     return trace
@@ -86,8 +86,8 @@ def test_a_request_goes_on_from_the_longest_chain_that_it_holds_whole():
 
 def test_of_equal_chains_the_first_is_the_trajectory_and_a_session_without_requests_has_no_tokens():
     assert traced(([0], sampled(1)), ([9], sampled(2))).trajectory(0, Letters()).prompt_ids.tolist() == [0]
-    empty = Trace().trajectory(0, Letters())
-    assert (len(empty.token_ids), len(empty.prompt_ids), Trace().newest_version) == (0, 0, -1)
+    empty = RequestTrace().trajectory(0, Letters())
+    assert (len(empty.token_ids), len(empty.prompt_ids), RequestTrace().newest_version) == (0, 0, -1)
 
 
 @given(st.lists(st.tuples(st.lists(st.integers(0, 2), min_size=1, max_size=6), st.lists(st.integers(0, 2), min_size=1, max_size=3)), max_size=8))

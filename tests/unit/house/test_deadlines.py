@@ -22,7 +22,7 @@ ENGINE_CALLS = {"update_weights", "proved", "discard", "canary"}
 """PushTarget's."""
 
 EXEMPT = {
-    "cluster/session.py replace_learner": "LearnerGroup.stop only kills: it waits for nobody",
+    "cluster/services.py replace_learner": "LearnerGroup.stop only kills: it waits for nobody",
     "engines/openai_app.py openai_app": "part of an actor's start: timeouts.start_s",
     "engines/openai_app.py generate": "a client's own request, cancelled when it leaves; VllmEngine.alive watches the engine's progress",
     "engines/vllm_engine.py init_transfer": "part of an actor's start: timeouts.start_s",

@@ -10,7 +10,7 @@ from openrlhf_tir.config.settings import to_toml
 from openrlhf_tir.errors import DataError
 from openrlhf_tir.logs import metrics
 from openrlhf_tir.logs.metrics import MetricsLog
-from openrlhf_tir.logs.trace import Trace
+from openrlhf_tir.logs.timeline import Timeline
 from openrlhf_tir.report import summary
 from openrlhf_tir.report.build import build_report
 from openrlhf_tir.report.environments import rows_of
@@ -25,7 +25,7 @@ def write_metrics(run_dir, steps=5, **extra):
 
 
 def write_trace(run_dir, steps=5):
-    log = Trace(run_dir / "trace.jsonl")
+    log = Timeline(run_dir / "trace.jsonl")
     for step in range(1, steps + 1):
         log.add("learner", f"step {step}", 10.0 * step, 10.0 * step + 6)
         log.add("engine/0", "decode", 10.0 * step, 10.0 * step + 9)

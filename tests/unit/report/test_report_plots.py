@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from openrlhf_tir.logs.trace import Span
+from openrlhf_tir.logs.timeline import Span
 from openrlhf_tir.report.curves import CURVES, MAX_BARS, binned, series, smooth, trained
 from openrlhf_tir.report.style import LIGHT, themed
 from openrlhf_tir.report.timeline import decoding, middle

@@ -1,4 +1,4 @@
-"""Trace: spans of wall-clock time on named tracks -> trace.jsonl -> Perfetto, the timeline plot, the overlap ratio.
+"""Timeline: spans of wall-clock time on named tracks -> trace.jsonl -> Perfetto, the timeline plot, the overlap ratio.
 
 A track is something that does one kind of work: "learner" (spans "step 7"), "engine/0" (one span "decode" per request, so they overlap),
 "weights" (pushes), "ckpt", "eval". Times are seconds since the epoch, so that spans of several processes line up.
@@ -36,7 +36,7 @@ class Span:
         return self.start, self.end
 
 
-class Trace:
+class Timeline:
     """Appends spans to a file; usable from threads and across awaits. A span is written when it ends, also when its body raises.
 
     A disk that refuses is said once and never ends the run.

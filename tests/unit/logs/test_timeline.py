@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openrlhf_tir.logs import trace
+from openrlhf_tir.logs import timeline
 from openrlhf_tir.logs.intervals import intersection, lanes, length, union
-from openrlhf_tir.logs.trace import Span, Trace, overlap_ratio, to_perfetto
+from openrlhf_tir.logs.timeline import Span, Timeline, overlap_ratio, to_perfetto
 
 
 def step(start, end, name="step 1"):
@@ -75,10 +75,10 @@ def test_no_two_spans_of_a_lane_overlap(spans):
 
 
 def test_spans_are_written_when_they_end_and_read_in_order_of_start(tmp_path):
-    log = Trace(tmp_path / "trace.jsonl")
+    log = Timeline(tmp_path / "trace.jsonl")
     with log.span("learner", "step 1", groups=16):
         log.add("engine/0", "decode", 1.0, 2.0)
-    first, second = trace.read(tmp_path)
+    first, second = timeline.read(tmp_path)
     assert (first.track, first.start, first.end) == ("engine/0", 1.0, 2.0)
     assert (second.name, second.args) == ("step 1", {"groups": 16})
     assert second.end >= second.start > 1e9
@@ -86,25 +86,25 @@ def test_spans_are_written_when_they_end_and_read_in_order_of_start(tmp_path):
 
 
 def test_a_span_whose_body_raises_is_written_with_the_error(tmp_path):
-    log = Trace(tmp_path / "trace.jsonl")
+    log = Timeline(tmp_path / "trace.jsonl")
     with pytest.raises(KeyError), log.span("weights", "push 3"):
         raise KeyError("x")
-    assert trace.read(tmp_path)[0].args == {"error": "KeyError"}
+    assert timeline.read(tmp_path)[0].args == {"error": "KeyError"}
     log.close()
 
 
 def test_two_writers_share_one_file(tmp_path):
-    a, b = Trace(tmp_path / "trace.jsonl"), Trace(tmp_path / "trace.jsonl")
+    a, b = Timeline(tmp_path / "trace.jsonl"), Timeline(tmp_path / "trace.jsonl")
     a.add("learner", "step 1", 0.0, 1.0)
     b.add("engine/0", "decode", 0.5, 1.5)
     a.add("learner", "step 2", 1.0, 2.0)
-    assert [s.name for s in trace.read(tmp_path)] == ["step 1", "decode", "step 2"]
+    assert [s.name for s in timeline.read(tmp_path)] == ["step 1", "decode", "step 2"]
     a.close()
     b.close()
 
 
 def test_perfetto_gets_microseconds_from_the_first_span_and_overlapping_requests_on_their_own_threads(tmp_path):
-    log = Trace(tmp_path / "trace.jsonl")
+    log = Timeline(tmp_path / "trace.jsonl")
     log.add("engine/0", "decode", 100.0, 103.0, request="a")
     log.add("engine/0", "decode", 101.0, 102.0)
     log.add("learner", "step 1", 102.5, 104.0)
@@ -119,7 +119,7 @@ def test_perfetto_gets_microseconds_from_the_first_span_and_overlapping_requests
 
 def test_a_full_disk_loses_no_run_and_garbled_spans_are_left_out(tmp_path, monkeypatch, caplog):
     path = tmp_path / "trace.jsonl"
-    spans = trace.Trace(path)
+    spans = Timeline(path)
     spans.add("learner", "step 1", 1.0, 2.0)
 
     def full(fd, data):
@@ -131,8 +131,8 @@ def test_a_full_disk_loses_no_run_and_garbled_spans_are_left_out(tmp_path, monke
         spans.add("learner", "step 3", 3.0, 4.0)
     spans.add("learner", "step 4", 4.0, 5.0)
     spans.close()
-    assert [span.name for span in trace.read(tmp_path)] == ["step 1", "step 2", "step 3", "step 4"]
+    assert [span.name for span in timeline.read(tmp_path)] == ["step 1", "step 2", "step 3", "step 4"]
     assert caplog.text.count("cannot be written") == 1
     with path.open("ab") as file:
         file.write(b'{"track": 1}\n\x00\x01\n')
-    assert len(trace.read(tmp_path)) == 4
+    assert len(timeline.read(tmp_path)) == 4

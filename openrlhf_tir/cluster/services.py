@@ -1,4 +1,4 @@
-"""Session: everything a command needs running, started together and stopped in reverse: Ray, environment server, actors, learner."""
+"""Services: everything a command needs running, started together and stopped in reverse: Ray, environment server, actors, learner."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from .signals import StopSignals, stoppable
 
 
 @dataclass
-class Session:
+class Services:
     cfg: Config
     console: Console
     pool: RolloutPool
@@ -46,15 +46,15 @@ class Session:
 
 
 @asynccontextmanager
-async def open_session(cfg: Config, *, model: str, learner: bool = True, console: Console | None = None) -> AsyncIterator[Session]:
+async def running_services(cfg: Config, *, model: str, learner: bool = True, console: Console | None = None) -> AsyncIterator[Services]:
     """`model` is what the engines load first. Raises ConfigError or what a worker raised when something does not come up, Stopped when a signal ends it."""
     cfg.run_dir.mkdir(parents=True, exist_ok=True)
-    async with stoppable(cfg) as signals, _running(cfg, model, learner, console or Console(), signals) as session:
-        yield session
+    async with stoppable(cfg) as signals, _running(cfg, model, learner, console or Console(), signals) as services:
+        yield services
 
 
 @asynccontextmanager
-async def _running(cfg: Config, model: str, learner: bool, console: Console, signals: StopSignals) -> AsyncIterator[Session]:
+async def _running(cfg: Config, model: str, learner: bool, console: Console, signals: StopSignals) -> AsyncIterator[Services]:
     with ray_session(cfg, signals), PssSampler() as pss:
         signals.install()
         directory = ray._private.worker.global_worker.node.get_session_dir_path()
@@ -71,15 +71,15 @@ async def _running(cfg: Config, model: str, learner: bool, console: Console, sig
                 # Side by side: each spends its time importing and loading on a core of its own.
                 starting: list[Awaitable[Any]] = [RolloutPool.start(cfg, model, urls), *([LearnerGroup.start(cfg)] if learner else [])]
                 pool, *rest = await _all_or_none(*starting)
-            session = Session(cfg, console, pool, rest[0] if rest else None, pss, signals.stop)
+            services = Services(cfg, console, pool, rest[0] if rest else None, pss, signals.stop)
             try:
-                yield session
+                yield services
             finally:
                 try:
                     await pool.stop()
                 finally:
-                    if session.ranks:
-                        await session.ranks.stop()
+                    if services.ranks:
+                        await services.ranks.stop()
 
 
 async def _all_or_none(*starting: Awaitable[Any]) -> list[Any]:
