@@ -91,6 +91,14 @@ class Task:
     """Which row of the data it is, whatever file that is in: data/identity.py."""
 
 
+class PromptOutcome(NamedTuple):
+    """What a group that ended says of its prompt: `right` of `samples`. None of none where it failed."""
+
+    prompt: int
+    right: int
+    samples: int
+
+
 @dataclass(frozen=True, slots=True)
 class Sampling:
     """What the engine needs to sample one segment. `max_tokens` counts new tokens. Stop strings stay in the text."""
