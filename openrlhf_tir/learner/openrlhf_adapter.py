@@ -29,7 +29,6 @@ import transformers.modeling_utils
 import transformers.trainer
 from deepspeed.runtime.zero.config import DeepSpeedZeroConfig
 from torch.distributed.device_mesh import init_device_mesh
-from transformers import AutoConfig, AutoModelForCausalLM
 
 from ..config import Actor as ActorConfig
 from ..config import Config, Critic, Lora
@@ -66,16 +65,14 @@ def _fp32_allowed() -> Iterator[None]:
 
 
 @contextmanager
-def _targets_told(cfg: Config) -> Iterator[None]:
+def _targets_told(actor: Actor, cfg: Config) -> Iterator[None]:
     """peft's complaint about targets of which none is there, in our words."""
     try:
         yield
     except ValueError as e:
         if not cfg.ds.lora.rank or "not found in the base model" not in str(e):
             raise
-        with torch.device("meta"):
-            model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(cfg.actor.model_name_or_path))
-        raise unmatched(", ".join(cfg.ds.lora.target_modules), model) from e
+        raise unmatched(", ".join(cfg.ds.lora.target_modules), actor.model) from e
 
 
 class PolicyModel(Actor):
@@ -84,7 +81,7 @@ class PolicyModel(Actor):
     def __init__(self, cfg: Config, strategy: ZeroStrategy, *, frozen: bool = False) -> None:
         """`frozen`: never trained, so no gradient or checkpointed activation is made for it; it may be offloaded (ref.offload)."""
         lora = cfg.ds.lora if not frozen else Lora()
-        with _fp32_allowed(), _targets_told(cfg):
+        with _fp32_allowed(), _targets_told(self, cfg):
             super().__init__(
                 cfg.actor.model_name_or_path,
                 attn_implementation=cfg.ds.attn_implementation,
