@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
     bad.check_some_good(count + len(gone), args.sources)
     if args.report:
         write_rows(args.report.with_suffix(".jsonl") if args.report.suffix != ".jsonl" else args.report, gone)
-    print(f"{count} rows stay in {args.out}, {len(gone)} go: they hold problems of {', '.join(args.against)} ({len(evaluations)} problems)")
+    print(f"{count} rows stay in {args.out}; {len(gone)} go, as they hold one of the {len(evaluations)} problems of {', '.join(args.against)}")
     if wording:
         print(f"  {wording} n-grams are in more than a tenth of the rows and were not counted: the data set's own wording")
     for one in gone[:5]:
