@@ -120,7 +120,13 @@ def test_an_engine_that_is_lost_in_the_final_evaluation_is_replaced_by_one_with_
         assert cluster.pool.on_join is None and not list(tmp_path.glob("**/*.safetensors"))
         await cluster.pool.stop()
 
-    for name, fake in {"_attempt": attempt, "try_to_evaluate": evaluated, "build_report": lambda d: d, "exported": SimpleNamespace(complete=lambda *a: None), "_say_audit": lambda *a: None}.items():
+    for name, fake in {
+        "_attempt": attempt,
+        "try_to_evaluate": evaluated,
+        "build_report": lambda d: d,
+        "exported": SimpleNamespace(complete=lambda *a: None),
+        "_say_audit": lambda *a: None,
+    }.items():
         monkeypatch.setattr(train, name, fake)
     monkeypatch.setattr(train, "push_directory", lambda run_dir, *a, **k: run_dir / "push")
     run(go())
