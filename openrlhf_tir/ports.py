@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, Self, runtime_checkable
 
 from .protocol import StepReply
-from .types import Canary, Completion, EngineBounds, Group, GroupKey, GroupMeta, PublishReport, Sampling, StepReport, Task, TrainBatch
+from .types import Canary, Completion, EngineBounds, Group, GroupKey, GroupMeta, PromptOutcome, PublishReport, Sampling, StepReport, Task, TrainBatch
 
 if TYPE_CHECKING:
     from .config import Config
@@ -151,6 +151,15 @@ class Prompts(Protocol):
 
     def in_place_of(self, prompt: int) -> tuple[int, int] | None:
         """Another (epoch, prompt) of the same environment, out of turn, for one that will not be trained; None where environments have no shares."""
+
+    def more(self) -> bool:
+        """Whether `next` has another; without drawing it."""
+
+    def learned(self, ended: Sequence[PromptOutcome]) -> None:
+        """A batch was trained; `ended` are the groups that ended since the last one, in any order. A curriculum learns from them."""
+
+    def facts(self) -> dict[str, float]:
+        """What there is to say of the order, as metrics of the step; may be empty."""
 
     def task(self, prompt: int) -> Task: ...
     def state(self) -> dict[str, Any]: ...

@@ -87,6 +87,16 @@ class Task:
     run: RunFacts = RunFacts()
     chat: Chat | None = None
     """Where the model's chat template rendered the prompt."""
+    row: str = ""
+    """Which row of the data it is, whatever file that is in: data/identity.py."""
+
+
+class PromptOutcome(NamedTuple):
+    """What a group that ended says of its prompt: `right` of `samples`. None of none where it failed."""
+
+    prompt: int
+    right: int
+    samples: int
 
 
 @dataclass(frozen=True, slots=True)

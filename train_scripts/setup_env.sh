@@ -22,9 +22,9 @@ for arg in "$@"; do
     esac
 done
 if [[ $kind == gpu ]]; then
-    requirements=(requirements.txt requirements-nodeps.txt)
+    requirements=(requirements.txt requirements-nodeps.txt requirements-puzzles.txt)
 else
-    requirements=(requirements-cpu.txt requirements-cpu-nodeps.txt)
+    requirements=(requirements-cpu.txt requirements-cpu-nodeps.txt requirements-puzzles.txt)
 fi
 
 say() { echo "[setup +${SECONDS}s] $*"; }
@@ -87,6 +87,12 @@ install_cpu() {
     DS_ACCELERATOR=cpu DS_BUILD_OPS=0 "${pip[@]}" --no-build-isolation "$(grep -o '^deepspeed==[^ ]*' requirements-cpu-nodeps.txt)"
 }
 
+install_puzzles() {
+    say "packages: $(grep -c '==' requirements-puzzles.txt) pinned ones of the puzzles environment"
+    "$VENV/bin/python" -m pip install --disable-pip-version-check --no-compile --no-deps --no-build-isolation --progress-bar off -qq -r requirements-puzzles.txt \
+        >"$VENV/puzzles.log" 2>&1 || say "note: reasoning-gym could not be installed (pycosat needs a C compiler and Python's headers), so puzzles serves its games only; $VENV/puzzles.log says why"
+}
+
 install_gpu() {
     local pip=("$VENV/bin/python" -m pip install --disable-pip-version-check --progress-bar off --quiet)
     say "packages: requirements.txt"
@@ -106,6 +112,7 @@ if [[ $(cat "$stamp" 2>/dev/null) != "$wanted" ]]; then
     say "environment: $VENV ($("$python" --version))"
     [[ -x $VENV/bin/python ]] || "$python" -m venv "$VENV"
     "install_$kind"
+    install_puzzles
     "$VENV/bin/python" -m pip install --disable-pip-version-check -qq --no-deps --no-build-isolation -e .
     say "importing everything once (compiles what is used, and shows that the installation works)"
     "$VENV/bin/python" -c 'import openrlhf_tir.engines.start, vllm.v1.engine.async_llm, ray.dashboard.dashboard, fastapi, math_verify' >/dev/null 2>"$VENV/import.log" &

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# ZERO-TIR-RL: first without the environment mask, then with it (--resume --train.env_mask true --train.max_steps 400).
+# ZERO-TIR-RL: 100 updates without the environment mask, then with it (--train.env_mask_from says when).
 # Two nodes of 8 GPUs: 8 learner ranks, 8 engines.
 # Data: ORZ-57k and DAPO-17k together: several names, separated by commas.
 #   HOSTS=head,worker1 zero_tir_rl.sh --data.prompt_dataset orz.json,dapo.parquet [any flag of `openrlhf-tir train`]

@@ -5,6 +5,7 @@
     calls of functions through POST /step_batch, one call an action                                    -> calls per second
     simple numerals through POST /verify of the maths server, one and 500 to a request                -> answers per second
     hostile snippets through POST /step, as scripts and in sessions with state                        -> how many were contained
+    python -m env_servers.puzzles.check_all                                                           -> data sets of puzzles, and whose solution scores 1
     benchmarks.envs.search                                                                                 -> time per query
     benchmarks.envs.swe                              -> session start, a patch judged, hostile patches and sessions contained
 
@@ -24,6 +25,7 @@ import sys
 import aiohttp
 
 from env_servers.functions.make_tasks import make_task
+from env_servers.puzzles.gym import MISSING, installed
 
 from .hostile import hostile_suite
 from .load import Load, Server, plain_python, started
@@ -74,7 +76,7 @@ async def measure(args: argparse.Namespace) -> dict[str, float | None]:
         facts |= await numerals(http, seconds)
         for stateful in (False, True):
             facts |= await hostile_suite(http, every=6 if args.quick else 1, stateful=stateful)
-    facts |= alone("benchmarks.envs.swe", *(["--quick"] if args.quick else []))
+    facts |= puzzles() | alone("benchmarks.envs.swe", *(["--quick"] if args.quick else []))
     return facts | alone("benchmarks.envs.search", "--passages", str(20_000 if args.quick else args.passages))
 
 
@@ -95,6 +97,16 @@ async def numerals(http: aiohttp.ClientSession, seconds: float) -> dict[str, flo
     _show("numerals, 1 a request", ours=one)
     _show("numerals, 500 a request", ours=many)
     return {"verify_per_s": round(one.per_s), "verify_batch_per_s": round(many.per_s), "verify_failed": one.failed + many.failed}
+
+
+def puzzles() -> dict[str, float | None]:
+    """None where reasoning-gym is not installed."""
+    if not installed():
+        print(f"puzzles: {MISSING}")
+        return {"puzzle_sets": None, "puzzle_sets_ok": None}
+    done = subprocess.run([sys.executable, "-m", "env_servers.puzzles.check_all"], capture_output=True, text=True, check=False)
+    print(f"puzzles: {done.stdout.strip() or done.stderr[-2000:]}")
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 def alone(module: str, *flags: str) -> dict[str, float]:

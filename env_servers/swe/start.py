@@ -30,7 +30,7 @@ def new_sandbox(limits: Limits = LIMITS, *, evaluations: int) -> WarmSandbox:
     if importlib.util.find_spec("pytest") is None:
         raise SandboxError("pytest is not installed in this environment, and hidden tests are run with it. Run `pip install pytest`.")
     groups, imports = ControlGroups.delegated(), _pytest_modules()
-    return WarmSandbox(limits, slots=2 * evaluations, seccomp=filter_program(), groups=groups, imports=imports, light_sessions=True, hidden=[str(REPOS)])
+    return WarmSandbox(limits, slots=2 * evaluations, seccomp=filter_program(), groups=groups, light_imports=imports, light_sessions=True, hidden=[str(REPOS)])
 
 
 def proved_sandbox(limits: Limits, *, evaluations: int) -> WarmSandbox:

@@ -27,6 +27,7 @@ def run(args: argparse.Namespace) -> int:
     print(f"{len(report.waiting):8d} waiting to be issued again")
     print(f"{report.provisional:8d} ended after the last checkpoint: a resume would take them back")
     print(f"{len(report.committed_trained):8d} trained and safe in a checkpoint; {report.rollbacks} roll-backs")
+    print(f"{report.prompts:8d} prompts were issued; the longest wait for one's next turn, or its first, was {report.longest_wait} issues of others")
     print("the run is finished" if report.finished else "the run is not finished, or was killed: --resume goes on")
     for error in report.errors:
         print(f"ERROR: {error}")

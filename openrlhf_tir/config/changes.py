@@ -17,6 +17,7 @@ REFUSE = {
     "train.seed": "the order of the prompts comes from it",
     "data.shuffle": "the order of the prompts comes from it",
     "data.prompt_probs": "the order of the prompts comes from it",
+    "data.curriculum": "the order of the prompts comes from it",
     "envs.*.share": "the order of the prompts comes from it",
     "train.env_mask": "which tokens are trained at which update follows from it",
     "train.env_mask_from": "which tokens are trained at which update follows from it",

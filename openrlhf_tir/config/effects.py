@@ -78,6 +78,7 @@ IDLE = [
         lambda c: c.actor.loss_agg_mode != "seq-mean-token-sum-norm",
         "without --actor.loss_agg_mode seq-mean-token-sum-norm. Leave it out.",
     ),
+    Idle("data.curriculum_explore data.curriculum_half_life", lambda c: c.data.curriculum == "off", "while --data.curriculum is off. Leave it out."),
     Idle("train.env_mask_from", lambda c: not c.train.env_mask, "with --train.env_mask false: tool output is trained all along. Leave it out."),
     Idle("train.env_coef", lambda c: c.train.env_mask and c.train.env_mask_from == 0, "while tool output is masked (--train.env_mask). Leave it out."),
     Idle(

@@ -35,3 +35,11 @@ def real(*, above: float = 0.0, zero: bool = False) -> Callable[[str], float]:
         return value
 
     return of
+
+
+def share(text: str) -> float:
+    """A number from 0 to 1."""
+    value = real(zero=True)(text)
+    if value > 1:
+        raise argparse.ArgumentTypeError(f"{text[:60]} is out of range; give a share, 0 to 1")
+    return value

@@ -1,11 +1,13 @@
-"""Blend: data sets and environments of a run -> the lanes of its PromptStream."""
+"""Blend: data sets and environments of a run -> the lanes of its PromptStream, and its curriculum."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ..config.environments import Environment
+from ..config import Config
+from ..config.environments import Environment, one
 from ..errors import DataError
+from .curriculum import Settings
 from .prompts import PromptSet
 from .stream import Lane
 
@@ -32,3 +34,12 @@ def lanes_of(prompts: PromptSet, environments: Mapping[str, Environment], probs:
         for (env, dataset), found in sorted(members.items())
     ]
     return [lane for lane in lanes if lane.share > 0]
+
+
+def curriculum_of(cfg: Config, envs: Sequence[str]) -> Settings | None:
+    """What data.curriculum asks for, None where it is off. `envs`: each prompt's. A group is kept as its environment's accuracy filter says, and where
+    there is none if its samples differ: only then has it an advantage."""
+    if cfg.data.curriculum == "off":
+        return None
+    ranges = {name: e.filter.accuracy_range if "accuracy" in e.filter.order else (0.0, 1.0) for name, e in cfg.environments.items()}
+    return Settings(cfg.rollout.n_samples_per_prompt, cfg.data.curriculum_explore, cfg.data.curriculum_half_life, [one(ranges, env) for env in envs])

@@ -2,6 +2,8 @@
 
 One object per line, or a file that is one array of objects. UTF-8, with or without a byte order mark. Refused, since each would be read as
 something that nobody wrote: a column given twice, NaN and Infinity, integers of more than 4,300 digits, nesting beyond the parser's depth.
+
+What is wrong with one row goes to `bad`, which raises it, or counts it and lets the next row be read; what is wrong with the file is raised.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import DataError
+from .bad_rows import Bad, refuse
 
 MAX_ROW_BYTES = 64 << 20
 """A row is one problem. A longer line is another format, and reading it could take all memory."""
@@ -29,7 +32,7 @@ OTHERS = {
 """First bytes -> what the file is."""
 
 
-def read_json(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+def read_json(path: Path, bad: Bad = refuse) -> Iterator[tuple[str, dict[str, Any]]]:
     """Raises DataError."""
     with path.open("rb") as f:
         head = f.read(4)
@@ -42,20 +45,25 @@ def read_json(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         while first.isspace():
             first = f.read(1)
         f.seek(start)
-        yield from _array(path, f.read(MAX_ARRAY_BYTES + 1)) if first == b"[" else _lines(path, f)
+        yield from _array(path, f.read(MAX_ARRAY_BYTES + 1), bad) if first == b"[" else _lines(path, f, bad)
 
 
-def _array(path: Path, raw: bytes) -> Iterator[tuple[str, dict[str, Any]]]:
+def _array(path: Path, raw: bytes, bad: Bad) -> Iterator[tuple[str, dict[str, Any]]]:
     if len(raw) > MAX_ARRAY_BYTES:
         raise DataError(f"{path} is one JSON array of more than {MAX_ARRAY_BYTES >> 20} MiB. Write JSONL, one object per line.")
     rows = parse(_text(raw, f"{path}"), f"{path}")
     if not isinstance(rows, list):
         raise DataError(f"{path} is not JSON rows: it starts with [ and is no array. Correct it.")
     for i, row in enumerate(rows, 1):
-        yield _object(row, f"{path} item {i}")
+        try:
+            found = _object(row, f"{path} item {i}")
+        except DataError as e:
+            bad(e)
+        else:
+            yield found
 
 
-def _lines(path: Path, f: Any) -> Iterator[tuple[str, dict[str, Any]]]:
+def _lines(path: Path, f: Any, bad: Bad) -> Iterator[tuple[str, dict[str, Any]]]:
     number = 0
     while line := f.readline(MAX_ROW_BYTES + 1):
         number += 1
@@ -66,14 +74,15 @@ def _lines(path: Path, f: Any) -> Iterator[tuple[str, dict[str, Any]]]:
         if not line.strip():
             continue
         try:
-            row = parse(_text(line, where), where)
-        except DataError:
+            found = _object(parse(_text(line, where), where), where)
+        except DataError as e:
             if (number == 1 and line.strip() in (b"{", b"[")) or (path.suffix == ".json" and line.strip().startswith(b"{")):
                 raise DataError(
                     f"{where} is not JSON by itself: the file looks like one JSON object over several lines. Write one row per line, or an array of rows."
                 ) from None
-            raise
-        yield _object(row, where)
+            bad(e)
+        else:
+            yield found
 
 
 def _object(row: Any, where: str) -> tuple[str, dict[str, Any]]:

@@ -9,8 +9,10 @@ other methods (schemas.py).
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, NamedTuple
 
 from ..config import Data
@@ -19,9 +21,13 @@ from ..config.paths import shorten, shown
 from ..errors import ConfigError, DataError
 from ..types import Chat, Task
 from . import checks, templates
+from .bad_rows import Bad, BadRows
 from .export_template import template_of, without_question
-from .rows import read_rows
+from .identity import row_id
+from .rows import Row, read_rows
 from .schemas import INPUT, LABEL, Reader
+
+log = logging.getLogger(__name__)
 
 ENV_FUNCS = {"math_tir_async": "python_tir", "math_tir": "python_tir"}
 """ZeroTIR's env_func -> the environment here."""
@@ -58,31 +64,59 @@ class PromptSet:
         return self.tasks[i]
 
 
-def problems(cfg: Data) -> Iterator[Problem]:
-    """Checked rows of all data sets, of each at most data.max_samples.
+def problems(cfg: Data, bad: Bad | None = None) -> Iterator[Problem]:
+    """Checked rows of all data sets, of each at most data.max_samples. `bad` is told of each row that is none (default: as data.on_bad_row says).
 
-    Raises ConfigError for an unknown column, DataError for a row without input or label.
+    Raises ConfigError for an unknown column, DataError for a row without input or label unless `bad` lets it pass.
     """
+    return (problem for _, problem in rows_and_problems(cfg, bad))
+
+
+def rows_and_problems(
+    cfg: Data, bad: Bad | None = None, completed: Callable[[dict[str, Any]], dict[str, Any]] = lambda row: row
+) -> Iterator[tuple[dict[str, Any], Problem]]:
+    """The same, each with the row that it was made of. `completed` makes of a row, as it is in the file, what is read."""
+    bad = bad or BadRows(cfg.on_bad_row)
     for number, source in enumerate(cfg.datasets):
-        for problem in _problems_of(source, cfg):
-            yield problem._replace(dataset=number)
+        rows = ((where, completed(row)) for where, row in read_rows(source, cfg.prompt_split, bad))
+        for row, problem in _of_source(source, islice(rows, cfg.max_samples), cfg, bad):
+            yield row, problem._replace(dataset=number)
 
 
-def _problems_of(source: str, cfg: Data) -> Iterator[Problem]:
-    reader = Reader(None)
-    for i, (where, row) in enumerate(read_rows(source, cfg.prompt_split)):
-        if i >= cfg.max_samples:
-            return
-        if i == 0:
-            reader = Reader.of(cfg.row_schema, row, all(_column(row, key) is not _MISSING for key in (cfg.input_key, cfg.label_key)))
+def _of_source(source: str, rows: Iterator[Row], cfg: Data, bad: Bad) -> Iterator[tuple[dict[str, Any], Problem]]:
+    reader: Reader | None = None
+    unread: ConfigError | None = None
+    for where, row in rows:
+        if reader is None:
+            try:
+                reader = reader_of(source, row, cfg)
+            except ConfigError as e:
+                if cfg.on_bad_row == "error" or cfg.row_schema is not None:
+                    raise
+                unread = unread or e  # none of its columns is known: one odd row, unless all are
+                bad(DataError(f"{where}: {e}"))
+                continue
             if reader.schema is not None:
                 cfg = cfg.model_copy(update={"input_key": INPUT, "label_key": LABEL})
-        if i == 0 and reader.schema is None:
-            for setting, key in (("data.input_key", cfg.input_key), ("data.label_key", cfg.label_key)):
-                if _column(row, key) is _MISSING:
-                    known = shorten(", ".join(map(str, row)))
-                    raise ConfigError(f"{setting} = {key!r} is no column of {source}. Known: {known}. Set --{setting} to one of them.")
-        yield _problem(where, reader(where, row, cfg.env_key), cfg)
+        try:
+            problem = _problem(where, reader(where, row, cfg.env_key), cfg)
+        except DataError as e:
+            bad(e)
+        else:
+            yield row, problem
+    if reader is None and unread is not None:
+        raise unread
+
+
+def reader_of(source: str, row: Mapping[str, Any], cfg: Data) -> Reader:
+    """How the rows are read of which this is one. Raises ConfigError where its columns are neither those of the settings nor of a known schema."""
+    reader = Reader.of(cfg.row_schema, row, all(_column(row, key) is not _MISSING for key in (cfg.input_key, cfg.label_key)))
+    if reader.schema is None:
+        for setting, key in (("data.input_key", cfg.input_key), ("data.label_key", cfg.label_key)):
+            if _column(row, key) is _MISSING:
+                known = shorten(", ".join(map(str, row)))
+                raise ConfigError(f"{setting} = {key!r} is no column of {source}. Known: {known}. Set --{setting} to one of them.")
+    return reader
 
 
 def env_of(p: Problem, known: Sequence[str], env_key: str) -> str:
@@ -198,19 +232,28 @@ def load_prompts(
     if cfg.apply_chat_template and getattr(tokenizer, "chat_template", None) is None:
         raise ConfigError("data.apply_chat_template is set, but the model's tokenizer has no chat template. Use --data.input_template, e.g. zerotir.")
     tasks, dataset_of = [], []
-    for p in problems(cfg):
-        name = env_of(p, [*resolved], cfg.env_key) if resolved else p.env or env
-        tools = one(tools_of, name) if tools_of else ()
-        prompt, chat = _render(p, cfg, resolved.get(name, template), tokenizer, tuple(tools))
-        tasks.append(Task(prompt, p.label, name, p.meta, chat=chat))
+    bad = BadRows(cfg.on_bad_row)
+    for p in problems(cfg, bad):
+        try:
+            name = env_of(p, [*resolved], cfg.env_key) if resolved else p.env or env
+            tools = one(tools_of, name) if tools_of else ()
+            prompt, chat = _render(p, cfg, resolved.get(name, template), tokenizer, tuple(tools))
+        except DataError as e:
+            bad(e)
+            continue
+        tasks.append(Task(prompt, p.label, name, p.meta, chat=chat, row=row_id(p.input, p.label)))
         dataset_of.append(p.dataset)
+    bad.check_some_good(len(tasks), cfg.datasets)
+    for line in bad.facts():
+        log.warning(line)
+    dropped = {"bad_row": bad.count} if bad.count else {}
     if tokenizer is None:
-        return PromptSet(tasks, dataset_of=dataset_of)
+        return PromptSet(tasks, dropped, dataset_of)
     limit = cfg.max_len - 1 if max_prompt_tokens is None else max_prompt_tokens
     fitting = [i for i, t in enumerate(tasks) if len(t.prompt) <= limit * MAX_TOKEN_CHARS]
     ids = tokenizer([tasks[i].prompt for i in fitting], add_special_tokens=False)["input_ids"] if fitting else []
     kept = [i for i, tokens in zip(fitting, ids, strict=True) if len(tokens) <= limit]
-    dropped = {"prompt_too_long": len(tasks) - len(kept)} if len(kept) < len(tasks) else {}
+    dropped |= {"prompt_too_long": len(tasks) - len(kept)} if len(kept) < len(tasks) else {}
     return PromptSet([tasks[i] for i in kept], dropped, [dataset_of[i] for i in kept])
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from ..config.paths import asked, local_path, shorten, shown
 from ..errors import ConfigError, DataError
+from .bad_rows import Bad, refuse
 from .hub import fault_of
 from .json_rows import read_json
 
@@ -20,18 +21,18 @@ SUFFIXES = (".jsonl", ".json", ".parquet")
 SPLITS = ("train", "test", "validation", "valid", "dev", "eval")
 
 
-def read_rows(source: str, split: str) -> Iterator[Row]:
-    """Every row of a data set, in its own order.
+def read_rows(source: str, split: str, bad: Bad = refuse) -> Iterator[Row]:
+    """Every row of a data set, in its own order. A row that cannot be read goes to `bad`.
 
     Raises ConfigError when there is no such data set or split, DataError for an unreadable line.
     """
     path = local_path(source, "data.prompt_dataset")
     is_file, is_dir = (asked(path, question, "data.prompt_dataset") for question in (Path.is_file, Path.is_dir))
     if is_file:
-        yield from _read_file(path)
+        yield from _read_file(path, bad)
     elif is_dir and not any((path / name).exists() for name in ("dataset_info.json", "dataset_dict.json", "state.json")):
         for file in _files_of(path, split):
-            yield from _read_file(file)
+            yield from _read_file(file, bad)
     elif not is_dir and asked(path, Path.exists, "data.prompt_dataset"):
         raise ConfigError(f"Data set {shown(source)} is neither a file nor a directory (a pipe or a device). Write the rows into a file.")
     elif is_dir or not _looks_local(source):
@@ -59,15 +60,14 @@ def _files_of(directory: Path, split: str) -> list[Path]:
     return of_split or files
 
 
-def _read_file(path: Path) -> Iterator[Row]:
-    readers = {".parquet": _read_parquet, ".jsonl": read_json, ".json": read_json}
-    if path.suffix not in readers:
+def _read_file(path: Path, bad: Bad) -> Iterator[Row]:
+    if path.suffix not in SUFFIXES:
         raise ConfigError(
             f"Data file {path} ends in {path.suffix!r}, which is not read. Known: {', '.join(SUFFIXES)}. Convert it to JSONL: one "
             '{"prompt": ..., "label": ...} per line.'
         )
     try:
-        yield from readers[path.suffix](path)
+        yield from _read_parquet(path) if path.suffix == ".parquet" else read_json(path, bad)
     except OSError as e:
         raise ConfigError(f"Data file {path} cannot be read: {e.strerror or e}. Correct the path or its permissions.") from None
 

@@ -7,6 +7,7 @@
     toolrl    verl's, with ToolRL's target text as the answer
     tooln1    raw tools, conversations, answer (tool_n1.py), or verl's
     searchr1  {"question", "golden_answers"}, or verl's with {"target": [answers]}; the question, for data.input_template
+    swegym, bfcl_multi_turn                                                                                       agent_schemas.py
 
 `data.row_schema` names one; unset, rows that have the columns data.input_key and data.label_key are read as they are, and others by the
 columns that they have. ZeroTIR's rows have prompt and label, and need none.
@@ -20,6 +21,7 @@ from typing import Any, NamedTuple
 
 from ..errors import DataError, unknown
 from . import tool_n1
+from .agent_schemas import bfcl_multi_turn, swegym
 from .fields import field, kind, text_of
 
 INPUT, LABEL = "prompt", "label"
@@ -39,7 +41,9 @@ def verl(where: str, row: Row) -> dict[str, Any]:
     messages = field(where, row, "prompt", list, "a list of chat messages")
     truth = field(where, row, "reward_model.ground_truth", object, "the answer")
     if truth is None or truth == "" or truth == []:
-        raise DataError(f"{where}: reward_model.ground_truth is {kind(truth)}. Fill it in or remove the row.")
+        raise DataError(
+            f"{where}: reward_model.ground_truth is {kind(truth)}, not an answer: text, a number, a list or an object. Fill it in or remove the row."
+        )
     source = row.get("data_source")
     return {INPUT: messages, LABEL: truth, "meta": {} if source is None else {"datasource": source}}
 
@@ -101,9 +105,11 @@ def searchr1(where: str, row: Row) -> dict[str, Any]:
 
 
 SCHEMAS: dict[str, Callable[[str, Row], dict[str, Any]]] = {
+    "bfcl_multi_turn": bfcl_multi_turn,
     "dapo": dapo,
     "orz": orz,
     "searchr1": searchr1,
+    "swegym": swegym,
     "tooln1": tooln1,
     "toolrl": toolrl,
     "torl": torl,
@@ -127,6 +133,10 @@ def detected(row: Row) -> str | None:
         return "searchr1"
     if "tools" in columns and ({"conversations", "answer"} <= columns or {"query", "answers"} <= columns):
         return "tooln1"
+    if {"question", "involved_classes"} <= columns:
+        return "bfcl_multi_turn"
+    if any(isinstance(part, Mapping) and {"instance_id", "problem_statement"} <= set(part) for part in (row, row.get("instance"), row.get("prompt"))):
+        return "swegym"
     if "prompt" not in columns or not isinstance(row.get("reward_model"), Mapping):
         return None
     return _of_verl(row)

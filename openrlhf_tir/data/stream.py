@@ -19,6 +19,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..errors import ConfigError
+from ..types import PromptOutcome
+from .curriculum import AdaptivePass, Settings
 
 
 class Lane(NamedTuple):
@@ -55,15 +57,27 @@ class _Pass:
 
 
 class PromptStream:
-    """Yields (epoch, prompt index). `n_prompts`: of the whole data; `lanes`: how they are blended (default: not at all)."""
+    """Yields (epoch, prompt index). `n_prompts`: of the whole data; `lanes`: how they are blended (default: not at all); `curriculum`: the order within
+    a lane follows what is learned of its prompts (curriculum.py), in place of passes."""
 
-    def __init__(self, n_prompts: int, seed: int, shuffle: bool = True, num_episodes: int = 1, lanes: Sequence[Lane] | None = None) -> None:
+    def __init__(
+        self,
+        n_prompts: int,
+        seed: int,
+        shuffle: bool = True,
+        num_episodes: int = 1,
+        lanes: Sequence[Lane] | None = None,
+        curriculum: Settings | None = None,
+    ) -> None:
         if n_prompts < 1:
             raise ConfigError("The data set has no usable prompt. Check data.prompt_dataset, and data.max_len if all were too long.")
         self.n_prompts, self.seed, self.shuffle, self.num_episodes = n_prompts, seed, shuffle, num_episodes
         self.lanes = list(lanes or [Lane(range(n_prompts))])
         numbers: list[list[int]] = [[i] for i in range(len(self.lanes))] if len(self.lanes) > 1 else [[]]
-        self._passes = [_Pass(lane, [seed, *number], shuffle) for lane, number in zip(self.lanes, numbers, strict=True)]
+        numbered = list(zip(self.lanes, numbers, strict=True))
+        self._adaptive = [AdaptivePass(lane.prompts, [seed, *number], shuffle, curriculum) for lane, number in numbered] if curriculum else []
+        self._ordinary = [_Pass(lane, [seed, *number], shuffle) for lane, number in numbered] if not curriculum else []
+        self._passes: Sequence[_Pass | AdaptivePass] = self._adaptive or self._ordinary
         self._lane_of = {prompt: i for i, lane in enumerate(self.lanes) for prompt in lane.prompts} if len(self.lanes) > 1 else {}
         self._shares = {lane.env: lane.share for lane in self.lanes}
         self._of_env = dict.fromkeys(self._shares, 0)
@@ -73,13 +87,31 @@ class PromptStream:
 
     def next(self) -> tuple[int, int] | None:
         """The next prompt, or None after the last episode."""
-        for one in self._passes:
-            one.begin_if_through()
-        if min(one.epoch for one in self._passes) >= self.num_episodes:
+        if not self.more():
             return None
         env = max(self._shares, key=self._behind)
         self._of_env[env] += 1
         return self._draw(env)
+
+    def more(self) -> bool:
+        """Whether there is a next one. It is not drawn yet: what is learned meanwhile counts."""
+        for one in self._passes:
+            one.begin_if_through()
+        return min(one.epoch for one in self._passes) < self.num_episodes
+
+    def learned(self, ended: Sequence[PromptOutcome]) -> None:
+        """A batch was trained; `ended` are the groups that ended since the last one."""
+        for one in self._adaptive:
+            one.learned(ended)
+
+    def facts(self) -> dict[str, float]:
+        """Metrics of the curriculum: sums, the longest wait, and means over the lanes. Nothing without one."""
+        lanes = [one.facts() for one in self._adaptive]
+        if not lanes:
+            return {}
+        together = {name: sum(lane[name] for lane in lanes) / len(lanes) for name in lanes[0]}
+        together |= {"never_drawn": sum(lane["never_drawn"] for lane in lanes), "longest_wait": max(lane["longest_wait"] for lane in lanes)}
+        return {f"curriculum/{name}": value for name, value in together.items()}
 
     def in_place_of(self, prompt: int) -> tuple[int, int] | None:
         """Another prompt of the same environment, out of turn. None where environments have no shares."""
@@ -102,7 +134,8 @@ class PromptStream:
     def state(self) -> dict[str, Any]:
         """JSON-ready position, with what it depends on."""
         return {
-            "lanes": [[one.epoch, one.position] for one in self._passes],
+            "lanes": [[one.epoch, one.position] for one in self._ordinary],
+            "curriculum": [one.state() for one in self._adaptive],
             "of_env": self._of_env,
             "drawn": self._drawn,
             "blend": self._blend(),
@@ -126,8 +159,16 @@ class PromptStream:
                 f"The checkpoint's prompts were blended as {state['blend']} (environment, share, data set, probability), this run's are as {now}. "
                 "Resume with the same shares and data.prompt_probs."
             )
-        for one, (epoch, position) in zip(self._passes, state["lanes"], strict=True):
+        adaptive = state.get("curriculum", [])  # not in checkpoints of older versions
+        if bool(adaptive) != bool(self._adaptive):
+            was, now_is = ("difficulty", "off") if adaptive else ("off", "difficulty")
+            raise ConfigError(
+                f"The checkpoint's prompts were drawn with data.curriculum = {was}, this run's with {now_is}. Resume with --data.curriculum {was}."
+            )
+        for one, (epoch, position) in zip(self._ordinary, state["lanes"], strict=True):
             one.go_to(epoch, position)
+        for lane, saved in zip(self._adaptive, adaptive, strict=True):
+            lane.restore(saved)
         self._of_env, self._drawn = dict(state["of_env"]), state["drawn"]
 
     def _blend(self) -> list[list[Any]]:

@@ -17,6 +17,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 log = logging.getLogger(__name__)
@@ -54,7 +55,10 @@ class JsonlWriter:
 
 
 class PatientWriter:
-    """Rows for people: what the disk refuses waits in memory, the last KEPT_ROWS of it, and is tried again with the next row. Never raises OSError."""
+    """Rows for people: what the disk refuses waits in memory, the last KEPT_ROWS of it, and is tried again with the next row. Never raises OSError.
+
+    Threads may share one: an actor writes its groups in threads of their own.
+    """
 
     def __init__(self, path: Path):
         self.path = Path(path)
@@ -63,14 +67,17 @@ class PatientWriter:
         self._waiting: deque[bytes] = deque()
         self._writer: JsonlWriter | None = None
         self._refused = False
+        self._turn = Lock()
         self._flush()
 
     def write(self, row: Mapping[str, Any]) -> None:
-        self._waiting.append((json.dumps(row, allow_nan=False) + "\n").encode())
-        if len(self._waiting) > KEPT_ROWS:
-            self._waiting.popleft()
-            self.lost += 1
-        self._flush()
+        line = (json.dumps(row, allow_nan=False) + "\n").encode()
+        with self._turn:
+            self._waiting.append(line)
+            if len(self._waiting) > KEPT_ROWS:
+                self._waiting.popleft()
+                self.lost += 1
+            self._flush()
 
     def _flush(self) -> None:
         try:
@@ -88,6 +95,10 @@ class PatientWriter:
             self._refused = False
 
     def close(self) -> None:
+        with self._turn:
+            self._close()
+
+    def _close(self) -> None:
         self._flush()
         if self._waiting:
             self.lost += len(self._waiting)

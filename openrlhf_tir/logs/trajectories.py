@@ -1,6 +1,6 @@
 """Trajectories: what was sampled, as text, one line of JSON each -> run_dir/trajectories/ACTOR.jsonl. Written by the actor that rolled them.
 
-    key index prompt label reward parts verdict failed why masked versions update
+    key row index prompt label reward parts verdict failed why masked versions update
     runs   [{source, text, tokens, versions}]     who produced each run of tokens: "model" is what a learner trains, "env" never is
     branches [runs]                                  other chains of an agent's session, trained with the same reward
     calls  [{action, observation, outcome, reward, done, truncated, signals, seconds}]
@@ -47,6 +47,7 @@ class TrajectoryLog:
 def row(meta: GroupMeta, group: Group, t: Trajectory) -> dict[str, Any]:
     return {
         "key": list(group.key),
+        "row": group.task.row,
         "index": t.index,
         "prompt": group.task.prompt,
         "label": group.task.label,

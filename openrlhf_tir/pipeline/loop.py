@@ -159,7 +159,7 @@ class Pipeline:
             state.depth.stepped(asyncio.get_running_loop().time() - start)
             state.check()
         finally:  # a stop gives the push up; the step is done, is saved at this boundary, and has its row
-            self.observer.step(report, state.budget, self.rollout.engine_stats() | state.depth.facts())
+            self.observer.step(report, state.budget, self.rollout.engine_stats() | state.depth.facts() | state.source.prompts.facts())
         score = await self.evaluator.evaluate(self.version) if self.due(self.cfg.eval.steps) else None
         best = score is not None and score > self.saver.best
         if best or self.due(self.cfg.ckpt.save_steps):

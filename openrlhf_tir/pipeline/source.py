@@ -16,7 +16,7 @@ from typing import Any
 from ..ports import Prompts
 from ..replay.buffer import Place
 from ..replay.ledger import Ledger
-from ..types import GroupKey, Task
+from ..types import GroupKey, GroupMeta, PromptOutcome, Task
 
 MAX_INSTEAD = 8
 """Prompts issued one after the other in place of one that was dropped: the share holds where a filter keeps a group in nine or more."""
@@ -50,14 +50,13 @@ class Source:
         """(epoch, prompt, reissues, dispatch, instead)"""
         self._instead: deque[tuple[int, int, int]] = deque()
         """(epoch, prompt, instead): in place of groups that were dropped."""
-        self._ahead: tuple[int, int] | None = None
+        self._ended: list[PromptOutcome] = []
+        """Of the groups that ended since the last batch was trained."""
 
     @property
     def ready(self) -> bool:
         """Whether `issue` has something to give."""
-        if not self._retries and not self._instead and self._ahead is None:
-            self._ahead = self.prompts.next()
-        return bool(self._retries or self._instead) or self._ahead is not None
+        return bool(self._retries or self._instead) or self.prompts.more()
 
     def issue(self, version: int, now: float) -> tuple[Flight, Task]:
         """Take the next prompt and enter it into the ledger; only when `ready`."""
@@ -69,8 +68,9 @@ class Source:
             if self._instead:
                 epoch, prompt, instead = self._instead.popleft()
             else:
-                assert self._ahead is not None, "only when ready"
-                (epoch, prompt), self._ahead = self._ahead, None
+                following = self.prompts.next()
+                assert following is not None, "only when ready"
+                epoch, prompt = following
         key = GroupKey(epoch, prompt, self.ledger.next_attempt(epoch, prompt))
         self.ledger.issued(key, version)
         task = self.prompts.task(prompt)
@@ -83,15 +83,23 @@ class Source:
 
     def dropped(self, flight: Flight) -> None:
         """A filter dropped the group: another prompt of its environment takes its place in the batch, unless the prompts are through."""
-        if self._ahead is None:
-            self._ahead = self.prompts.next()
-        if self._ahead is not None and flight.instead < MAX_INSTEAD and (another := self.prompts.in_place_of(flight.key.prompt)):
+        if self.prompts.more() and flight.instead < MAX_INSTEAD and (another := self.prompts.in_place_of(flight.key.prompt)):
             self._instead.append((*another, flight.instead + 1))
+
+    def ended(self, key: GroupKey, meta: GroupMeta | None) -> None:
+        """A group ended for good, trained, filtered or failed (None): what it says of its prompt counts with the next batch."""
+        right = [] if meta is None else meta.correct
+        self._ended.append(PromptOutcome(key.prompt, sum(right), len(right)))
+
+    def batch_trained(self) -> None:
+        """What ended until now is learned: at the end of a step, so that a run without staleness does not depend on which group ended first."""
+        self.prompts.learned(self._ended)
+        self._ended = []
 
     def state(self) -> dict[str, Any]:
         return {
             "stream": self.prompts.state(),
-            "ahead": self._ahead,
+            "ended": self._ended,
             "retries": list(self._retries),
             "instead": list(self._instead),
             "dispatched": self.dispatched,
@@ -99,7 +107,9 @@ class Source:
 
     def restore(self, state: dict[str, Any]) -> None:
         self.prompts.restore(state["stream"])
-        self._ahead = tuple(state["ahead"]) if state["ahead"] else None
+        self._ended = [PromptOutcome(*said) for said in state.get("ended", ())]  # not in checkpoints of older versions
         self._retries = deque((*r[:4], r[4] if len(r) > 4 else 0) for r in state["retries"])  # four in checkpoints of older versions
         self._instead = deque(tuple(i) for i in state.get("instead", ()))  # not in checkpoints of older versions
+        if state.get("ahead"):  # in those a prompt was drawn before it was issued
+            self._instead.append((*state["ahead"], 0))
         self.dispatched = state["dispatched"]

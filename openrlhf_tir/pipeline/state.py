@@ -88,7 +88,7 @@ class RunState:
         """A rolled group's one transition: buffered, filtered, requeued, or failed for good. `failed` names the fault, if there was one."""
         if failed is not None:
             again = flight.reissues < self.max_reissues
-            end = self._requeue(flight, failed, counts=True) if again else self._end(flight, GroupState.FAILED, reason=failed)
+            end = self._requeue(flight, failed, counts=True) if again else self._end(flight, GroupState.FAILED, None, reason=failed)
         else:
             assert meta is not None, "what did not fail was judged"
             end = self._judged(flight, meta, payload)
@@ -99,7 +99,7 @@ class RunState:
         if not meta.verdict.keep:
             self.method.counts(meta)
             self.source.dropped(flight)
-            return self._end(flight, GroupState.FILTERED, reason=meta.verdict.reason)
+            return self._end(flight, GroupState.FILTERED, meta, reason=meta.verdict.reason)
         del self.rolling[flight.dispatch]
         self.replay.add(flight.place, BatchItem(meta, payload))
         self.budget.move(GroupState.ROLLING, GroupState.BUFFERED)
@@ -138,6 +138,8 @@ class RunState:
         for flight, item in self._batch_ended(GroupState.TRAINED):
             self.ledger.ended(GroupState.TRAINED, flight.key, step=self.version)
             self.method.counts(item.meta)
+            self.source.ended(flight.key, item.meta)
+        self.source.batch_trained()
         self.version = report.version
         self.moved = self.moved or report.must_change_weights
         self.budget.unpushed = self.unpushed
@@ -147,6 +149,7 @@ class RunState:
         """The step on the batch in hand changed nothing: its groups fail for good, the version stays. (Issued again they would do the same.)"""
         for flight, item in self._batch_ended(GroupState.FAILED):
             self.ledger.ended(GroupState.FAILED, flight.key, reason=reason)
+            self.source.ended(flight.key, item.meta)
             self.on_leave(GroupState.FAILED, item.meta, reason)
 
     def _batch_ended(self, end: GroupState) -> list[tuple[Flight, BatchItem]]:
@@ -162,8 +165,9 @@ class RunState:
         self.budget.unpushed = 0
         self.budget.resume()
 
-    def _end(self, flight: Flight, end: GroupState, reason: str) -> GroupState:
+    def _end(self, flight: Flight, end: GroupState, meta: GroupMeta | None, reason: str) -> GroupState:
         self._leave(flight, end)
+        self.source.ended(flight.key, meta)
         self.ledger.ended(end, flight.key, reason=reason)
         return end
 

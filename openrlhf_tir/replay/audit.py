@@ -82,6 +82,26 @@ class _Ends:
         ends[prompt[1]] = self.NAMES.index(end)
 
 
+class _Turns:
+    """When each prompt was issued last, counted in issues of any; eight bytes each."""
+
+    def __init__(self) -> None:
+        self._last = array("q")
+        self.issues = self.prompts = self.longest = 0
+
+    def issued(self, prompt: int) -> None:
+        self.issues += 1
+        if prompt >= len(self._last):
+            self._last.extend([0] * (prompt + 1 - len(self._last) + len(self._last) // 4))
+        last, self._last[prompt] = self._last[prompt], self.issues
+        self.prompts += last == 0
+        self.longest = max(self.longest, self.issues - last)
+
+    def longest_wait(self) -> int:
+        """Issues between two of the same prompt, before its first, or since its last: the most of any prompt that was issued."""
+        return max(self.longest, max((self.issues - last for last in self._last if last), default=0))
+
+
 @dataclass(slots=True)
 class Audit:
     """The surviving lineage. `trained` [(epoch, prompt)] in order; `open` are issued and not ended; `errors` are sentences."""
@@ -97,6 +117,10 @@ class Audit:
     open: list[GroupKey] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
     rollbacks: int = 0
+    prompts: int = 0
+    """Prompts that were issued at least once."""
+    longest_wait: int = 0
+    """The most prompts that were issued between two issues of the same one: nobody starves where it is bounded."""
     finished: bool = False
     """The run ended by itself, and was not resumed since."""
 
@@ -179,6 +203,7 @@ class _Replay:
         self.open: dict[GroupKey, int] = {}
         self.ended = _Ends()
         self.requeued: set[Prompt] = set()
+        self.turns = _Turns()
         self.since_commit: list[tuple[int, bool]] = []
         """(line, whether it trained) of the ends that no checkpoint holds yet."""
         self.committed = 0
@@ -205,6 +230,8 @@ class _Replay:
         if key in self.open or self.ended[prompt]:
             self.out.wrong(f"line {number + 1}: {key} was issued although the prompt is {self.ended[prompt] or 'still open'}")
         self.open[key] = number
+        if prompt not in self.requeued:
+            self.turns.issued(key.prompt)
         self.requeued.discard(prompt)
 
     def end_of(self, number: int, event: str, key: GroupKey, reason: str) -> None:
@@ -226,6 +253,7 @@ class _Replay:
         out = self.out
         out.open, out.waiting, out.provisional = sorted(self.open), sorted(self.requeued), len(self.since_commit)
         out.committed_trained = out.trained.first(self.committed)
+        out.prompts, out.longest_wait = self.turns.prompts, self.turns.longest_wait()
         if out.finished and out.open:
             said = ", ".join(map(str, out.open[:5]))
             out.wrong(f"the run is finished, yet {len(out.open)} prompts are open (epoch/prompt/attempt: {said}): they were issued and lost")

@@ -34,6 +34,15 @@ class EndlessPrompts:
     def in_place_of(self, prompt: int) -> None:
         return None
 
+    def more(self) -> bool:
+        return True
+
+    def learned(self, ended: object) -> None:
+        """The order is fixed: nothing is learned."""
+
+    def facts(self) -> dict[str, float]:
+        return {}
+
     def task(self, prompt: int) -> Task:
         return TASK
 

@@ -17,6 +17,7 @@ from random import Random
 from typing import Any, Literal, get_args
 
 from .guess import games
+from .puzzles import puzzles as puzzle_rows
 
 Split = Literal["train", "test"]
 
@@ -104,15 +105,18 @@ def write_jsonl(rows: Iterable[dict[str, Any]], path: Path) -> None:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
 
 
-def write_data(directory: Path, seed: int, n_train: int = 4096, n_test: int = 256, *, env: str | None = None, game: str | None = None) -> tuple[Path, Path]:
+def write_data(
+    directory: Path, seed: int, n_train: int = 4096, n_test: int = 256, *, env: str | None = None, game: str | None = None, puzzles: str | None = None
+) -> tuple[Path, Path]:
     """Writes `train.jsonl` and `test.jsonl`; returns their paths. The test set is the same for every seed, so that runs compare.
 
-    env: name that the rows carry. game: name of the environment of toy/guess.py, whose games are then every fourth row.
+    env: name that the rows carry. game, puzzles: name of the environment of toy/guess.py or toy/puzzles.py, whose rows are then every fourth.
     """
     paths = directory / "train.jsonl", directory / "test.jsonl"
     for path, n, split, of in zip(paths, (n_train, n_test), get_args(Split), (seed, 0), strict=True):
-        rows = [{**row, "env": env} if env else row for row in make_problems(n - n // 4 if game else n, split, of)]
-        for i, row in enumerate(games(n // 4, game) if game else ()):
+        others = [*(games(n // 4, game) if game else ()), *(puzzle_rows(n // 4, puzzles, split) if puzzles else ())]
+        rows = [{**row, "env": env} if env else row for row in make_problems(n - len(others), split, of)]
+        for i, row in enumerate(others):
             rows.insert(4 * i, row)
         write_jsonl(rows, path)
     return paths

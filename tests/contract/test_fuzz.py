@@ -50,6 +50,7 @@ SERVERS = {
         "number 7",
         [reset({"topk": 3}), Endpoint("POST", "/retrieve", {"queries": ["number 7"], "topk": 2, "return_scores": True})],
     ),
+    "puzzles": ([], {"puzzle": "labyrinth"}, "north", [reset({"puzzle": "countdown", "seed": 1, "level": 0, "tries": 2, "config": {"min_numbers": 3}})]),
     "math": (
         ["--verify-timeout", "2"],
         {"label": "1"},

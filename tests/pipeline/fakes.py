@@ -34,8 +34,17 @@ class FakePrompts:
         self.at += 1
         return divmod(self.at - 1, self.n)
 
+    def more(self):
+        return self.at < self.total
+
     def in_place_of(self, prompt):
         return None
+
+    def learned(self, ended):
+        """The order is fixed: nothing is learned."""
+
+    def facts(self):
+        return {}
 
     def task(self, prompt):
         return Task(f"p{prompt}", "0", "echo")

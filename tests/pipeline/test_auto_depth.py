@@ -103,4 +103,4 @@ def test_a_run_that_ends_at_max_steps_gives_back_what_it_admitted_too_much(tmp_p
     report = audit(p.state.ledger.path)
     assert report.errors == [] and report.open == []
     assert report.ended["trained"] == 80 and report.ended["requeued(end_of_run)"] > 0
-    assert not p.state.flights and not p.rolls and p.state.budget.rolling == p.state.budget.states["buffered"] == 0
+    assert not p.state.flights and not p.rollouts and p.state.budget.rolling == p.state.budget.states["buffered"] == 0

@@ -34,7 +34,7 @@ def test_a_step_that_runs_is_finished_and_its_version_saved(tmp_path):
     said, seconds = stopped(p, 2.0)
     assert seconds == pytest.approx(1.1) and p.version == 1
     assert said.startswith("The run was stopped: SIGTERM.") and f"{tmp_path / 'ckpt' / 'step_000001'}; --resume goes on from it" in said
-    assert not p.rolls or all(task.cancelled() for task in p.rolls.values())
+    assert not p.rollouts or all(task.cancelled() for task in p.rollouts.values())
 
 
 def test_the_step_that_a_stop_waits_for_has_its_row_though_its_push_is_given_up(tmp_path):

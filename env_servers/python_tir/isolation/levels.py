@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import Sequence
 
 from ..limits import Limits
 from ..sandbox import Sandbox, SandboxError
@@ -31,14 +32,14 @@ LANDLOCK = """WARNING: no namespaces, so snippets are confined by Landlock and s
 WARNING: bubblewrap does not work: {reason}"""
 
 
-def strongest(isolation: str, limits: Limits, *, warm: bool = True, workers: int = 2, echo_last: bool = False) -> Sandbox:
-    """`isolation`: auto, bwrap, landlock or none. Raises SandboxError with a remedy."""
+def strongest(isolation: str, limits: Limits, *, warm: bool = True, workers: int = 2, echo_last: bool = False, imports: Sequence[str] = ()) -> Sandbox:
+    """`isolation`: auto, bwrap, landlock or none. `imports`: as of WarmSandbox. Raises SandboxError with a remedy."""
     if isolation == "none":
         print(NO_ISOLATION, file=sys.stderr)
         return BareSandbox(limits)
     if isolation != "landlock":
         try:
-            return _bubblewrap(limits, warm, workers, echo_last)
+            return _bubblewrap(limits, warm, workers, echo_last, imports)
         except SandboxError as e:
             if isolation == "bwrap":
                 raise
@@ -53,12 +54,12 @@ def strongest(isolation: str, limits: Limits, *, warm: bool = True, workers: int
     return sandbox
 
 
-def _bubblewrap(limits: Limits, warm: bool, workers: int, echo_last: bool) -> Sandbox:
+def _bubblewrap(limits: Limits, warm: bool, workers: int, echo_last: bool, imports: Sequence[str]) -> Sandbox:
     seccomp = filter_program()
     reason = None
     if warm:
         try:
-            warm_one = WarmSandbox(limits, slots=workers, seccomp=seccomp, echo_last=echo_last, groups=ControlGroups.delegated())
+            warm_one = WarmSandbox(limits, slots=workers, seccomp=seccomp, echo_last=echo_last, groups=ControlGroups.delegated(), imports=imports)
             return _said(asyncio.run(proved(warm_one)), seccomp)
         except SandboxError as e:
             reason = e

@@ -21,7 +21,7 @@ def main(programs: dict) -> None:
     modules = {name: _load(programs, name) for name in ("kernel", "slot", "session", "freeze", "notebook", "warmup", "runner")}
     slot, warmup, runner = modules["slot"], modules["warmup"], modules["runner"]
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    warmup.warm_up(options["light"], options["imports"])
+    warmup.warm_up(light=options["light"], imports=options["imports"])
     gc.collect()
     gc.freeze()  # a collection in a child would otherwise write to, hence copy, every page of this heap
     job = serve_slots(socket.socket(fileno=control_fd), modules, options, programs["seccomp"])

@@ -55,11 +55,15 @@ class WarmSandbox(Sandbox):
         echo_last: bool = False,
         groups: ControlGroups | None = None,
         imports: Sequence[str] = (),
+        light_imports: Sequence[str] = (),
         light_sessions: bool = False,
         hidden: Sequence[str] = (),
     ) -> None:
-        """Starts nothing: the first call does. `echo_last` is for sessions, `imports` are modules that the light template has besides;
-        `light_sessions` are forked from that one; `hidden`: see `root_file_system`. Raises SandboxError when bubblewrap is not installed."""
+        """Starts nothing: the first call does. `echo_last` is for sessions. `imports`: modules that the full template has loaded, too; they start no threads;
+        `light_imports`: the same of the light one, from which `light_sessions` are forked. `hidden`: see `root_file_system`.
+
+        Raises SandboxError when bubblewrap is not installed.
+        """
         bwrap = shutil.which("bwrap")
         if bwrap is None:
             raise SandboxError("bubblewrap is not installed. Run `apt-get install bubblewrap`, or use --isolation none on a machine that may be harmed.")
@@ -70,8 +74,8 @@ class WarmSandbox(Sandbox):
         root = root_file_system(bwrap, self._stage, limits, hidden=hidden)
         container = partial(Container, root, limits, slots, seccomp, inside=self._stage.inside, echo_last=echo_last)
         self._groups = groups
-        self._light = Template("light", partial(container, light=True, imports=imports), slots, groups, limits.memory_bytes)
-        self._full = Template("full", container, slots, groups, limits.memory_bytes)
+        self._light = Template("light", partial(container, light=True, imports=light_imports), slots, groups, limits.memory_bytes)
+        self._full = Template("full", partial(container, imports=imports), slots, groups, limits.memory_bytes)
         self._of_sessions = self._light if light_sessions else self._full
         self._free: deque[int] = deque(range(slots))
         self._waiting: deque[asyncio.Future[int]] = deque()

@@ -5,15 +5,18 @@ and contest maths; nothing here may print, warn, start a thread, or change a glo
 """
 
 
-def warm_up(light, imports):
-    """Python's own modules always; numpy and sympy unless `light`, where they are installed; and the modules named by `imports`."""
+def warm_up(light, imports=()):
+    """Python's own modules always; numpy and sympy unless `light`, and modules by name, where they are installed."""
     _standard_library()
-    for name in imports:
-        __import__(name)
     for library in () if light else (_numpy, _sympy):
         try:
             library()
         except ImportError:
+            continue
+    for name in imports:
+        try:
+            __import__(name)
+        except ImportError:  # the call that needs it says so
             continue
 
 

@@ -10,6 +10,7 @@ from transformers import AutoTokenizer
 
 from ...config import Config, Data
 from ...data import PromptSet, PromptStream, lanes_of, load_prompts
+from ...data.blend import curriculum_of
 from ...data.hub import fault_of
 from ...engines.codec import HfCodec
 from ...episodes.chats import chats_of
@@ -36,8 +37,10 @@ class TaskPrompts:
     def __init__(self, prompts: PromptSet, cfg: Config) -> None:
         self.prompts = prompts
         lanes = lanes_of(prompts, cfg.environments, cfg.data.prompt_probs)
-        stream = PromptStream(len(prompts), cfg.train.seed, cfg.data.shuffle, cfg.train.num_episodes, lanes)
-        self.next, self.state, self.restore, self.in_place_of = stream.next, stream.state, stream.restore, stream.in_place_of
+        curriculum = curriculum_of(cfg, [task.env for task in prompts.tasks])
+        stream = PromptStream(len(prompts), cfg.train.seed, cfg.data.shuffle, cfg.train.num_episodes, lanes, curriculum)
+        self.next, self.more, self.in_place_of, self.learned, self.facts = stream.next, stream.more, stream.in_place_of, stream.learned, stream.facts
+        self.state, self.restore = stream.state, stream.restore
 
     def task(self, prompt: int) -> Task:
         return self.prompts[prompt]

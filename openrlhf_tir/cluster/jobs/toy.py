@@ -16,7 +16,7 @@ from pathlib import Path
 from ...config import Config
 from ...deadlines import Deadline
 from ...logs.progress import bar
-from ...toy import guess
+from ...toy import guess, puzzles
 from ...toy.cold_start import Batch, Schedule, check_gates, cold_start
 from ...toy.model import save_model
 from ...toy.task import write_data
@@ -43,7 +43,7 @@ class ToyBase:
 
     def prepare(self) -> None:
         """Write problems, tokenizer and random weights."""
-        write_data(self.data, self.seed, env=self._serving("python_tir"), game=self._serving("guess"))
+        write_data(self.data, self.seed, env=self._serving("python_tir"), game=self._serving("guess"), puzzles=self._serving("puzzles"))
         save_model(self.init, self.seed)
 
     def _serving(self, what: str) -> str | None:
@@ -95,7 +95,9 @@ async def make_base(services: Services, base: ToyBase, inputs: Inputs) -> tuple[
             await publisher.publish(0)
             if measured:
                 services.console.print(f"outside the gates: {'; '.join(check_gates(measured[-1][0]))}. Trained some more.", soft_wrap=True, highlight=False)
-            measured.append(await evaluate_held_out(services, cfg, [t for t in inputs.held_out if t.meta.get("kind") != guess.KIND], "the base model"))
+            measured.append(
+                await evaluate_held_out(services, cfg, [t for t in inputs.held_out if t.meta.get("kind") not in (guess.KIND, puzzles.KIND)], "the base model")
+            )
             return measured[-1][0]
 
         def on_step(batch: Batch, metrics: Mapping[str, float]) -> None:

@@ -7,6 +7,7 @@ from collections import Counter
 from ...config import Config, Data
 from ...config.environments import in_section
 from ...data import templates
+from ...data.bad_rows import BadRows
 from ...data.prompts import env_of, render_text
 from ...data.prompts import problems as problems_of
 from ...errors import ConfigError, DataError
@@ -19,17 +20,17 @@ def check_data(cfg: Config, *, training: bool) -> list[str]:
     if training or not cfg.eval.dataset:
         if not cfg.data.datasets:
             raise ConfigError("data.prompt_dataset is not set. Give a JSONL or parquet file, a directory of them, or a name on the hub.")
-        found = _scan(cfg, cfg.data)
+        found, bad = _scan(cfg, cfg.data)
         rows, named = found.total(), ", ".join(cfg.data.datasets)
-        facts.append(f"{rows} problems in {named}{_by_env(found)}")
+        facts += [f"{rows} problems in {named}{_by_env(found)}", *bad.facts()]
         if training:
             facts += _check_enough(cfg, found, rows, named)
     if training and cfg.eval.steps > 0 and not cfg.eval.dataset:
         raise ConfigError("eval.steps is set, but eval.dataset is not. Give the held-out problems, or leave eval.steps unset.")
     if cfg.eval.dataset:
         held_out = cfg.data.model_copy(update={"prompt_dataset": cfg.eval.dataset, "prompt_split": cfg.eval.split, "max_samples": cfg.eval.max_samples})
-        found = _scan(cfg, held_out)
-        facts.append(f"{found.total()} problems for evaluation in {cfg.eval.dataset}{_by_env(found)}")
+        found, bad = _scan(cfg, held_out)
+        facts += [f"{found.total()} problems for evaluation in {cfg.eval.dataset}{_by_env(found)}", *bad.facts()]
     return facts
 
 
@@ -57,8 +58,8 @@ def _by_env(found: Counter[str]) -> str:
     return f" ({', '.join(f'{name}: {n}' for name, n in sorted(found.items()))})" if len(found) > 1 else ""
 
 
-def _scan(cfg: Config, data: Data) -> Counter[str]:
-    """Number of problems by environment. Everything is checked but what needs the tokenizer."""
+def _scan(cfg: Config, data: Data) -> tuple[Counter[str], BadRows]:
+    """Number of problems by environment, and what was left out. Everything is checked but what needs the tokenizer."""
     found: Counter[str] = Counter()
     given = {e.name: e.input_template for e in environments_of(cfg)} or {cfg.env.name: data.input_template}
     resolved = {}
@@ -67,11 +68,17 @@ def _scan(cfg: Config, data: Data) -> Counter[str]:
             resolved[name] = templates.resolve(template)
         except ConfigError as e:
             raise ConfigError(in_section(str(e), f"envs.{name}" if cfg.envs else "env")) from None
-    for problem in problems_of(data):
-        name = env_of(problem, [*resolved], data.env_key)
-        if not data.apply_chat_template:
-            render_text(problem, resolved[name])
+    bad = BadRows(data.on_bad_row)
+    for problem in problems_of(data, bad):
+        try:
+            name = env_of(problem, [*resolved], data.env_key)
+            if not data.apply_chat_template:
+                render_text(problem, resolved[name])
+        except DataError as e:
+            bad(e)
+            continue
         found[name] += 1
+    bad.check_some_good(found.total(), data.datasets)
     if not found:
         raise DataError(f"{', '.join(data.datasets)} has no rows. Point at a data set with problems.")
-    return found
+    return found, bad

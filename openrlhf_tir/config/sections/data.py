@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field, field_validator
 
@@ -22,7 +22,8 @@ class Data(Section):
     label_key: str = "label"
     row_schema: str | None = Field(
         None,
-        description="whose rows these are, in place of input_key and label_key: dapo, orz, searchr1, tooln1, toolrl, torl, verl; unset: by their columns",
+        description="whose rows these are, in place of input_key and label_key: bfcl_multi_turn, dapo, orz, searchr1, swegym, tooln1, toolrl, torl, verl; "
+        "unset: by their columns",
     )
     env_key: str = Field("env", description="column that names the row's environment, if there is one")
     input_template: str | None = Field(
@@ -34,7 +35,18 @@ class Data(Section):
     )
     max_samples: int = Field(100_000_000, ge=1, description="rows that are read, of each data set")
     max_len: int = Field(10240, ge=2, description="prompt + response tokens; rows with longer prompts are dropped and counted")
+    on_bad_row: Literal["error", "skip"] = Field(
+        "error", description="a row that cannot be read, or lacks input or label: refuse the data, or leave the row out, counted and listed"
+    )
     shuffle: bool = True
+    curriculum: Literal["off", "difficulty"] = Field(
+        "off",
+        description="which prompt is next: off: passes over all of them; difficulty: one whose group is likely to be kept, by a posterior of its pass rate",
+    )
+    curriculum_explore: float = Field(
+        0.25, gt=0, le=1, description="with a curriculum: share of the draws that take the prompt drawn longest ago, so that none starves"
+    )
+    curriculum_half_life: float = Field(8.0, gt=0, description="with a curriculum: batches after which an outcome counts half, as the policy moves")
 
     @property
     def datasets(self) -> list[str]:

@@ -45,6 +45,7 @@ for place in ("/tmp/tir_leak", "tir_leak", "/dev/shm/tir_leak"):
     try: print(open(place).read())
     except OSError: pass
 """
+_MAZE, _CODE = {"puzzle": "labyrinth", "level": 20, "seed": 0}, {"puzzle": "mastermind", "level": 0, "seed": 0}
 _FILE_TASK = {"domains": ["files"], "gold": [[]]}
 _REPO_TASK = {"repo": "roman"}
 
@@ -76,6 +77,14 @@ _KNOWN = {
         ending_task=_REPO_TASK,
         write=_call("execute_bash", command=f"echo {SECRET} | tee /tmp/leak /tmp/roman/leak > /dev/shm/leak; export leak={SECRET}"),
         read=_call("execute_bash", command="cat /tmp/leak /tmp/roman/leak /dev/shm/leak; echo $leak; env"),
+    ),
+    "puzzles": Actions(  # a wall or a step, and more of them than anything here takes
+        valid="north",
+        task=_MAZE,
+        slow_task=_MAZE,
+        failing="up",
+        ending="22",
+        ending_task=_CODE,
     ),
     "search": Actions(valid="a test"),
 }

@@ -108,6 +108,7 @@ PROTOCOLS = {
     "retool": f"{__name__}.retool:ReTool",
     "searchr1": f"{__name__}.searchr1:SearchR1",
     "skyrl": f"{__name__}.skyrl:SkyRL",
+    "tagged": f"{__name__}.tagged:Tagged",
     "tool": f"{__name__}.structured:Tool",
     "tooln1": f"{__name__}.structured:ToolN1",
     "toolrl": f"{__name__}.structured:ToolRL",
@@ -152,6 +153,11 @@ def check(cfg: Env) -> None:
         inspect.signature(cls).bind(max_calls=0, budget_message=False, **cfg.options)
     except TypeError as e:
         raise ConfigError(f"env.options = {cfg.options}: {plugins.location(cls)}: {cls.__name__}{inspect.signature(cls)} does not take them: {e}.") from None
+    if not plugins.is_own(PROTOCOL, cfg.protocol):
+        try:
+            make(cfg)
+        except ValueError as e:
+            raise ConfigError(f"env.options = {cfg.options}: {e}") from None
 
 
 def make(cfg: Env) -> Any:

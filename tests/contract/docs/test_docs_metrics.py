@@ -11,6 +11,8 @@ import pytest
 
 from openrlhf_tir.algorithms.losses.diagnostics import MAXIMA, SUMS, Tally
 from openrlhf_tir.config import Config
+from openrlhf_tir.data import PromptStream
+from openrlhf_tir.data.curriculum import Settings
 from openrlhf_tir.learner.roles.beside import value_metrics
 from openrlhf_tir.pipeline.budget import Budget
 from openrlhf_tir.pipeline.depth import AutoDepth
@@ -84,7 +86,8 @@ def logged() -> set[str]:
     observer.step(report, Budget(batch_groups=2, max_staleness=1), depth.facts())
     evaluated = {f"eval/{n}" for n in fields("report/summary.py", "Scores") if n != "envs"}
     evaluated |= {f"eval/guess/{n}" for n in fields("report/summary.py", "EnvScores")}
-    return rows.names | written_in("cluster/jobs/train.py", "eval/") | evaluated | learner_and_engines()
+    curriculum = PromptStream(2, 0, curriculum=Settings(2, 0.5, 8.0, [(0.0, 1.0)] * 2)).facts()
+    return rows.names | set(curriculum) | written_in("cluster/jobs/train.py", "eval/") | evaluated | learner_and_engines()
 
 
 def written_in(path: str, prefix: str) -> set[str]:

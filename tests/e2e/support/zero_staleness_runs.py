@@ -59,6 +59,15 @@ class Prompts:
     def in_place_of(self, prompt: int) -> None:
         return None
 
+    def more(self) -> bool:
+        return True
+
+    def learned(self, ended: object) -> None:
+        """The order is fixed: nothing is learned."""
+
+    def facts(self) -> dict[str, float]:
+        return {}
+
     def task(self, prompt: int) -> Task:
         problem = draw(random.Random(prompt), "train")
         return Task(f"User: {problem.question}\nAssistant:", str(problem.answer), "unsteady")

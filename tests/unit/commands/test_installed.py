@@ -35,7 +35,7 @@ def run(installed, cwd, *argv: str) -> subprocess.CompletedProcess:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("recipe", ["zerotir_7b", "zerotir_32b", "zerotir_ppo_7b", "quickstart_cpu", "two_envs_cpu"])
+@pytest.mark.parametrize("recipe", ["zerotir_7b", "zerotir_32b", "zerotir_ppo_7b", "quickstart_cpu", "two_envs_cpu", "puzzles_cpu"])
 def test_a_recipe_is_found_by_name_outside_the_checkout(installed, tmp_path, recipe):
     done = run(installed, tmp_path, "show-config", "--recipe", recipe)
     assert done.returncode == 0, done.stderr

@@ -87,7 +87,7 @@ def test_a_recipe_on_the_wrong_data_says_which_field_it_wants(beside_a_cluster, 
     ("recipe", "settings"),
     [
         ("zerotir_7b", {"env.max_calls": 4, "env.protocol": "zerotir", "train.env_mask": True}),
-        ("zero_tir_rl", {"train.env_mask": False, "env.max_calls": 2}),
+        ("zero_tir_rl", {"train.env_mask": True, "train.env_mask_from": 100, "env.max_calls": 2}),
         ("torl_7b", {"env.max_calls": 1, "rollout.n_samples_per_prompt": 16, "rollout.max_new_tokens": 3072, "reward.name": "torl", "env.protocol": "torl"}),
         ("retool_32b", {"actor.clip": (0.2, 0.28), "actor.dual_clip": 10.0, "rollout.max_new_tokens": 16384, "env.protocol": "retool"}),
         ("artist_math_7b", {"rollout.n_samples_per_prompt": 6, "rollout.max_new_tokens": 8000, "actor.loss_agg_mode": "seq-mean-token-mean"}),
@@ -95,8 +95,9 @@ def test_a_recipe_on_the_wrong_data_says_which_field_it_wants(beside_a_cluster, 
             "artist_functions_7b",
             {"rollout.n_samples_per_prompt": 8, "filter.sample": "over_length", "reward.options": {"functions": True}},
         ),
-        ("toolrl_3b", {"rollout.n_samples_per_prompt": 4, "rollout.max_new_tokens": 1024, "env.max_calls": 0}),
-        ("tool_n1_7b", {"rollout.n_samples_per_prompt": 5, "rollout.max_new_tokens": 8192}),
+        ("toolrl_3b", {"rollout.n_samples_per_prompt": 4, "rollout.max_new_tokens": 1024, "env.max_calls": 0, "algo.kl.init_coef": 0.0}),
+        ("tool_n1_7b", {"rollout.n_samples_per_prompt": 5, "rollout.max_new_tokens": 8192, "rollout.temperature": 0.7, "algo.kl.init_coef": 1e-3}),
+        ("zerotir_ppo_7b", {"critic.updates": 12, "env.max_calls": 20, "algo.advantage.estimator": "gae"}),
         ("search_r1_7b", {"env.options": {"max_turn_tokens": 500}, "data.max_len": 4096, "env.output_max_tokens": 500, "env.max_calls": 4}),
         (
             "skyrl_v0_7b",
@@ -128,3 +129,12 @@ def test_a_recipe_has_its_papers_values(recipe, settings):
         return value
 
     assert {path: at(path) for path in settings} == settings
+
+
+@pytest.mark.parametrize(
+    ("recipe", "prompts", "updates"), [("retool_32b", 512, 8), ("tool_n1_7b", 1024, 4), ("toolrl_3b", 512, 4), ("search_r1_7b", 512, 2), ("torl_7b", 128, 1)]
+)
+def test_a_rollout_batch_makes_as_many_updates_as_the_papers(recipe, prompts, updates):
+    cfg = load(recipe)
+    assert cfg.rollout.batch_size == prompts and cfg.updates_per_batch == updates
+    assert cfg.max_staleness == updates - 1, "sync: on-policy in the first update of a batch"

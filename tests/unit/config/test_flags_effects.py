@@ -36,6 +36,7 @@ def mistakes(capsys, *argv: str) -> list[str]:
         ("--actor.eps_clip_low_high 0.1 0.2 --actor.policy_loss_type pg", "with --actor.policy_loss_type pg, which has no ratio to clip"),
         ("--actor.dual_clip 3 --actor.policy_loss_type cispo", "--actor.dual_clip has no effect but with --actor.policy_loss_type ppo or gspo"),
         ("--actor.loss_agg_constant 100", "has no effect without --actor.loss_agg_mode seq-mean-token-sum-norm"),
+        ("--data.curriculum_explore 0.5", "--data.curriculum_explore has no effect while --data.curriculum is off"),
         ("--train.env_mask_from 9 --train.env_mask false", "--train.env_mask_from has no effect with --train.env_mask false"),
         ("--train.env_coef 0.1", "--train.env_coef has no effect while tool output is masked"),
         ("--ds.lora.alpha 32", "--ds.lora.alpha has no effect while --ds.lora.rank is 0"),

@@ -81,3 +81,13 @@ async def test_closing_ends_both():
     assert len(pids) >= 4
     await sandbox.close()
     assert not any(os.path.exists(f"/proc/{pid}") for pid in pids)
+
+
+async def test_modules_asked_for_are_loaded_in_the_full_one_and_one_that_is_not_installed_is_no_error():
+    sandbox = WarmSandbox(slots=1, imports=("wave", "no_such_module"))
+    loaded = "import sys; print('wave' in sys.modules)"
+    try:
+        assert (await sandbox.run(f"{loaded}  # numpy")).stdout == b"True\n"
+        assert (await sandbox.run(loaded)).stdout == b"False\n"
+    finally:
+        await sandbox.close()

@@ -6,9 +6,10 @@ import pytest
 
 from openrlhf_tir.config import Env
 from openrlhf_tir.episodes.episode import Limits, run_episode
-from openrlhf_tir.episodes.turns import PROTOCOLS, load, make
+from openrlhf_tir.episodes.turns import PROTOCOLS, check, load, make
 from openrlhf_tir.episodes.turns.retool import SILENT, ReTool
 from openrlhf_tir.episodes.turns.searchr1 import INVALID, SearchR1
+from openrlhf_tir.episodes.turns.tagged import Tagged
 from openrlhf_tir.episodes.turns.torl import ToRL, last_program, shown
 from openrlhf_tir.errors import ConfigError
 from tests.unit.episodes.test_episode import CharCodec, PlayedEngine, PlayedEnv
@@ -120,6 +121,34 @@ async def test_retool_runs_what_stands_between_its_tags():
 
 def test_retool_without_calls_left_does_not_stop():
     assert ReTool(max_calls=0).stops == ()
+
+
+async def test_what_stands_between_the_tags_is_the_action_whatever_it_is():
+    """The last opening counts: what was thought about tags before is no part of an answer."""
+    end = "</answer>"
+    turns = [(f"<answer> is where it goes <answer> a\nb {end}", end), (f"<answer>{end}", end), ("x", "eos")]
+    traj, actions = await play(Tagged(max_calls=3), turns, " no\n", "well")
+    assert actions == ["a\nb", ""]
+    assert [s.text for s in traj.segments if s.source == "env"] == ["\n<reply>\nno\n</reply>\n", "\n<reply>\nwell\n</reply>\n"]
+
+
+async def test_a_closing_tag_without_its_opening_is_told_and_uses_up_a_call_and_then_the_next_one_ends_the_response():
+    end = "</answer>"
+    traj, actions = await play(Tagged(max_calls=1, budget_message=True), [(f"7{end}", end), (f"<answer>7{end}", end)])
+    assert actions == [] and traj.calls[0].signals["defect"] == "unclosed"
+    assert traj.segments[1].text == "\n<reply>\n</answer> closes nothing: write <answer> first.\n</reply>\nThere are no more tries.\n"
+    assert traj.segments[-1].text == f"<answer>7{end}"
+
+
+async def test_the_texts_around_an_action_and_a_reply_can_be_any():
+    options = {"opening": "\\boxed{", "closing": "}", "before": " -> ", "after": "\n"}
+    check(Env(protocol="tagged", options=options))
+    traj, actions = await play(Tagged(max_calls=1, **options), [("It is \\boxed{ 42}", "}"), ("x", "eos")], "no")
+    assert actions == ["42"] and traj.segments[1].text == " -> no\n"
+    _, actions = await play(Tagged(max_calls=1, opening="", closing="\n"), [(" north\n", "\n"), ("x", "eos")], "")
+    assert actions == ["north"]
+    with pytest.raises(ConfigError, match="closing is ''"):
+        check(Env(protocol="tagged", options={"closing": ""}))
 
 
 async def test_a_search_turn_that_is_cut_at_its_limit_is_told_so_and_counts():

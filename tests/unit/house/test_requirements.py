@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-FILES = ["requirements.txt", "requirements-nodeps.txt", "requirements-cpu.txt", "requirements-cpu-nodeps.txt"]
+FILES = ["requirements.txt", "requirements-nodeps.txt", "requirements-cpu.txt", "requirements-cpu-nodeps.txt", "requirements-puzzles.txt"]
 MAY_DIFFER = {"setuptools"}
 """GPU vllm pins it; on CPU vllm goes in without its dependencies."""
 
@@ -30,7 +30,14 @@ def test_every_line_is_an_exact_pin_and_no_package_appears_twice(repo, name):
     assert len(names) == len(set(names))
 
 
-@pytest.mark.parametrize(("first", "second"), [("requirements.txt", "requirements-nodeps.txt"), ("requirements-cpu.txt", "requirements-cpu-nodeps.txt")])
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("requirements.txt", "requirements-nodeps.txt"),
+        ("requirements-cpu.txt", "requirements-cpu-nodeps.txt"),
+        ("requirements-cpu.txt", "requirements-puzzles.txt"),
+    ],
+)
 def test_what_goes_in_without_dependencies_is_not_in_the_resolved_file(repo, first, second):
     assert not {n for n, _ in pins(repo / first)} & {n for n, _ in pins(repo / second)}
 
@@ -54,7 +61,7 @@ def test_setup_py_asks_for_nothing_heavy_in_the_base_install(repo):
 
 
 def test_setup_py_agrees_with_the_pins(repo):
-    cpu = dict(pins(repo / FILES[2]) + pins(repo / FILES[3]))
+    cpu = dict(pins(repo / FILES[2]) + pins(repo / FILES[3]) + pins(repo / FILES[4]))
     gpu = dict(pins(repo / FILES[0]))
     for name, version in re.findall(r'"([a-z-]+)(?:\[[a-z]+\])?==([0-9.]+)"', (repo / "setup.py").read_text()):
         assert version == (gpu if name == "vllm" else cpu)[name]

@@ -3,6 +3,8 @@
 import json
 import os
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -238,3 +240,26 @@ def test_wandb_key_from_the_environment_must_be_there(tmp_path, monkeypatch):
     monkeypatch.delenv("WANDB_API_KEY", raising=False)
     with pytest.raises(ConfigError, match="WANDB_API_KEY is not set"):
         MetricsLog(tmp_path, Logger(tensorboard=False, wandb=LoggerWandb(key="env")))
+
+
+class HandingOver:
+    """A file that lets every other thread go on in the middle of a line."""
+
+    def __init__(self) -> None:
+        self.lines: list[bytes] = []
+
+    def write_line(self, line: bytes) -> None:
+        time.sleep(0)
+        self.lines.append(line)
+        time.sleep(0)
+
+    def close(self) -> None: ...
+
+
+def test_threads_that_share_a_writer_write_every_row_once(tmp_path):
+    writer = PatientWriter(tmp_path / "rows.jsonl")
+    writer._writer = file = HandingOver()
+    with ThreadPoolExecutor(8) as pool:
+        for done in [pool.submit(writer.write, {"row": i}) for i in range(400)]:
+            done.result()
+    assert sorted(json.loads(line)["row"] for line in file.lines) == list(range(400))

@@ -19,7 +19,7 @@ HIDDEN = f"{site_packages()[0]}/iniconfig"
 
 @pytest.fixture(scope="module")
 def warm():
-    sandbox = WarmSandbox(Limits(code_timeout_s=10.0), slots=2, imports=["colorsys"], light_sessions=True, hidden=[HIDDEN, "/nowhere/at/all"])
+    sandbox = WarmSandbox(Limits(code_timeout_s=10.0), slots=2, light_imports=["colorsys"], light_sessions=True, hidden=[HIDDEN, "/nowhere/at/all"])
     yield sandbox
     asyncio.run(sandbox.close())
 

@@ -1,0 +1,62 @@
+"""python -m env_servers.puzzles: reasoning-gym's data sets and text games, scored by themselves (`reward.name = "env"`).
+
+Puzzles are made and answers are scored in sandboxed processes, as python_tir runs code: the data sets' scorers evaluate what a model wrote.
+Without reasoning-gym there are the games only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import sys
+
+from env_servers.launch import add_serving_flags, serve, serving_config
+from env_servers.processes import run_copies
+from env_servers.serving import create_env_app
+
+from .env import PuzzlesEnv
+from .games import GAMES
+from .gym import MISSING, installed, names
+from .start import add_room_flags, check_room_flags, start_room
+
+EXAMPLE = """
+example:
+  python -m env_servers.puzzles --list
+  python -m env_servers.puzzles.make_tasks --puzzles labyrinth mastermind --levels 0 2 --count 200 --out games.jsonl
+  python -m env_servers.puzzles --port 8600 &
+  curl -s localhost:8600/reset -H 'content-type: application/json' -d '{"session_id": "s1", "seed": 3, "task": {"puzzle": "labyrinth"}}'
+  -> {"observation": "A maze of 3 x 3 rooms. ...", ...}
+"""
+
+
+def parser() -> argparse.ArgumentParser:
+    raw = argparse.RawDescriptionHelpFormatter
+    p = argparse.ArgumentParser(prog="python -m env_servers.puzzles", description=__doc__, epilog=EXAMPLE, formatter_class=raw)
+    add_serving_flags(p, workers=2)
+    p.add_argument("--list", action="store_true", help="name all games and puzzles, and end")
+    add_room_flags(p)
+    return p
+
+
+def main() -> None:
+    args = parser().parse_args()
+    if args.list:
+        print("\n".join([*GAMES, *(names() if installed() else [])]))
+        if not installed():
+            print(MISSING, file=sys.stderr)
+        return
+    check_room_flags(args)
+    run_copies(args)
+    if installed():
+        room = start_room(args, args.workers)
+    else:
+        room = None
+        print(f"WARNING: {MISSING}. There are {' and '.join(GAMES)} only.", file=sys.stderr)
+    isolation = room.sandbox.isolation if room else "none"
+    config = serving_config(args, env="puzzles", action="an answer, or a move of a game", stateful=True, isolation=isolation)
+    app = create_env_app(functools.partial(PuzzlesEnv, room), config, on_stop=room.sandbox.close if room else None)
+    serve(app, args)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,119 @@
+"""Text games of many turns. A game is seeded, says what it is, and answers each move; its score in [0, 1] is the episode's reward.
+
+maze        walk from S to E by north, south, east, west; a wall costs a move. Score: shortest way / moves made.
+mastermind  find a code of digits; each guess is told how many digits are right, and how many are right elsewhere. Score: 1 when found.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter, deque
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """`score`: None while the game goes on. `legal`: a move that the game could read."""
+
+    text: str
+    score: float | None = None
+    legal: bool = True
+
+
+class Game(Protocol):
+    opening: str
+
+    def move(self, text: str) -> Answer: ...
+
+    def solution(self) -> list[str]:
+        """Moves that win with the best score, from the start."""
+
+
+STEPS = {"north": (-1, 0), "south": (1, 0), "west": (0, -1), "east": (0, 1)}
+
+
+class Labyrinth:
+    """`level` 0 has 3 x 3 rooms, each level one more a side."""
+
+    def __init__(self, seed: int, level: int) -> None:
+        rng, n = random.Random(f"maze {seed} {level}"), 3 + level
+        self._open: dict[tuple[int, int], set[str]] = {(r, c): set() for r in range(n) for c in range(n)}
+        seen, stack = {(0, 0)}, [(0, 0)]
+        while stack:  # depth first: every room is reached by one way
+            room = stack[-1]
+            ways = [(d, nxt) for d, (dr, dc) in STEPS.items() if (nxt := (room[0] + dr, room[1] + dc)) in self._open and nxt not in seen]
+            if not ways:
+                stack.pop()
+                continue
+            direction, nxt = rng.choice(ways)
+            back = next(d for d, (dr, dc) in STEPS.items() if (nxt[0] + dr, nxt[1] + dc) == room)
+            self._open[room].add(direction)
+            self._open[nxt].add(back)
+            seen.add(nxt)
+            stack.append(nxt)
+        self._at, self._end, self._moves, self._limit = (0, 0), (n - 1, n - 1), 0, 4 * n * n
+        self._shortest = self.solution()
+        rules = f"A maze of {n} x {n} rooms. You are in the north west corner; the way out is in the south east one. A move is one of {', '.join(STEPS)}."
+        self.opening = f"{rules}\n{self._view()}"
+
+    def _view(self) -> str:
+        return f"Open: {', '.join(d for d in STEPS if d in self._open[self._at])}."
+
+    def move(self, text: str) -> Answer:
+        direction = text.strip().lower()
+        if direction not in STEPS:
+            return Answer(f"{text.strip()[:40]!r} is no move: say one of {', '.join(STEPS)}.", legal=False)
+        self._moves += 1
+        walked = direction in self._open[self._at]
+        if walked:
+            self._at = (self._at[0] + STEPS[direction][0], self._at[1] + STEPS[direction][1])
+        if self._at == self._end:
+            return Answer(f"You are out after {self._moves} moves.", score=len(self._shortest) / self._moves)
+        if self._moves >= self._limit:
+            return Answer(f"{self._moves} moves are used up.", score=0.0)
+        return Answer(f"{'' if walked else 'A wall. '}{self._view()}")
+
+    def solution(self) -> list[str]:
+        queue: deque[tuple[tuple[int, int], list[str]]] = deque([((0, 0), [])])
+        seen = {(0, 0)}
+        while queue:
+            room, way = queue.popleft()
+            if room == self._end:
+                return way
+            for d in self._open[room]:
+                nxt = (room[0] + STEPS[d][0], room[1] + STEPS[d][1])
+                if nxt not in seen:
+                    seen.add(nxt)
+                    queue.append((nxt, [*way, d]))
+        raise AssertionError("a maze without a way out")
+
+
+class Mastermind:
+    """`level` 0: two digits of four; each level one more of both, at most six of nine. Ten guesses."""
+
+    def __init__(self, seed: int, level: int) -> None:
+        self._length, self._digits = min(2 + level, 6), min(4 + level, 9)
+        rng = random.Random(f"mastermind {seed} {level}")
+        self._code = "".join(str(rng.randint(1, self._digits)) for _ in range(self._length))
+        self._left = 10
+        self.opening = f"A code of {self._length} digits from 1 to {self._digits}. You have {self._left} guesses."
+
+    def move(self, text: str) -> Answer:
+        guess = text.strip()
+        if len(guess) != self._length or not guess.isascii() or not guess.isdigit():
+            return Answer(f"{guess[:40]!r} is no guess: say {self._length} digits.", legal=False)
+        self._left -= 1
+        if guess == self._code:
+            return Answer("Found.", score=1.0)
+        if not self._left:
+            return Answer("That was the last guess.", score=0.0)
+        right = sum(a == b for a, b in zip(guess, self._code, strict=True))
+        elsewhere = (Counter(guess) & Counter(self._code)).total() - right
+        return Answer(f"{right} right, {elsewhere} right elsewhere. {self._left} guesses left.")
+
+    def solution(self) -> list[str]:
+        return [self._code]
+
+
+GAMES: dict[str, type[Labyrinth] | type[Mastermind]] = {"labyrinth": Labyrinth, "mastermind": Mastermind}

@@ -1,0 +1,112 @@
+"""Room: where puzzles are made and answers are scored, each in a sandboxed process of its own. The server never runs a scorer itself.
+
+    make(task)                 -> Made                  raises ValueError: the task's fault
+    score(task, entry, answer) -> Verdict               raises VerifierError, SandboxError: a fault, never a score
+
+What ends a scoring, and whose fault it is:
+    `cpu_s` seconds of CPU used up, memory, a crash     the answer's: score 0, with the reason in `error`
+    not over after the sandbox's wall clock             the machine's: with CPU left to use it was starved, or waited for something
+    killed by somebody else, or no reply                the machine's
+A crash counts as the answer's only if another answer to the same puzzle is scored without one.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from env_servers.python_tir.sandbox import Execution, Sandbox
+from openrlhf_tir.errors import VerifierError
+
+from .gym import Task
+
+PROGRAM = "from puzzles.inside import main  # sympy: in the interpreter that has it, and reasoning-gym, loaded\nmain()\n"
+IMPORTS = ("reasoning_gym.factory",)
+"""What a warm interpreter loads once; 1.5 s otherwise for each call."""
+_HERE = Path(__file__).parent
+FILES = {"puzzles/__init__.py": b""} | {f"puzzles/{name}.py": (_HERE / f"{name}.py").read_bytes() for name in ("gym", "guard", "inside", "mends", "solvers")}
+KEEP_BYTES = 4 << 20
+"""Of a reply: a puzzle with its question twice. The largest of reasoning-gym has 12 KiB."""
+CPU_SPENT = (-signal.SIGPROF, -signal.SIGXCPU)
+ANY_ANSWER = "0"
+MAKE_CPU_S = 20.0
+"""CPU seconds of one puzzle that is made: knight_swap takes a second, some sokobans and levels have no end."""
+
+
+class Made(NamedTuple):
+    question: str
+    entry: str
+    """reasoning-gym's record, packed: for `score`, and nobody else."""
+    solution: str
+    """"" where it was not asked for, or nobody knows one."""
+
+
+class Verdict(NamedTuple):
+    score: float
+    """In [0, 1]."""
+    error: str | None
+    """Why the text could not be scored: time_limit (CPU), memory, output_flood, crash, or the exception of the scorer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """`cpu_s`: CPU seconds of one answer. The wall clock is the sandbox's own, `sandbox.limits.code_timeout_s`."""
+
+    sandbox: Sandbox
+    cpu_s: float
+
+    async def make(self, task: Task, *, solve: bool = False) -> Made:
+        execution = await self._run({"do": "make", "task": asdict(task), "solve": solve, "cpu_s": MAKE_CPU_S})
+        if execution.return_code in CPU_SPENT or execution.killed == "memory":
+            spent = "the memory" if execution.killed else f"{MAKE_CPU_S:g} s of CPU"
+            raise ValueError(
+                f"puzzle {task.name!r} uses up {spent} that a puzzle has before it is made: config {task.config}, level {task.level}. Ask for less."
+            )
+        reply = _reply(execution)
+        if "refused" in reply:
+            raise ValueError(reply["refused"])
+        return Made(reply["question"], reply["entry"], reply["solution"])
+
+    async def score(self, task: Task, entry: str, answer: str) -> Verdict:
+        execution = await self._run({"do": "score", "task": asdict(task), "entry": entry, "answer": answer, "cpu_s": self.cpu_s})
+        if execution.return_code in CPU_SPENT:
+            return Verdict(0.0, "time_limit")
+        if execution.killed in ("memory", "output_flood"):
+            return Verdict(0.0, execution.killed)
+        if execution.return_code in (-signal.SIGSEGV, -signal.SIGBUS, -signal.SIGABRT, -signal.SIGFPE):
+            if answer == ANY_ANSWER:
+                raise VerifierError(f"The scorer of {task.name} died by signal {-execution.return_code}, whatever the answer.")
+            await self.score(task, entry, ANY_ANSWER)
+            return Verdict(0.0, "crash")
+        reply = _reply(execution)
+        if "fault" in reply:
+            raise VerifierError(f"Puzzle {task.name}: {reply['fault']}. Mend the installation of reasoning-gym.")
+        return Verdict(reply["score"], reply["error"])
+
+    async def _run(self, request: dict[str, Any]) -> Execution:
+        content = json.dumps(request).encode()
+        execution = await self.sandbox.run(PROGRAM, files={**FILES, "request.json": content}, keep_bytes=KEEP_BYTES)
+        if execution.killed == "time_limit":
+            raise VerifierError(
+                f"Puzzle {request['task']['name']}: not over within --score-deadline {self.sandbox.limits.code_timeout_s:g} s, without having had the "
+                f"{request['cpu_s']:g} s of CPU that it may use: the machine is starved. Give it more cores, use fewer --workers, or raise the deadline."
+            )
+        return execution
+
+    async def prove(self) -> None:
+        """One puzzle made and scored. Raises VerifierError, SandboxError, ValueError: nothing could be served."""
+        task = Task("leg_counting", 0)
+        await self.score(task, (await self.make(task)).entry, "0")
+
+
+def _reply(execution: Execution) -> dict[str, Any]:
+    """Raises VerifierError where there is none."""
+    try:
+        reply: dict[str, Any] = json.loads(execution.stdout)
+    except ValueError:
+        said = execution.stderr[-500:].decode("utf-8", "replace").strip()
+        raise VerifierError(f"The scoring process gave no reply (exit code {execution.return_code}, {execution.killed}): {said}") from None
+    return reply

@@ -1,0 +1,81 @@
+"""Solvers for data sets that tell no solution: an entry's metadata -> an answer that their scorers give 1. For labels and for `check_all`."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+
+def boxnet(metadata: dict[str, Any]) -> str:
+    """One box after the other walks to a target of its colour, row first: valid plans, not shortest ones."""
+    cells = {key: list(items) for key, items in metadata["initial_state"].items()}
+    plan: list[dict[str, str]] = []
+    targets = [(item.removeprefix("target_"), *_place(key)) for key, items in cells.items() for item in items if item.startswith("target_")]
+    boxes = [(item.removeprefix("box_"), *_place(key)) for key, items in cells.items() for item in items if item.startswith("box_")]
+    for colour, row, column in boxes:
+        target = next(t for t in targets if t[0] == colour)
+        targets.remove(target)
+        while (row, column) != target[1:]:
+            here = f"Agent[{row}, {column}]"
+            if row != target[1]:
+                row += 1 if row < target[1] else -1
+            else:
+                column += 1 if column < target[2] else -1
+            plan.append({here: f"move(box_{colour}, square[{row}, {column}])"})
+        plan.append({f"Agent[{row}, {column}]": f"move(box_{colour}, target_{colour})"})
+    return json.dumps(plan)
+
+
+def _place(key: str) -> tuple[float, float]:
+    row, column = key.split("_")
+    return float(row), float(column)
+
+
+SIDE = 6
+
+
+def rush_hour(metadata: dict[str, Any]) -> str:
+    """Breadth first over the positions of the cars, one step of one car at a time. Cars are named in turn, whatever the board calls them; A leaves."""
+    board = metadata["board_config"]
+    walls = {i for i, c in enumerate(board) if c == "x"}
+    labels = sorted(set(re.findall("[A-Z]", board)))
+    cells = [[i for i, c in enumerate(board) if c == label] for label in labels]
+    sizes, strides = [len(c) for c in cells], [c[1] - c[0] for c in cells]
+    start = tuple(c[0] for c in cells)
+    goal = start[0] // SIDE * SIDE + SIDE - sizes[0]
+    came: dict[tuple[int, ...], tuple[tuple[int, ...], str] | None] = {start: None}
+    queue = deque([start])
+    while queue:
+        state = queue.popleft()
+        if state[0] == goal:
+            return " ".join(_moves(came, state))
+        taken = walls | {at + k * stride for at, size, stride in zip(state, sizes, strides, strict=True) for k in range(size)}
+        for i, (at, size, stride) in enumerate(zip(state, sizes, strides, strict=True)):
+            for sign in (1, -1):
+                new = at + size * stride if sign == 1 else at - stride
+                if new in taken or not _beside(at if sign == -1 else at + (size - 1) * stride, new, stride):
+                    continue
+                after = (*state[:i], at + sign * stride, *state[i + 1 :])
+                if after not in came:
+                    came[after] = (state, f"{chr(ord('A') + i)}{'+' if sign == 1 else '-'}1")
+                    queue.append(after)
+    return ""
+
+
+def _beside(end: int, new: int, stride: int) -> bool:
+    """Whether `new` is on the board, next to a car's end in the car's direction."""
+    return 0 <= new < SIDE * SIDE and (stride == SIDE or new // SIDE == end // SIDE)
+
+
+def _moves(came: dict[tuple[int, ...], tuple[tuple[int, ...], str] | None], state: tuple[int, ...]) -> list[str]:
+    moves = []
+    while (step := came[state]) is not None:
+        state, move = step
+        moves.append(move)
+    return moves[::-1]
+
+
+SOLVERS: dict[str, Callable[[dict[str, Any]], str]] = {"boxnet": boxnet, "rush_hour": rush_hour}

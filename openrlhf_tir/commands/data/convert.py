@@ -1,0 +1,74 @@
+"""data convert: rows of one schema -> a file of rows of another."""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from ...config.numbers import share, whole
+from ...config.paths import check_new_file
+from .rows import MOST_BAD, add_row_arguments, counting, data_of, tell
+
+EXAMPLES = """examples:
+  openrlhf-tir data convert orz.json dapo.parquet --out train.jsonl              both in one file, as openrlhf-tir reads it
+  openrlhf-tir data convert train.jsonl --to torl --out train.parquet            for ToRL's own code
+  openrlhf-tir data convert toolace.json --row-schema toolace --to tooln1 --out tooln1.parquet
+  openrlhf-tir data convert BFCL_v3_multi_turn_base.json --join possible_answer.json --out bfcl.jsonl"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    from ...data.prepare.function_calls import SOURCES
+    from ...data.prepare.official import WRITERS
+    from ...data.schemas import SCHEMAS
+
+    add_row_arguments(parser, schemas=sorted([*SCHEMAS, *SOURCES]))
+    add = parser.add_argument
+    add("--to", default="jsonl", metavar="NAME", help=f"what is written: {', '.join(WRITERS)}. jsonl is this project's own: prompt, label, env, meta [jsonl]")
+    add("--out", type=Path, required=True, metavar="FILE", help="where to: .jsonl, .json or .parquet")
+    add("--join", type=Path, metavar="FILE", help="a file with fields that the rows lack, joined by id: BFCL's possible_answer")
+    group = parser.add_argument_group("augmentation of xlam, hammer and toolace (in Tool-N1's code, not behind its main result)")
+    group.add_argument("--mask-names", type=share, default=0.0, metavar="P", help="share of rows whose functions get names without meaning; Tool-N1: 0.67 [0]")
+    group.add_argument("--irrelevant", type=share, default=0.0, metavar="P", help="one more row for this share, whose tools do not fit; Tool-N1: 0.15 [0]")
+    group.add_argument("--seed", type=whole(at_least=0), default=0, metavar="N", help="of both [0]")
+
+
+def run(args: argparse.Namespace) -> int:
+    from ...data.bad_rows import BadRows
+    from ...data.prepare.convert import Augment, answers_of, converted
+    from ...data.prepare.files import check_target, write_rows
+    from ...data.prepare.function_calls import SOURCES
+    from ...data.prepare.official import writer
+    from ...errors import ConfigError
+
+    writer(args.to)
+    check_target(args.out, args.sources)
+    check_new_file(args.out, "--out")
+    augment = Augment(args.mask_names, args.irrelevant, args.seed) if args.mask_names or args.irrelevant else None
+    if augment and args.row_schema not in SOURCES:
+        raise ConfigError(
+            f"--mask-names and --irrelevant change rows of {', '.join(SOURCES)}. Name the one that these are with --row-schema, or leave them out."
+        )
+    bad, left_out = BadRows(args.on_bad_row, MOST_BAD), Counter[str]()
+    answers = answers_of(args.join, bad) if args.join else None
+    rows = converted(data_of(args), args.to, bad, left_out, augment, answers)
+    with counting("convert") as tick:
+        count = write_rows(args.out, _ticked(rows, tick, lambda n: bad.check_some_good(n, args.sources)))
+    print(f"{count} rows of {args.to} in {args.out}")
+    for why, n in left_out.most_common():
+        print(f"  {n} left out, as the method does: {why}")
+    if bad.count:
+        print(f"  {bad.count} bad rows left out")
+    tell(bad)
+    return 0
+
+
+def _ticked(rows: Iterator[Any], tick, at_end) -> Iterator[Any]:
+    count = 0
+    for row in rows:
+        count += 1
+        tick()
+        yield row
+    at_end(count)

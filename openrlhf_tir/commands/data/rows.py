@@ -1,0 +1,75 @@
+"""Rows: the flags with which every `data` command reads, and what it tells of bad rows."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from ...config import Data
+from ...config.numbers import whole
+
+if TYPE_CHECKING:
+    from ...data.bad_rows import BadRows
+
+EVERY = 500
+"""Rows between two movements of a progress bar: moving it takes longer than reading a row."""
+MOST_BAD = 1000
+"""Bad rows that a command lists."""
+
+
+def add_row_arguments(parser: argparse.ArgumentParser, *, schemas: Sequence[str], many: bool = True) -> None:
+    """The sources, and how their rows are read: the flags have the names of the `data` section."""
+    parser.add_argument("sources", nargs="+" if many else 1, metavar="DATA", help="JSONL, JSON or parquet file, a directory of them, or a name on the hub")
+    group = parser.add_argument_group("how rows are read")
+    add = group.add_argument
+    add("--row-schema", metavar="NAME", help=f"whose rows these are: {', '.join(schemas)} [by their columns]")
+    add("--input-key", default="prompt", metavar="COLUMN", help="column of the input, where there is no schema [prompt]")
+    add("--label-key", default="label", metavar="COLUMN", help="column of the label, where there is no schema [label]")
+    add("--env-key", default="env", metavar="COLUMN", help="column that names the environment, if there is one [env]")
+    add("--split", default="train", metavar="NAME", help="of a directory or a data set of the hub [train]")
+    add("--max-samples", type=whole(at_least=1), default=100_000_000, metavar="N", help="rows that are read of each source [all]")
+    add("--on-bad-row", choices=["error", "skip"], default="error", help="a row that cannot be used: end with exit code 2, or leave it out and list it [error]")
+
+
+def data_of(args: argparse.Namespace, sources: Sequence[str] | None = None, **changes: object) -> Data:
+    """The `data` section that the flags say."""
+    fields = {
+        "prompt_dataset": list(args.sources if sources is None else sources),
+        "row_schema": args.row_schema,
+        "input_key": args.input_key,
+        "label_key": args.label_key,
+        "env_key": args.env_key,
+        "prompt_split": args.split,
+        "max_samples": args.max_samples,
+        "on_bad_row": args.on_bad_row,
+    }
+    return Data(**{**fields, **changes})
+
+
+@contextmanager
+def counting(what: str, total: int | None = None) -> Iterator[Callable[[], None]]:
+    """A progress bar on standard error; yields what is called for each row."""
+    from rich.console import Console
+
+    from ...logs.progress import bar
+
+    done = 0
+    with bar(what, total, Console(stderr=True)) as advance:
+
+        def tick() -> None:
+            nonlocal done
+            done += 1
+            if done % EVERY == 0:
+                advance(EVERY, f"{done:,} rows")
+
+        yield tick
+
+
+def tell(bad: BadRows) -> None:
+    """What was left out, a line each."""
+    for line in bad.listed:
+        print(f"  bad: {line}")
+    if bad.count > len(bad.listed):
+        print(f"  and {bad.count - len(bad.listed)} more bad rows")

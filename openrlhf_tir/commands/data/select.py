@@ -1,0 +1,71 @@
+"""data select: rows and samples of them -> the rows worth training on, as they were."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from ...config.numbers import share, whole
+from ...config.paths import check_new_file
+from .rows import MOST_BAD, add_row_arguments, counting, data_of, tell
+
+EXAMPLES = """examples:
+  openrlhf-tir data select train.jsonl --samples runs/first --pass-rate 0.2 0.8 --out harder.jsonl
+  openrlhf-tir data select train.jsonl --samples samples.jsonl --pass-rate 0 0.9 --unsampled keep --out rest.jsonl
+  openrlhf-tir data select train.jsonl --samples runs/full --learning-impact 0.6 --out limr.jsonl
+A run keeps its samples with --logger.trajectories 1; train on all rows for several epochs, with filter.names = [], for --learning-impact."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    from ...data.schemas import SCHEMAS
+
+    add_row_arguments(parser, schemas=sorted(SCHEMAS))
+    add = parser.add_argument
+    add("--samples", nargs="+", required=True, metavar="DIR_OR_FILE", help='a run\'s directory, or JSONL {"row" or "prompt", "correct", "epoch"}')
+    add("--out", type=Path, required=True, metavar="FILE", help="where to: .jsonl, .json or .parquet")
+    add("--pass-rate", nargs=2, type=share, metavar=("LOW", "HIGH"), help="keep rows that were solved in this share of their samples, both ends included")
+    add("--learning-impact", type=float, nargs="?", const=0.6, metavar="X", help="keep rows whose LIMR score is at least this, and 0.6 when none is given")
+    add("--top", type=whole(at_least=1), metavar="N", help="of these, the N whose pass rate is nearest to 1/2, or whose learning impact is largest [all]")
+    add("--min-samples", type=whole(at_least=1), default=1, metavar="N", help="rows with fewer count as not sampled [1]")
+    add("--unsampled", choices=["drop", "keep"], default="drop", help="rows of which there are no samples [drop]")
+
+
+def run(args: argparse.Namespace) -> int:
+    from ...data.bad_rows import BadRows
+    from ...data.prepare.files import check_target, write_rows
+    from ...data.prepare.outcomes import read_outcomes
+    from ...data.prepare.selection import Selection
+    from ...data.prompts import rows_and_problems
+    from ...errors import ConfigError, DataError
+
+    if args.pass_rate is None and args.learning_impact is None:
+        raise ConfigError("Select by what? Give --pass-rate LOW HIGH, e.g. 0.2 0.8, or --learning-impact.")
+    check_target(args.out, args.sources)
+    check_new_file(args.out, "--out")
+    cfg, bad = data_of(args), BadRows(args.on_bad_row, MOST_BAD)
+    with counting("read samples") as tick:
+        outcomes = read_outcomes(args.samples, tick)
+    selection = Selection(outcomes, args.pass_rate, args.learning_impact, args.min_samples, args.unsampled == "keep")
+    with counting("look at rows") as tick:
+        for _, problem in rows_and_problems(cfg, BadRows(args.on_bad_row)):
+            selection.look(problem)
+            tick()
+    if not selection.sampled:
+        raise DataError(
+            f"None of the {selection.rows} rows of {', '.join(args.sources)} was sampled in {', '.join(args.samples)}. "
+            "Give the data that the run was trained on, or samples whose 'row', 'question' or 'prompt' is that of the rows."
+        )
+    kept = selection.kept(args.top)
+
+    def rows() -> Iterator[Any]:
+        for i, (row, _) in enumerate(rows_and_problems(cfg, bad)):
+            if i in kept:
+                yield row
+
+    count = write_rows(args.out, rows())
+    for line in [f"{count} of {selection.rows} rows in {args.out}", *selection.facts()]:
+        print(line)
+    tell(bad)
+    return 0
