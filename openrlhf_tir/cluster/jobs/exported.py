@@ -1,7 +1,7 @@
 """Exported: a model directory that the learner wrote -> one that can be asked as the run asked it.
 
 chat_template.jinja       the run's prompt, with the question in place (data/export_template.py)
-generation_config.json    also answer_stop_strings, with which an answer ends. A key of ours: with transformers' own, plain `generate` wants a tokenizer, or fails
+generation_config.json    also answer_stop_strings, with which an answer ends. A key of ours: with transformers' own, `generate` fails without a tokenizer
 """
 
 from __future__ import annotations
