@@ -1,11 +1,12 @@
 """Exported: a model directory that the learner wrote -> one that can be asked as the run asked it.
 
 chat_template.jinja       the run's prompt, with the question in place (data/export_template.py)
-generation_config.json    also the stop strings with which an answer ends
+generation_config.json    also answer_stop_strings, with which an answer ends. A key of ours: with transformers' own, `generate` fails without a tokenizer
 """
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ _OUTPUT = "\x00output\x00"
 
 def complete(cfg: Config, directory: Path) -> None:
     """Add the chat template and the stop strings to an export. Raises OSError when the disk refuses them."""
-    from transformers import AutoTokenizer, GenerationConfig
+    from transformers import AutoTokenizer
 
     own = template_of(AutoTokenizer.from_pretrained(directory))
     if cfg.rollout.agent == "external":  # agents sent messages of their own, and ended their answers themselves
@@ -28,9 +29,8 @@ def complete(cfg: Config, directory: Path) -> None:
     template = chat_template(own, cfg.data) if own and cfg.data.apply_chat_template else raw_template(cfg.data, block_of(cfg))
     (directory / TEMPLATE).write_text(template, encoding="utf-8")
     if stops := answer_stops(cfg):
-        generation = GenerationConfig.from_pretrained(directory)
-        generation.stop_strings = list(stops)
-        generation.save_pretrained(directory)
+        path = directory / "generation_config.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"answer_stop_strings": list(stops)}, indent=2) + "\n", encoding="utf-8")
 
 
 def block_of(cfg: Config) -> Block | None:

@@ -50,7 +50,7 @@ def test_the_export_asks_as_the_run_asked_and_ends_where_it_ended(exported):
     text = tokenizer.apply_chat_template([{"role": "user", "content": "1+1?"}], tokenize=False, add_generation_prompt=True)
     assert text == "User: 1+1?\nAssistant:"
     assert generation(exported)["eos_token_id"] == EOS_ID
-    assert generation(exported)["stop_strings"] == ["User:", "Human:", "Assistant:", "</answer>"]
+    assert generation(exported)["answer_stop_strings"] == ["User:", "Human:", "Assistant:", "</answer>"]
     assert "split_special_tokens" not in (exported / "tokenizer_config.json").read_text()
 
 
@@ -78,7 +78,7 @@ def test_with_the_models_own_template_the_question_goes_inside_of_it(exported):
 def test_agents_of_ones_own_keep_the_models_template(exported):
     (exported / TEMPLATE).write_text(OWN)
     complete(config(rollout={"agent": "external"}), exported)
-    assert (exported / TEMPLATE).read_text() == OWN and "stop_strings" not in generation(exported)
+    assert (exported / TEMPLATE).read_text() == OWN and "answer_stop_strings" not in generation(exported)
 
 
 def test_the_block_of_every_protocol_is_found_or_said_not_to_be_one():
