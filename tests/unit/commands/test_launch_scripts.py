@@ -20,7 +20,7 @@ from openrlhf_tir.config.settings import RECIPES, load
 from openrlhf_tir.data.prepare.files import write_rows
 from tests.contract.docs.docs_blocks import REPO, blocks
 from tests.data.make_samples import rows
-from tests.unit.commands.test_recipes_check import SAMPLES
+from tests.unit.commands.test_recipes_check import CHATML, SAMPLES
 
 SCRIPTS = {p.name: p.stem for p in sorted((REPO / "train_scripts").glob("*.sh")) if p.stem in SAMPLES}
 """Script -> its recipe, which has its name."""
@@ -37,7 +37,7 @@ FILES = {
 
 def model_in(directory: Path) -> Path:
     directory.mkdir()
-    for name, text in (("config.json", '{"hidden_size": 128, "num_attention_heads": 4}'), ("tokenizer.json", "{}"), ("chat_template.jinja", "x")):
+    for name, text in (("config.json", '{"hidden_size": 128, "num_attention_heads": 4}'), ("tokenizer.json", "{}"), ("chat_template.jinja", CHATML)):
         (directory / name).write_text(text)
     (directory / "model.safetensors").write_bytes(b"x" * 1000)
     return directory
@@ -97,6 +97,7 @@ def test_every_command_of_the_recipes_page_passes_on_a_machine_without_gpus(tmp_
         write_rows(tmp_path / name, enough(rows()[sample] if sample != "tooln1.jsonl" else rows()[sample][:1], most))
     write_rows(tmp_path / "numina.jsonl", enough(SAMPLES["artist_math_7b"], most))
     write_rows(tmp_path / "functions.jsonl", enough(SAMPLES["artist_functions_7b"], most))
+    write_rows(tmp_path / "swe.jsonl", enough(SAMPLES["skyrl_v0_7b"], most))
     (tmp_path / "corpus.jsonl").write_text('{"id": "0", "contents": "Oslo"}\n')
     model_in(tmp_path / "cold_start")
     monkeypatch.setenv("RAY_ADDRESS", "head:6379")
