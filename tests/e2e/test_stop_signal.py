@@ -11,7 +11,7 @@ from openrlhf_tir.exit_codes import STOPPED
 from openrlhf_tir.replay.ledger import audit
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_run_that_loses_processes_and_is_stopped_between_ends_with_the_weights_of_an_undisturbed_one(toy_run, tmp_path):
     """The launcher may restart it three times, and passes the signal on; the checkpoint is of a step that was not due to be saved."""
     args, log = [*command(tmp_path, toy_run.job, deadlines={}), "--train.stop_grace_s", "120", "--ckpt.save_steps", "3"], tmp_path / "log"
