@@ -18,13 +18,15 @@ logging.getLogger("openrlhf_tir").setLevel(logging.WARNING)  # of its own: a tes
 
 
 @pytest.fixture(autouse=True)
-def own_logger_as_it_was():
-    """A command that a test runs in this process takes our logger for itself (logs/own_log.py); the next test's caplog must see it."""
-    logger = logging.getLogger("openrlhf_tir")
-    before = logger.level, logger.propagate, logger.handlers[:], logger.disabled
-    yield
-    logger.setLevel(before[0])
-    logger.propagate, logger.handlers[:], logger.disabled = before[1:]
+def own_loggers_as_in_a_fresh_process():
+    """A command that runs in this process takes our logger for itself (logs/own_log.py), and importing vLLM silences the root and what existed before:
+    a test's caplog must see our loggers all the same, whatever ran before it."""
+    logging.getLogger().setLevel(logging.WARNING)
+    for name, logger in [*logging.root.manager.loggerDict.items()]:
+        if name.partition(".")[0] == "openrlhf_tir" and isinstance(logger, logging.Logger):
+            logger.setLevel(logging.NOTSET)
+            logger.propagate, logger.disabled = True, False
+            logger.handlers.clear()
 
 
 @pytest.fixture
