@@ -19,9 +19,12 @@ logging.getLogger("openrlhf_tir").setLevel(logging.WARNING)  # of its own: a tes
 
 @pytest.fixture(autouse=True)
 def own_loggers_as_in_a_fresh_process():
-    """A command that runs in this process takes our logger for itself (logs/own_log.py), and importing vLLM silences the root and what existed before:
-    a test's caplog must see our loggers all the same, whatever ran before it."""
-    logging.getLogger().setLevel(logging.WARNING)
+    """A command that runs in this process takes our logger for itself (logs/own_log.py), and importing vLLM silences the root, what existed before
+    and every handler of the root, caplog's own among them: a test's caplog must see our loggers all the same, whatever ran before it."""
+    root = logging.getLogger()
+    root.setLevel(logging.WARNING)
+    for handler in root.handlers:
+        handler.setLevel(logging.NOTSET)
     for name, logger in [*logging.root.manager.loggerDict.items()]:
         if name.partition(".")[0] == "openrlhf_tir" and isinstance(logger, logging.Logger):
             logger.setLevel(logging.NOTSET)
