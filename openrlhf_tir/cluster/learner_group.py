@@ -20,8 +20,8 @@ from ..backoff import backoff_s
 from ..config import Config
 from ..deadlines import Deadline, within
 from ..errors import ClusterFull, DeadlineMissed, InfraError
-from ..machine import gpu_count
 from ..types import StepReport, TrainBatch
+from .nodes import single_room
 from .ray_faults import death
 from .ray_session import place, worker_env
 
@@ -85,10 +85,10 @@ class LearnerGroup:
     @classmethod
     async def start(cls, cfg: Config) -> LearnerGroup:
         n = cfg.actor.world_size
-        gpus = min(1, gpu_count())
-        placement = await place([{"CPU": 1, "GPU": gpus} if gpus else {"CPU": 1}] * n, "PACK", f"{n} learner ranks", cfg)
+        room = single_room(n)
+        placement = await place(room, f"{n} learner ranks", cfg)
         actor = ray.remote(concurrency_groups={"io": 1})(LearnerRank).options(
-            num_cpus=1, num_gpus=gpus, runtime_env={"env_vars": worker_env(cfg)}, scheduling_strategy=PlacementGroupSchedulingStrategy(placement)
+            num_cpus=1, num_gpus=room.num_gpus, runtime_env={"env_vars": worker_env(cfg)}, scheduling_strategy=PlacementGroupSchedulingStrategy(placement)
         )
         self = cls(cfg, [], placement)
         try:

@@ -83,6 +83,7 @@ FREE = (
     "vllm.gpu_memory_utilization",
     "vllm.max_num_seqs",
     "vllm.kv_cache_mib",
+    "vllm.engine_args",
     "timeouts",
     "ckpt",
     "logger",

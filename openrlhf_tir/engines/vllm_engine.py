@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from ..config import Config
 from ..deadlines import Deadline, within
 from ..errors import ConfigError, EngineError, RequestRefused, WeightsUnverified
-from ..machine import gpu_count
+from ..machine import runs_on_gpus
 from ..types import Canary, Completion, EngineBounds, Sampling
 from ..weights.digest import digest_file
 from .in_flight import InFlight
@@ -59,7 +59,7 @@ class VllmEngine:
 
         On a machine without a GPU vllm must not have been imported before in this process. `index` numbers the run's engines.
         """
-        gpu = gpu_count() > 0
+        gpu = runs_on_gpus()
         if cfg.vllm.sync_backend != "file" and not gpu:
             raise ConfigError(f"vllm.sync_backend = '{cfg.vllm.sync_backend}' needs GPUs, and there is none. Use vllm.sync_backend = 'file'.")
         prepare_environment(gpu=gpu)
