@@ -94,8 +94,8 @@ def _own_handler() -> Iterator[None]:
 
 
 async def place(room: Room, what: str, cfg: Config) -> PlacementGroup:
-    """Reserve resources, and say on which nodes they are. Raises ClusterFull when the cluster does not have them free within timeouts.placement_s (a restart by the launcher:
-    and train.start_wait_s); then, and when the caller is cancelled, nothing stays reserved.
+    """Reserve resources, and say on which nodes they are. Raises ClusterFull when the cluster does not have them free within
+    timeouts.placement_s (a restart by the launcher: and train.start_wait_s); then, and when the caller is cancelled, nothing stays reserved.
     """
     group = placement_group(room.bundles, strategy=room.strategy)
     try:
@@ -106,7 +106,8 @@ async def place(room: Room, what: str, cfg: Config) -> PlacementGroup:
         free, total = ({k: v for k, v in r.items() if k in ("CPU", "GPU")} for r in (ray.available_resources(), ray.cluster_resources()))
         raise ClusterFull(
             f"The Ray cluster has no room for {what}: {room.bundles} ({room.strategy}) is wanted, {free} of {total} is free "
-            f"on {', '.join(map(str, nodes()))}. Start Ray with more (ray start --num-cpus), or ask for fewer engines or ranks (vllm.num_engines, actor.num_gpus_per_node)."
+            f"on {', '.join(map(str, nodes()))}. Start Ray with more (ray start --num-cpus), "
+            "or ask for fewer engines or ranks (vllm.num_engines, actor.num_gpus_per_node)."
         ) from None
     except BaseException:
         remove_placement_group(group)

@@ -8,7 +8,7 @@ from openrlhf_tir.config import Config
 from openrlhf_tir.errors import ConfigError
 from openrlhf_tir.simulation.virtual_loop import run
 
-from .test_placement import Ray, node, ray, spawned  # noqa: F401 - a fixture
+from .fake_ray import Ray, node, spawned
 
 pytestmark = pytest.mark.slow  # importing ray
 
