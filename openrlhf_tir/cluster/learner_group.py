@@ -24,6 +24,7 @@ from ..types import StepReport, TrainBatch
 from .nodes import single_room
 from .ray_faults import death
 from .ray_session import place, worker_env
+from .shared_dir import marked, prove
 
 if TYPE_CHECKING:
     from ..learner.zero3 import Zero3Rank
@@ -56,6 +57,10 @@ class LearnerRank:
         with socket.socket() as s:
             s.bind(("", 0))
             return ray.util.get_node_ip_address(), s.getsockname()[1]
+
+    def sees(self, mark: Path) -> None:
+        """Raises ConfigError when this node does not have the run's directory."""
+        prove(mark, f"learner rank {self.rank}", ray.util.get_node_ip_address())
 
     def start(self, cfg: Config, master_addr: str, master_port: int) -> int:
         from ..learner.zero3 import Zero3Rank
@@ -93,6 +98,8 @@ class LearnerGroup:
         self = cls(cfg, [], placement)
         try:
             self.ranks = [actor.remote(rank, n) for rank in range(n)]
+            with marked(cfg.run_dir) as mark:
+                await self._all([r.sees.remote(mark) for r in self.ranks], "sees", "timeouts.start_s")
             [(addr, port)] = await self._all([self.ranks[0].address.remote()], "address", "timeouts.start_s")
             await self._all([r.start.remote(cfg, addr, port) for r in self.ranks], "start", "timeouts.start_s")
         except BaseException:

@@ -24,6 +24,7 @@ from ..types import Canary, Completion, GroupKey
 from .nodes import engine_room
 from .ray_faults import death
 from .ray_session import place, worker_env
+from .shared_dir import marked
 from .tokens import tokens
 
 log = logging.getLogger(__name__)
@@ -168,6 +169,8 @@ async def spawn(actor_class: type, index: int, cfg: Config, model: str, env_urls
         raise
     member = Member(index, actor, placement, on_death, cfg)
     try:
+        with marked(cfg.run_dir) as mark:
+            await member.call(actor.sees.remote(mark), "timeouts.start_s", "The look at the run's directory")
         member.url = await member.call(actor.start.remote(cfg, model, env_urls, tokens(cfg)), "timeouts.start_s", "The start")
     except BaseException:
         member.kill()

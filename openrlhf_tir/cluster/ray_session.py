@@ -13,6 +13,7 @@ from ray._private import utils
 from ray.util.placement_group import PlacementGroup, placement_group, placement_group_table, remove_placement_group
 
 from ..config import Config
+from ..config.forwarded import forwarded
 from ..deadlines import Deadline, within
 from ..errors import ClusterFull, DeadlineMissed, Unavailable
 from ..machine import CPU_ONLY, gpu_count
@@ -128,8 +129,9 @@ async def _ready(group: PlacementGroup) -> None:
 
 
 def worker_env(cfg: Config) -> dict[str, str]:
-    """Environment variables of every actor. One thread each: more on shared cores is catastrophic."""
-    env = {
+    """Environment variables of every actor: what the driver was given for NCCL, gloo and vLLM, and our own. One thread each: more on shared
+    cores is catastrophic."""
+    env = forwarded() | {
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
         "TOKENIZERS_PARALLELISM": "false",
         "PYTHONWARNINGS": "ignore::FutureWarning",

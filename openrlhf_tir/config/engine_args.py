@@ -56,7 +56,7 @@ def checked(given: dict[str, Any]) -> dict[str, Any]:
     """`given`, if it can be passed on. Raises ValueError with all that cannot."""
     wrong = [f"{name!r} {why}" for name in given if (why := _refusal(name, given[name]))]
     if wrong:
-        raise ValueError("; ".join(wrong))
+        raise ValueError("vllm.engine_args: " + "; ".join(wrong))
     return given
 
 
