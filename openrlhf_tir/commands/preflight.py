@@ -30,12 +30,14 @@ from ..data import templates
 from ..episodes import turns
 from ..errors import ConfigError
 from ..filters.samples import SAMPLE_FILTER
+from ..model_size import checkpoint_bytes
 from ..pipeline.checkpoints import lineage
 from ..rewards.context import RewardContext
 from ..sizes import size
 from ..types import Task, Trajectory
 from .checks.chat import check_chat, check_template_of
 from .checks.data import check_data
+from .checks.engine_args import check_engine_args
 from .checks.envs import check_envs, environments_of
 from .checks.host import Machine, check_gpus, check_loggers, check_ports, check_push_room, check_writable
 from .checks.load_elsewhere import load_elsewhere
@@ -72,6 +74,8 @@ def check(
                 load_elsewhere(place, name)
     with problems.caught():
         facts += check_gpus(cfg, machine)
+    with problems.caught():
+        facts += check_engine_args(cfg)
     if model:
         with problems.caught():
             facts += check_model(cfg, machine)
@@ -196,7 +200,7 @@ def check_run_dir(cfg: Config, *, made: bool = True) -> list[str]:
 
 def _checkpoint_room(cfg: Config) -> list[str]:
     """ckpt.max_num checkpoints, and the one that is being written beside them."""
-    one, there = lineage.expected_bytes(cfg), next((p for p in (cfg.run_dir, *cfg.run_dir.parents) if p.is_dir()), None)
+    one, there = checkpoint_bytes(cfg), next((p for p in (cfg.run_dir, *cfg.run_dir.parents) if p.is_dir()), None)
     need, free = one * (cfg.ckpt.max_num + 1), shutil.disk_usage(there).free if there else 0
     if need <= free:
         return []

@@ -51,7 +51,7 @@ def prepare_environment(*, gpu: bool) -> None:
     env.setdefault("VLLM_LOGGING_LEVEL", "ERROR")  # a push warns about every layer that has no weights of its own
     if gpu:
         return
-    env["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # the worker lives in the engine process: one process fewer
+    env.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")  # the engine lives in the actor's process: one process fewer
     env["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"  # "auto" binds every engine to core 0
     env.pop("VLLM_CPU_KVCACHE_SPACE", None)  # would override vllm.kv_cache_mib
     env.setdefault("OMP_NUM_THREADS", "1")

@@ -20,7 +20,8 @@ from pathlib import Path
 from ...config import Config
 from ...errors import ConfigError, Unavailable
 from ...machine import gpu_count
-from ...sizes import size, weights_bytes
+from ...model_size import push_bytes
+from ...sizes import size
 
 BWRAP_TRIAL_S = 10
 """Deadline of one `bwrap true`, which takes milliseconds; a starved machine may need seconds."""
@@ -86,7 +87,11 @@ def check_gpus(cfg: Config, machine: Machine) -> list[str]:
 
 def check_push_room(cfg: Config, machine: Machine) -> list[str]:
     """A file push holds the weights that are served and the ones that arrive."""
-    need = 2 * weights_bytes(cfg.actor.model_name_or_path)
+    one = push_bytes(cfg)
+    if one is None:
+        name = cfg.actor.model_name_or_path
+        return [f"weight pushes go through {cfg.run_dir}: how much they need is not known, as neither files nor config.json of {name} can be read here"]
+    need = 2 * one
     if need <= machine.shm_free:
         return []
     return [

@@ -17,7 +17,8 @@ import subprocess, sys, time
 sys.path.insert(0, sys.argv[1])
 import reaper
 assert not sys.argv[2:] or reaper.end_children_with_us()
-engine = subprocess.Popen([sys.executable, "-c", "import subprocess, sys, time; w = subprocess.Popen(['sleep', '1000']); print(w.pid, flush=True); time.sleep(1000)"])
+worker = "import subprocess, time; w = subprocess.Popen(['sleep', '1000']); print(w.pid, flush=True); time.sleep(1000)"
+engine = subprocess.Popen([sys.executable, "-c", worker])
 print(engine.pid, flush=True)
 time.sleep(1000)
 """
