@@ -25,7 +25,7 @@ ANSWER_S = 20.0
 
 
 class Gpu(NamedTuple):
-    index: str
+    device: str
     free: int
     """Bytes, as `total`."""
     total: int
@@ -46,7 +46,14 @@ async def wait_for_memory(share: float, devices: str | None, *, deadline: Deadli
             for gpu in full:
                 log.warning(
                     "GPU %s has %s of %s free after %s, the engine needs %d %%: held by %s",
-                    *(gpu.index, size(gpu.free), size(gpu.total), deadline, round(100 * share), ", ".join(gpu.held_by) or "processes that cannot be seen here"),
+                    *(
+                        gpu.device,
+                        size(gpu.free),
+                        size(gpu.total),
+                        deadline,
+                        round(100 * share),
+                        ", ".join(gpu.held_by) or "processes that cannot be seen here",
+                    ),
                 )
             break
         await asyncio.sleep(backoff_s(tries, first_s=0.25, cap_s=2.0))
@@ -71,7 +78,7 @@ def _asked(query: str, devices: str) -> str:
 def parsed(csv: str, held: dict[str, list[str]]) -> list[Gpu]:
     """Lines of index, uuid, MiB free, MiB in all. Raises ValueError."""
     rows = [[field.strip() for field in line.split(",")] for line in csv.splitlines() if line.strip()]
-    return [Gpu(index, int(free) << 20, int(total) << 20, tuple(held.get(uuid, ()))) for index, uuid, free, total in rows]
+    return [Gpu(device, int(free) << 20, int(total) << 20, tuple(held.get(uuid, ()))) for device, uuid, free, total in rows]
 
 
 def parsed_holders(csv: str) -> dict[str, list[str]]:

@@ -25,7 +25,7 @@ def test_what_is_passed_on_is_said():
 
 
 def test_another_engine_takes_none():
-    with pytest.raises(ConfigError, match="rollout.engine = 'torch' has no such arguments"):
+    with pytest.raises(ConfigError, match=r"rollout\.engine = .torch. has no such arguments"):
         check_engine_args(Config(rollout={"engine": "torch"}, vllm={"engine_args": {"max_num_batched_tokens": 8192}}))
 
 

@@ -28,7 +28,7 @@ def test_it_waits_until_every_gpu_has_the_share_that_the_engine_takes():
 
 def test_what_stays_held_is_told_with_its_holders_and_does_not_hold_the_engine_up_for_ever(caplog):
     full = run(wait_for_memory(0.9, "5", deadline=Deadline(0.0, "test"), read=Driver(per_look=1)))
-    assert [gpu.index for gpu in full] == ["5"]
+    assert [gpu.device for gpu in full] == ["5"]
     assert "GPU 5 has 1.00 GiB of 80.00 GiB free after test = 0 s, the engine needs 90 %: held by pid 7 (60.00 GiB)" in caplog.text
 
 
