@@ -6,6 +6,7 @@ plan(cfg, nodes)   which rank and engine goes where, in words, before anything i
 
 from __future__ import annotations
 
+import asyncio
 import functools
 from collections import Counter
 from collections.abc import Sequence
@@ -13,8 +14,9 @@ from typing import NamedTuple
 
 import ray
 
+from ..backoff import ASK_AGAIN_S, backoff_s
 from ..config import Config
-from ..errors import ConfigError
+from ..errors import ClusterFull
 
 
 class Node(NamedTuple):
@@ -39,6 +41,24 @@ def has_gpus() -> bool:
     Once for all: an engine that is replaced while the nodes with GPUs are lost waits for them, and does not start on CPU.
     """
     return any(node.gpus for node in nodes())
+
+
+async def some_gpus(cfg: Config) -> None:
+    """Until the cluster has GPUs, for a recipe that cannot do without: at once, or a restart by the launcher within train.start_wait_s.
+
+    Raises ClusterFull, with what there is: its nodes may still come.
+    """
+    loop = asyncio.get_running_loop()
+    give_up, tries = loop.time() + cfg.train.start_wait_s, 0
+    while "flash_attention" in cfg.ds.attn_implementation and not has_gpus():
+        if loop.time() >= give_up:
+            raise ClusterFull(
+                f"ds.attn_implementation = {cfg.ds.attn_implementation!r} needs GPUs, and Ray knows of none: {', '.join(map(str, nodes()))}. "
+                "Start Ray on nodes with GPUs (ray start --num-gpus), or start from --recipe quickstart_cpu."
+            )
+        await asyncio.sleep(backoff_s(tries, cap_s=ASK_AGAIN_S))
+        tries += 1
+        has_gpus.cache_clear()
 
 
 class Room(NamedTuple):
@@ -75,13 +95,7 @@ def plan(cfg: Config, there: Sequence[Node], *, learner: bool = True) -> list[st
 
     Ray decides in the end, and what it decided is said as well. This is the proof that it can: engines first, each on the node that it
     leaves the least room on, then what takes one GPU. What is missing may still come (an autoscaler, a node that restarts).
-    Raises ConfigError for a recipe that needs GPUs on a cluster without one.
     """
-    if "flash_attention" in cfg.ds.attn_implementation and not has_gpus():
-        raise ConfigError(
-            f"ds.attn_implementation = {cfg.ds.attn_implementation!r} needs GPUs, and Ray knows of none: {', '.join(map(str, there))}. "
-            "Start Ray on nodes with GPUs (ray start --num-gpus), or start from --recipe quickstart_cpu."
-        )
     room = engine_room(cfg)
     kind = "GPU" if has_gpus() else "CPU"
     left = {node.address: (node.gpus if has_gpus() else node.cpus) for node in there}

@@ -44,17 +44,8 @@ async def wait_for_memory(share: float, devices: str | None, *, deadline: Deadli
     while full := [gpu for gpu in await asyncio.to_thread(read, devices) if gpu.free < share * gpu.total]:
         if loop.time() >= give_up:
             for gpu in full:
-                log.warning(
-                    "GPU %s has %s of %s free after %s, the engine needs %d %%: held by %s",
-                    *(
-                        gpu.device,
-                        size(gpu.free),
-                        size(gpu.total),
-                        deadline,
-                        round(100 * share),
-                        ", ".join(gpu.held_by) or "processes that cannot be seen here",
-                    ),
-                )
+                has, holders = f"{size(gpu.free)} of {size(gpu.total)}", ", ".join(gpu.held_by) or "processes that cannot be seen here"
+                log.warning("GPU %s has %s free after %s, the engine needs %d %%: held by %s", gpu.device, has, deadline, round(100 * share), holders)
             break
         await asyncio.sleep(backoff_s(tries, first_s=0.25, cap_s=2.0))
         tries += 1

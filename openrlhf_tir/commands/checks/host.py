@@ -57,10 +57,15 @@ class Machine:
     isolation_fault: Callable[[], str | None] = isolation_fault
 
 
+def runs_here(cfg: Config) -> bool:
+    """Whether the run is one of this machine alone. Else the GPUs are those of a cluster, whose head may have none."""
+    return cfg.actor.num_nodes == 1 and "RAY_ADDRESS" not in os.environ
+
+
 def check_gpus(cfg: Config, machine: Machine) -> list[str]:
     """Attention kernel and GPU count."""
     flash = "flash_attention" in cfg.ds.attn_implementation
-    here = cfg.actor.num_nodes == 1 and "RAY_ADDRESS" not in os.environ
+    here = runs_here(cfg)
     if flash and machine.gpus == 0 and here:
         packing = " and ds.packing_samples to false" if cfg.ds.packing_samples else ""
         raise ConfigError(

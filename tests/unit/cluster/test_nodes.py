@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from openrlhf_tir.config import Config
-from openrlhf_tir.errors import ConfigError
+from openrlhf_tir.errors import ClusterFull
 from openrlhf_tir.simulation.virtual_loop import run
 
 from .fake_ray import Ray, node, spawned
@@ -89,11 +91,26 @@ def test_a_cluster_that_is_too_small_is_told_what_is_missing_and_what_each_node_
     assert "does not fit yet: engine 2 (3 GPUs) have no room (a has 0 left, b has 1 left)" in lines[-1]
 
 
-def test_a_recipe_for_gpus_is_refused_on_a_cluster_without_one(ray: Ray, monkeypatch):
-    from openrlhf_tir.cluster import nodes
+def test_a_recipe_for_gpus_does_not_start_on_a_cluster_without_one(ray: Ray):
+    from openrlhf_tir.cluster.nodes import some_gpus
 
-    cfg = Config(ds={"attn_implementation": "flash_attention_2"})
-    with pytest.raises(ConfigError, match=r"needs GPUs, and Ray knows of none: 10\.0\.0\.1 \(8 CPUs, 0 GPUs\)"):
-        planned(cfg, HEAD, monkeypatch=monkeypatch)
-    nodes.has_gpus.cache_clear()
-    assert planned(cfg, HEAD, eight("10.0.0.2"), monkeypatch=monkeypatch)
+    ray.nodes = [HEAD]
+    with pytest.raises(ClusterFull, match=r"needs GPUs, and Ray knows of none: 10\.0\.0\.1 \(8 CPUs, 0 GPUs\)"):
+        run(some_gpus(Config(ds={"attn_implementation": "flash_attention_2"})))
+    run(some_gpus(Config(ds={"attn_implementation": "sdpa", "packing_samples": False})))
+
+
+def test_a_restart_waits_for_the_nodes_that_have_them(ray: Ray):
+    from openrlhf_tir.cluster.nodes import has_gpus, some_gpus
+
+    ray.nodes = [HEAD]
+
+    async def scenario():
+        waiting = asyncio.create_task(some_gpus(Config(ds={"attn_implementation": "flash_attention_2"}, train={"start_wait_s": 600})))
+        await asyncio.sleep(100)
+        assert not waiting.done()
+        ray.nodes = [HEAD, eight("10.0.0.2")]
+        await waiting
+
+    run(scenario())
+    assert has_gpus()
