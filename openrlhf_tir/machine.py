@@ -1,10 +1,28 @@
-"""What this machine has, without importing torch."""
+"""What this machine has, and what this process may use of it, without importing torch."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from pathlib import Path
+
+CPU_ONLY = {"DS_ACCELERATOR": "cpu", "CUDA_VISIBLE_DEVICES": ""}
+"""Environment of every process of a run that does not use GPUs, wherever it is."""
 
 
 def gpu_count() -> int:
     """NVIDIA GPUs of this node, by the driver's device files: visible also to a process that Ray gave none."""
     return sum(p.name[len("nvidia") :].isdigit() for p in Path("/dev").glob("nvidia*"))
+
+
+def runs_on_gpus(environ: Mapping[str, str] = os.environ, on_node: int | None = None) -> bool:
+    """Whether this process is of a run on GPUs, though it may hold none itself (vLLM's workers do). `on_node`: GPUs of the node, else counted."""
+    return environ.get("DS_ACCELERATOR") != CPU_ONLY["DS_ACCELERATOR"] and (gpu_count() if on_node is None else on_node) > 0
+
+
+def visible_gpus(environ: Mapping[str, str] = os.environ, on_node: int | None = None) -> int:
+    """GPUs that this process may use: those that Ray gave it, which CUDA_VISIBLE_DEVICES lists, else all of the node."""
+    listed = environ.get("CUDA_VISIBLE_DEVICES")
+    if listed is None:
+        return gpu_count() if on_node is None else on_node
+    return len([device for device in listed.split(",") if device.strip()])

@@ -1,4 +1,4 @@
-"""Sizes: bytes for a person, what a model's weights take, what a disk has left."""
+"""Sizes: bytes for a person, what a disk has left. What a model takes is in model_size.py."""
 
 from __future__ import annotations
 
@@ -23,8 +23,3 @@ def room(directory: Path, free: Callable[[Path], int] = free_bytes) -> str:
         return f"{size(free(directory))} are free now"
     except OSError as e:
         return f"how much is free cannot be read ({e.strerror})"
-
-
-def weights_bytes(model: str) -> int:
-    """Of a local model's weights; 0 for a name on the hub, whose size is not known before it is loaded."""
-    return sum(f.stat().st_size for f in Path(model).glob("*.safetensors")) if model else 0

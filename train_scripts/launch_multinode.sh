@@ -2,7 +2,8 @@
 # Start Ray on a head and its workers, wait until all have joined, train, tear everything down.
 #   launch_multinode.sh --hosts head,worker1,worker2 -- --recipe zerotir_32b ...    (ssh; the repository at the same path everywhere)
 #   srun/sbatch: inside an allocation, launch_multinode.sh -- --recipe ...         (SLURM; one task per node is started here)
-# Environment: RAY_PORT (6379), TIR_VENV (.venv).
+#   --interface eth1: the network that the nodes reach each other by, for Ray, NCCL and gloo (default: the first address of each node).
+# Environment: RAY_PORT (6379), TIR_VENV (.venv). NCCL_*, GLOO_*, VLLM_*, TORCH_* and HF_* go to every process of the run, on all nodes.
 set -euo pipefail
 if [[ ${1:-} == --help ]]; then sed -n '2,/^set /{/^set /!s/^# \{0,1\}//p}' "$0"; exit 0; fi
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -11,11 +12,13 @@ repo=$PWD
 port=${RAY_PORT:-6379}
 venv=${TIR_VENV:-$repo/.venv}
 hosts=()
+interface=
 while (($#)); do
     case $1 in
         --hosts) IFS=, read -r -a hosts <<< "${2:?--hosts needs a list}"; shift 2 ;;
+        --interface) interface=${2:?--interface needs a name, e.g. eth1}; shift 2 ;;
         --) shift; break ;;
-        *) echo "launch_multinode.sh: unknown option '$1'. Known: --hosts A,B,... -- TRAIN FLAGS" >&2; exit 2 ;;
+        *) echo "launch_multinode.sh: unknown option '$1'. Known: --hosts A,B,... --interface NAME -- TRAIN FLAGS" >&2; exit 2 ;;
     esac
 done
 if ((${#hosts[@]} == 0)) && [[ -n ${SLURM_JOB_NODELIST:-} ]]; then
@@ -50,14 +53,31 @@ trap tear_down EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
 
-start_ray() { # host, flags of ray start, what to wait for first
-    on "$1" "cd '$repo' && $3 export OMP_NUM_THREADS=\${OMP_NUM_THREADS:-1}; echo \$\$ > $pid_file && exec '$venv/bin/ray' start $2 --disable-usage-stats --block" &
+[[ -z $interface ]] || export NCCL_SOCKET_IFNAME=${NCCL_SOCKET_IFNAME:-$interface} GLOO_SOCKET_IFNAME=${GLOO_SOCKET_IFNAME:-$interface}
+forwarded=$("$venv/bin/python" -m openrlhf_tir.config.forwarded | tr '\n' ' ') # ssh passes no environment on
+
+# What prints a node's own address, to be run there.
+own_address="hostname -I"
+[[ -z $interface ]] || own_address="'$venv/bin/python' -c \"import psutil, socket
+print(*[a.address for a in psutil.net_if_addrs().get('$interface', ()) if a.family == socket.AF_INET])\""
+
+address_of() { # host
+    local found
+    found=$(on "$1" "$own_address" | awk 'NR == 1 {print $1}')
+    [[ -n $found ]] || { echo "$1 has no IPv4 address${interface:+ on $interface}. Name the network of the nodes with --interface." >&2; return 2; }
+    echo "$found"
 }
 
-address=$(on "$head" "hostname -I" | awk '{print $1}')
+start_ray() { # host, flags of ray start, what to wait for first
+    on "$1" "cd '$repo' && $forwarded $3 export OMP_NUM_THREADS=\${OMP_NUM_THREADS:-1}; echo \$\$ > $pid_file && exec '$venv/bin/ray' start $2 --disable-usage-stats --block" &
+}
+
+address=$(address_of "$head")
 start_ray "$head" "--head --node-ip-address=$address --port=$port" ""
 for host in "${hosts[@]:1}"; do
-    start_ray "$host" "--address=$address:$port" "until (exec 3<>/dev/tcp/$address/$port) 2>/dev/null; do sleep 1; done;"
+    own=
+    if [[ -n $interface ]]; then own=$(address_of "$host"); fi
+    start_ray "$host" "--address=$address:$port ${own:+--node-ip-address=$own}" "until (exec 3<>/dev/tcp/$address/$port) 2>/dev/null; do sleep 1; done;"
 done
 
 "$venv/bin/python" - "$address:$port" "${#hosts[@]}" <<'PY'

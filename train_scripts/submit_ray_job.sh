@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Submit a training run to a Ray cluster: submit_ray_job.sh --run-dir /shared/runs/a --recipe zerotir_7b ...   [any flag of `openrlhf-tir train`]
 # Environment: RAY_ADDRESS (dashboard, default http://127.0.0.1:8265), TIR_JOB_FLAGS (more flags for `ray job submit`, e.g. --no-wait),
-#   TIR_COMMAND (train, or another command).
+#   TIR_COMMAND (train, or another command). NCCL_*, GLOO_*, VLLM_*, TORCH_* and HF_* go to every process of the run, on all nodes.
 # The repository travels as the job's working directory, so the nodes need the requirements, not the code. A recipe of your own, and the
 # files of your own that it or a flag names (path/file.py:function), are copied along.
 set -euo pipefail
@@ -25,9 +25,10 @@ print("\0".join(pack(sys.argv[3:], Path(sys.argv[1]).resolve(), Path(sys.argv[2]
 mapfile -d '' -t args < <(base64 -d <<< "$packed")
 "$venv/bin/python" - > "$runtime_env" <<'PY'
 import json, os
-passed = ("WANDB_API_KEY", "HF_HOME", "HF_TOKEN", "HF_HUB_OFFLINE", "NCCL_DEBUG", "TIR_ENV_TOKEN", "TIR_ROLLOUT_TOKEN")
+from openrlhf_tir.config.forwarded import forwarded
+secrets = ("WANDB_API_KEY", "TIR_ENV_TOKEN", "TIR_ROLLOUT_TOKEN")
 print(json.dumps({
-    "env_vars": {"OMP_NUM_THREADS": "1", **{k: os.environ[k] for k in passed if k in os.environ}},
+    "env_vars": {"OMP_NUM_THREADS": "1", **forwarded(), **{k: os.environ[k] for k in secrets if k in os.environ}},
     "excludes": [".git", "/.venv*", "/runs", "/build", "/dist", "*.safetensors", "*.pt", "__pycache__"],
 }))
 PY

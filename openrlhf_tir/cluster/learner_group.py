@@ -20,10 +20,11 @@ from ..backoff import backoff_s
 from ..config import Config
 from ..deadlines import Deadline, within
 from ..errors import ClusterFull, DeadlineMissed, InfraError
-from ..machine import gpu_count
 from ..types import StepReport, TrainBatch
+from .nodes import single_room
 from .ray_faults import death
 from .ray_session import place, worker_env
+from .shared_dir import marked, prove
 
 if TYPE_CHECKING:
     from ..learner.zero3 import Zero3Rank
@@ -57,6 +58,10 @@ class LearnerRank:
             s.bind(("", 0))
             return ray.util.get_node_ip_address(), s.getsockname()[1]
 
+    def sees(self, mark: Path) -> None:
+        """Raises ConfigError when this node does not have the run's directory."""
+        prove(mark, f"learner rank {self.rank}", ray.util.get_node_ip_address())
+
     def start(self, cfg: Config, master_addr: str, master_port: int) -> int:
         from ..learner.zero3 import Zero3Rank
 
@@ -85,14 +90,16 @@ class LearnerGroup:
     @classmethod
     async def start(cls, cfg: Config) -> LearnerGroup:
         n = cfg.actor.world_size
-        gpus = min(1, gpu_count())
-        placement = await place([{"CPU": 1, "GPU": gpus} if gpus else {"CPU": 1}] * n, "PACK", f"{n} learner ranks", cfg)
+        room = single_room(n)
+        placement = await place(room, f"{n} learner ranks", cfg)
         actor = ray.remote(concurrency_groups={"io": 1})(LearnerRank).options(
-            num_cpus=1, num_gpus=gpus, runtime_env={"env_vars": worker_env(cfg)}, scheduling_strategy=PlacementGroupSchedulingStrategy(placement)
+            num_cpus=1, num_gpus=room.num_gpus, runtime_env={"env_vars": worker_env(cfg)}, scheduling_strategy=PlacementGroupSchedulingStrategy(placement)
         )
         self = cls(cfg, [], placement)
         try:
             self.ranks = [actor.remote(rank, n) for rank in range(n)]
+            with marked(cfg.run_dir) as mark:
+                await self._all([r.sees.remote(mark) for r in self.ranks], "sees", "timeouts.start_s")
             [(addr, port)] = await self._all([self.ranks[0].address.remote()], "address", "timeouts.start_s")
             await self._all([r.start.remote(cfg, addr, port) for r in self.ranks], "start", "timeouts.start_s")
         except BaseException:

@@ -20,10 +20,11 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from ..config import Config
 from ..deadlines import Deadline, within
 from ..errors import DeadlineMissed, EngineError, EngineGone, InfraError
-from ..machine import gpu_count
 from ..types import Canary, Completion, GroupKey
+from .nodes import engine_room
 from .ray_faults import death
 from .ray_session import place, worker_env
+from .shared_dir import marked
 from .tokens import tokens
 
 log = logging.getLogger(__name__)
@@ -149,18 +150,17 @@ async def spawn(actor_class: type, index: int, cfg: Config, model: str, env_urls
 
     Whatever happens, cancellation included: an actor that does not come up keeps no resources.
     """
-    tp, gpu = cfg.vllm.tensor_parallel_size, gpu_count() > 0
-    placement = await place([{"CPU": 1.0, "GPU": 1.0} if gpu else {"CPU": 1.0}] * tp, "STRICT_PACK", f"rollout engine {index}", cfg)
+    room = engine_room(cfg)
+    placement = await place(room, f"rollout engine {index}", cfg)
     try:
         actor = (
             ray.remote(actor_class)
             .options(
-                num_cpus=1,
-                # With one GPU the engine runs here; with more, vLLM's own workers take the bundles.
-                num_gpus=1 if gpu and tp == 1 else 0,
+                num_cpus=room.num_cpus,
+                num_gpus=room.num_gpus,
                 max_concurrency=10_000,
                 runtime_env={"env_vars": worker_env(cfg)},
-                scheduling_strategy=PlacementGroupSchedulingStrategy(placement, placement_group_capture_child_tasks=True),
+                scheduling_strategy=PlacementGroupSchedulingStrategy(placement, placement_group_capture_child_tasks=room.workers_by_ray),
             )
             .remote(index)
         )
@@ -169,6 +169,8 @@ async def spawn(actor_class: type, index: int, cfg: Config, model: str, env_urls
         raise
     member = Member(index, actor, placement, on_death, cfg)
     try:
+        with marked(cfg.run_dir) as mark:
+            await member.call(actor.sees.remote(mark), "timeouts.start_s", "The look at the run's directory")
         member.url = await member.call(actor.start.remote(cfg, model, env_urls, tokens(cfg)), "timeouts.start_s", "The start")
     except BaseException:
         member.kill()

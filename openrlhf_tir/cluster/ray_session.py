@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
 
 import psutil
 import ray
 from ray._private import utils
-from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
+from ray.util.placement_group import PlacementGroup, placement_group, placement_group_table, remove_placement_group
 
 from ..config import Config
+from ..config.forwarded import forwarded
 from ..deadlines import Deadline, within
 from ..errors import ClusterFull, DeadlineMissed, Unavailable
-from ..machine import gpu_count
+from ..machine import CPU_ONLY, gpu_count
+from .nodes import Room, has_gpus, nodes
 from .signals import DIE_S, StopSignals
 
 LOCAL_OBJECT_STORE = 512 << 20
@@ -35,10 +38,12 @@ def ray_session(cfg: Config, signals: StopSignals | None = None) -> Iterator[Non
             ray.init(log_to_driver=cfg.logger.worker_logs, logging_level="warning")
         else:
             _start_local(cfg)
+    has_gpus.cache_clear()
     try:
         yield
     finally:
         ray.shutdown()
+        has_gpus.cache_clear()
 
 
 def _start_local(cfg: Config) -> None:
@@ -46,7 +51,7 @@ def _start_local(cfg: Config) -> None:
     when they had START_ATTEMPTS of them.
     """
     rewarding = cfg.reward.model_replicas if cfg.reward.model_name_or_path else 0
-    actors = cfg.vllm.num_engines + cfg.actor.world_size + rewarding + 2
+    actors = cfg.vllm.num_engines * cfg.vllm.world_size + cfg.actor.world_size + rewarding + 2
     before = set(psutil.Process().children(recursive=True))
     for _ in range(START_ATTEMPTS):
         try:
@@ -89,11 +94,11 @@ def _own_handler() -> Iterator[None]:
         utils.set_sigterm_handler = before
 
 
-async def place(bundles: list[dict[str, float]], strategy: str, what: str, cfg: Config) -> PlacementGroup:
-    """Reserve resources. Raises ClusterFull when the cluster does not have them free within timeouts.placement_s (a restart by the launcher:
-    and train.start_wait_s); then, and when the caller is cancelled, nothing stays reserved.
+async def place(room: Room, what: str, cfg: Config) -> PlacementGroup:
+    """Reserve resources, and say on which nodes they are. Raises ClusterFull when the cluster does not have them free within
+    timeouts.placement_s (a restart by the launcher: and train.start_wait_s); then, and when the caller is cancelled, nothing stays reserved.
     """
-    group = placement_group(bundles, strategy=strategy)
+    group = placement_group(room.bundles, strategy=room.strategy)
     try:
         patience = Deadline.of(cfg, "timeouts.placement_s") + Deadline.of(cfg, "train.start_wait_s")
         await within(patience, _ready(group), f"The reservation for {what}")
@@ -101,13 +106,22 @@ async def place(bundles: list[dict[str, float]], strategy: str, what: str, cfg: 
         remove_placement_group(group)
         free, total = ({k: v for k, v in r.items() if k in ("CPU", "GPU")} for r in (ray.available_resources(), ray.cluster_resources()))
         raise ClusterFull(
-            f"The Ray cluster has no room for {what}: {bundles} ({strategy}) is wanted, {free} of {total} is free. "
-            "Start Ray with more (ray start --num-cpus), or ask for fewer engines or ranks (vllm.num_engines, actor.num_gpus_per_node)."
+            f"The Ray cluster has no room for {what}: {room.bundles} ({room.strategy}) is wanted, {free} of {total} is free "
+            f"on {', '.join(map(str, nodes()))}. Start Ray with more (ray start --num-cpus), "
+            "or ask for fewer engines or ranks (vllm.num_engines, actor.num_gpus_per_node)."
         ) from None
     except BaseException:
         remove_placement_group(group)
         raise
+    print(f"placed: {what}: {where(group)}", flush=True)
     return group
+
+
+def where(group: PlacementGroup) -> str:
+    """The addresses of the nodes that a reservation is on, each with its number of bundles where there are several."""
+    by_id = {node["NodeID"]: node["NodeManagerAddress"] for node in ray.nodes()}
+    held = Counter(by_id.get(node, node) for node in placement_group_table(group)["bundles_to_node_id"].values())
+    return ", ".join(f"{address} x {n}" if len(held) > 1 or n > 1 else address for address, n in held.items())
 
 
 async def _ready(group: PlacementGroup) -> None:
@@ -115,8 +129,9 @@ async def _ready(group: PlacementGroup) -> None:
 
 
 def worker_env(cfg: Config) -> dict[str, str]:
-    """Environment variables of every actor. One thread each: more on shared cores is catastrophic."""
-    env = {
+    """Environment variables of every actor: what the driver was given for NCCL, gloo and vLLM, and our own. One thread each: more on shared
+    cores is catastrophic."""
+    env = forwarded() | {
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
         "TOKENIZERS_PARALLELISM": "false",
         "PYTHONWARNINGS": "ignore::FutureWarning",
@@ -125,6 +140,6 @@ def worker_env(cfg: Config) -> dict[str, str]:
     for secret in (cfg.env.token_env, "WANDB_API_KEY"):
         if secret in os.environ:
             env[secret] = os.environ[secret]
-    if not gpu_count():
-        env |= {"DS_ACCELERATOR": "cpu", "CUDA_VISIBLE_DEVICES": ""}
+    if not has_gpus():
+        env |= CPU_ONLY
     return env

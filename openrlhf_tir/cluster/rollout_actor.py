@@ -15,6 +15,8 @@ import ray
 from ..config import Config
 from ..ports import RolloutEngine
 from ..types import Canary, Completion, Group, GroupKey, GroupMeta, Task
+from .reaper import end_children_with_us
+from .shared_dir import prove
 from .tokens import Tokens
 
 ENDPOINTS = "endpoints"
@@ -44,8 +46,13 @@ class RolloutActor:
     def __init__(self, index: int) -> None:
         self.index, self.name = index, f"rollout-{index}"
 
+    async def sees(self, mark: Path) -> None:
+        """Raises ConfigError when this node does not have the run's directory."""
+        await asyncio.to_thread(prove, mark, self.name, ray.util.get_node_ip_address())
+
     async def start(self, cfg: Config, model: str, env_urls: Mapping[str, list[str]], tokens: Tokens) -> str:
         """Load the model and open the endpoint; returns its URL."""
+        end_children_with_us()
         from transformers import AutoTokenizer
 
         from ..engines.batcher import Batcher

@@ -18,6 +18,7 @@ from ..logs.process import PssSampler
 from ..pipeline.stop import StopRequest
 from .env_process import env_urls
 from .learner_group import LearnerGroup
+from .nodes import nodes, plan, some_gpus
 from .pool import RolloutPool
 from .ray_session import ray_session
 from .reward_models.replicas import rewarding
@@ -66,6 +67,9 @@ async def _running(cfg: Config, model: str, learner: bool, console: Console, sig
                 f"This Ray cluster has {len(ray.nodes())} nodes, and an environment server on loopback is reached from one only. "
                 f"Start servers with train_scripts/start_env_servers.sh and set {', '.join(f'{section}.url' for section in started)}."
             )
+        await some_gpus(cfg)
+        for line in plan(cfg, nodes(), learner=learner):
+            console.print(line, soft_wrap=True, highlight=False)
         async with env_urls(cfg) as urls, rewarding(cfg):
             with console.status("starting engines and learner"):
                 # Side by side: each spends its time importing and loading on a core of its own.

@@ -30,14 +30,16 @@ from ..data import templates
 from ..episodes import turns
 from ..errors import ConfigError
 from ..filters.samples import SAMPLE_FILTER
+from ..model_size import checkpoint_bytes
 from ..pipeline.checkpoints import lineage
 from ..rewards.context import RewardContext
 from ..sizes import size
 from ..types import Task, Trajectory
 from .checks.chat import check_chat, check_template_of
 from .checks.data import check_data
+from .checks.engine_args import check_engine_args
 from .checks.envs import check_envs, environments_of
-from .checks.host import Machine, check_gpus, check_loggers, check_ports, check_push_room, check_writable
+from .checks.host import Machine, check_gpus, check_loggers, check_ports, check_push_room, check_writable, runs_here
 from .checks.load_elsewhere import load_elsewhere
 from .checks.roles import check_roles
 
@@ -72,6 +74,8 @@ def check(
                 load_elsewhere(place, name)
     with problems.caught():
         facts += check_gpus(cfg, machine)
+    with problems.caught():
+        facts += check_engine_args(cfg)
     if model:
         with problems.caught():
             facts += check_model(cfg, machine)
@@ -196,7 +200,7 @@ def check_run_dir(cfg: Config, *, made: bool = True) -> list[str]:
 
 def _checkpoint_room(cfg: Config) -> list[str]:
     """ckpt.max_num checkpoints, and the one that is being written beside them."""
-    one, there = lineage.expected_bytes(cfg), next((p for p in (cfg.run_dir, *cfg.run_dir.parents) if p.is_dir()), None)
+    one, there = checkpoint_bytes(cfg), next((p for p in (cfg.run_dir, *cfg.run_dir.parents) if p.is_dir()), None)
     need, free = one * (cfg.ckpt.max_num + 1), shutil.disk_usage(there).free if there else 0
     if need <= free:
         return []
@@ -222,7 +226,8 @@ def check_model(cfg: Config, machine: Machine) -> list[str]:
         raise ConfigError(f"{path} has no config.json, so it is no model. Point actor.model_name_or_path at a HF model directory.")
     if not any((path / f).is_file() for f in ("tokenizer.json", "tokenizer_config.json", "tokenizer.model")):
         raise ConfigError(f"{path} has no tokenizer (tokenizer.json). Copy the tokenizer's files beside config.json.")
-    _check_head_dim(_json_object(path / "config.json"), machine)
+    if machine.gpus == 0 and runs_here(cfg):
+        _check_head_dim(_json_object(path / "config.json"))
     return [*_check_chat_template(cfg, path), *check_template_of(cfg, path)]
 
 
@@ -252,9 +257,9 @@ def _check_chat_template(cfg: Config, model: Path) -> list[str]:
     return []
 
 
-def _check_head_dim(model: dict[str, Any], machine: Machine) -> None:
+def _check_head_dim(model: dict[str, Any]) -> None:
     heads, hidden = model.get("num_attention_heads"), model.get("hidden_size")
     derived = hidden // heads if isinstance(heads, int) and isinstance(hidden, int) and heads > 0 else None
     head_dim = model.get("head_dim") or derived
-    if machine.gpus == 0 and head_dim and head_dim not in CPU_HEAD_DIMS:
+    if head_dim and head_dim not in CPU_HEAD_DIMS:
         raise ConfigError(f"The model's head_dim is {head_dim}; vLLM on CPU supports {', '.join(map(str, CPU_HEAD_DIMS))}. Use another model, or a GPU.")

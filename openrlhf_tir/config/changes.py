@@ -107,7 +107,7 @@ def flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     """Dotted names of a dumped configuration's fields. `options` and other free tables are one field each."""
     out: dict[str, Any] = {}
     for name, value in tree.items():
-        if isinstance(value, dict) and name not in ("options", "server_options"):
+        if isinstance(value, dict) and name not in ("options", "server_options", "engine_args"):
             out |= flat(value, f"{prefix}{name}.")
         else:
             out[prefix + name] = value

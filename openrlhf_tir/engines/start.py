@@ -6,6 +6,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from ..config import Config
+from ..machine import visible_gpus
 
 if TYPE_CHECKING:
     from vllm.engine.arg_utils import AsyncEngineArgs
@@ -50,12 +51,22 @@ def prepare_environment(*, gpu: bool) -> None:
     env.setdefault("VLLM_LOGGING_LEVEL", "ERROR")  # a push warns about every layer that has no weights of its own
     if gpu:
         return
-    env["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # the worker lives in the engine process: one process fewer
+    env.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")  # the engine lives in the actor's process: one process fewer
     env["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"  # "auto" binds every engine to core 0
     env.pop("VLLM_CPU_KVCACHE_SPACE", None)  # would override vllm.kv_cache_mib
     env.setdefault("OMP_NUM_THREADS", "1")
     # The sampler's one compiled helper costs 25 s of C++ compilation on the first request and gains nothing here.
     env.setdefault("TORCHDYNAMO_DISABLE", "1")
+
+
+def executor_backend(world_size: int, *, gpu: bool, visible: int) -> str | None:
+    """How vLLM starts the workers of an engine. Named, as vLLM would take Ray in every process that has a placement group.
+
+    'mp': processes beside it, which see the GPUs that Ray gave the actor; 'ray': it was given none, its workers have bundles of their own.
+    """
+    if world_size == 1:
+        return None
+    return "mp" if not gpu or visible >= world_size else "ray"
 
 
 def engine_args(model: str, cfg: Config, *, gpu: bool, index: int) -> AsyncEngineArgs:
@@ -71,6 +82,8 @@ def engine_args(model: str, cfg: Config, *, gpu: bool, index: int) -> AsyncEngin
         # (RuntimeError: CPU Generator does not use offset): the engine dies. So no prefill is cut here.
         memory |= {"enable_chunked_prefill": False, "max_num_batched_tokens": max(CPU_PREFILL_TOKENS, v.max_model_len or cfg.data.max_len)}
     return AsyncEngineArgs(
+        **v.engine_args,  # none of them is one of the following: config/engine_args.py
+        distributed_executor_backend=executor_backend(v.world_size, gpu=gpu, visible=visible_gpus()),
         model=model,
         dtype=DTYPES[cfg.ds.param_dtype] if v.dtype == "auto" else v.dtype,
         tensor_parallel_size=v.tensor_parallel_size,

@@ -14,6 +14,7 @@ state: the engine is then broken for good and must be started again.
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -22,9 +23,10 @@ from typing import TYPE_CHECKING, Any
 from ..config import Config
 from ..deadlines import Deadline, within
 from ..errors import ConfigError, EngineError, RequestRefused, WeightsUnverified
-from ..machine import gpu_count
+from ..machine import runs_on_gpus
 from ..types import Canary, Completion, EngineBounds, Sampling
 from ..weights.digest import digest_file
+from .gpu_memory import wait_for_memory
 from .in_flight import InFlight
 from .progress import Progress
 from .proof import Proof
@@ -59,10 +61,12 @@ class VllmEngine:
 
         On a machine without a GPU vllm must not have been imported before in this process. `index` numbers the run's engines.
         """
-        gpu = gpu_count() > 0
+        gpu = runs_on_gpus()
         if cfg.vllm.sync_backend != "file" and not gpu:
             raise ConfigError(f"vllm.sync_backend = '{cfg.vllm.sync_backend}' needs GPUs, and there is none. Use vllm.sync_backend = 'file'.")
         prepare_environment(gpu=gpu)
+        if gpu:
+            await wait_for_memory(cfg.vllm.gpu_memory_utilization, os.environ.get("CUDA_VISIBLE_DEVICES"))
         from vllm.v1.engine.async_llm import AsyncLLM
 
         latest = LatestStats()

@@ -59,12 +59,12 @@ class PushTarget(Protocol):
     async def canary(self, prompt_ids: list[list[int]], max_tokens: int, seed: int) -> list[Completion]: ...
 
 
-def push_directory(run_dir: Path, model_bytes: int, *, one_node: bool = True) -> Path:
-    """Where the file goes: shared memory when it holds two of them (old and new), else the run's directory.
+def push_directory(run_dir: Path, model_bytes: int | None, *, one_node: bool = True) -> Path:
+    """Where the file goes: shared memory when it holds two of them (old and new), else the run's directory; and that when the size is not known (None).
 
     With engines on several nodes it is always the run's directory, which must then be on a file system that all of them see.
     """
-    fits = one_node and SHARED_MEMORY.is_dir() and shutil.disk_usage(SHARED_MEMORY).free >= 2 * model_bytes
+    fits = model_bytes is not None and one_node and SHARED_MEMORY.is_dir() and shutil.disk_usage(SHARED_MEMORY).free >= 2 * model_bytes
     name = f"tir_weights_{run_dir.name}_{hashlib.sha256(str(run_dir).encode()).hexdigest()[:8]}"
     return (SHARED_MEMORY if fits else run_dir) / name
 

@@ -22,6 +22,7 @@ from ...logs import metrics as metrics_log
 from ...logs import timeline as timelines
 from ...logs import trajectories
 from ...logs.progress import Progress
+from ...model_size import push_bytes
 from ...pipeline.checkpoints import new_ledger
 from ...pipeline.checkpoints.checkpoint import Checkpoints
 from ...pipeline.checkpoints.lineage import LEDGER, checkpoints_of, resumable
@@ -30,7 +31,7 @@ from ...pipeline.observer import Observer
 from ...replay.ledger import Ledger, audit
 from ...report import summary as summaries
 from ...report.build import build_report
-from ...sizes import room, weights_bytes
+from ...sizes import room
 from ...weights.publisher import WeightPublisher, push_directory
 from ...weights.verify import Tolerance
 from ..learner_group import LearnerDied
@@ -172,7 +173,7 @@ async def _pipeline(
 
     Dead learner ranks: all of them start again from the last checkpoint, the engines stay up.
     """
-    directory = push_directory(cfg.run_dir, weights_bytes(cfg.actor.model_name_or_path), one_node=len(ray.nodes()) == 1)
+    directory = push_directory(cfg.run_dir, push_bytes(cfg), one_node=len(ray.nodes()) == 1)
     tolerance: float | Tolerance | None = cfg.canary_tolerance
     for left in reversed(range(cfg.train.max_learner_restarts + 1)):
         publisher = WeightPublisher(

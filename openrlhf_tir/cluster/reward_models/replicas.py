@@ -20,8 +20,8 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from ...config import Config
 from ...deadlines import Deadline, within
 from ...errors import DeadlineMissed, RewardModelError
-from ...machine import gpu_count
 from ...types import Trajectory
+from ..nodes import single_room
 from ..ray_faults import death
 from ..ray_session import place, worker_env
 
@@ -67,15 +67,16 @@ class RewardModels:
 
     @classmethod
     async def start(cls, cfg: Config) -> RewardModels:
-        replicas, gpu = cfg.reward.model_replicas, gpu_count() > 0
-        placement = await place([{"CPU": 1.0, "GPU": 1.0} if gpu else {"CPU": 1.0}] * replicas, "PACK", f"{replicas} reward models", cfg)
+        replicas = cfg.reward.model_replicas
+        room = single_room(replicas)
+        placement = await place(room, f"{replicas} reward models", cfg)
         self = cls(placement)
         try:
             for replica in range(replicas):
                 options = {
                     "name": _name(replica),
                     "num_cpus": 1,
-                    "num_gpus": 1 if gpu else 0,
+                    "num_gpus": room.num_gpus,
                     "max_restarts": RESTARTS,
                     "max_concurrency": 10_000,
                     "runtime_env": {"env_vars": worker_env(cfg)},

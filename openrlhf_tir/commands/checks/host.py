@@ -20,7 +20,8 @@ from pathlib import Path
 from ...config import Config
 from ...errors import ConfigError, Unavailable
 from ...machine import gpu_count
-from ...sizes import size, weights_bytes
+from ...model_size import push_bytes
+from ...sizes import size
 
 BWRAP_TRIAL_S = 10
 """Deadline of one `bwrap true`, which takes milliseconds; a starved machine may need seconds."""
@@ -56,10 +57,15 @@ class Machine:
     isolation_fault: Callable[[], str | None] = isolation_fault
 
 
+def runs_here(cfg: Config) -> bool:
+    """Whether the run is one of this machine alone. Else the GPUs are those of a cluster, whose head may have none."""
+    return cfg.actor.num_nodes == 1 and "RAY_ADDRESS" not in os.environ
+
+
 def check_gpus(cfg: Config, machine: Machine) -> list[str]:
     """Attention kernel and GPU count."""
     flash = "flash_attention" in cfg.ds.attn_implementation
-    here = cfg.actor.num_nodes == 1 and "RAY_ADDRESS" not in os.environ
+    here = runs_here(cfg)
     if flash and machine.gpus == 0 and here:
         packing = " and ds.packing_samples to false" if cfg.ds.packing_samples else ""
         raise ConfigError(
@@ -86,7 +92,11 @@ def check_gpus(cfg: Config, machine: Machine) -> list[str]:
 
 def check_push_room(cfg: Config, machine: Machine) -> list[str]:
     """A file push holds the weights that are served and the ones that arrive."""
-    need = 2 * weights_bytes(cfg.actor.model_name_or_path)
+    one = push_bytes(cfg)
+    if one is None:
+        name = cfg.actor.model_name_or_path
+        return [f"weight pushes go through {cfg.run_dir}: how much they need is not known, as neither files nor config.json of {name} can be read here"]
+    need = 2 * one
     if need <= machine.shm_free:
         return []
     return [

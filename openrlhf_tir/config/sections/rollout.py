@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
-from .base import Section
+from ..engine_args import checked, pipeline_stages
+from .base import Option, Section
 
 
 class Rollout(Section):
@@ -97,7 +98,7 @@ class Vllm(Section):
     """The rollout engines."""
 
     num_engines: int = Field(1, ge=1)
-    tensor_parallel_size: int = Field(1, ge=1)
+    tensor_parallel_size: int = Field(1, ge=1, description="GPUs that hold one engine's weights together; on CPU: processes")
     enforce_eager: bool = Field(False, description="no CUDA graphs; needed on CPU")
     enable_prefix_caching: bool = True
     gpu_memory_utilization: float = Field(0.9, gt=0, le=1)
@@ -122,3 +123,13 @@ class Vllm(Section):
         gt=0,
         description="nats; a calibrated tolerance never exceeds it, and engine and learner that differ by more at the start are not of the same model",
     )
+    engine_args: Annotated[dict[str, Option], AfterValidator(checked)] = Field(
+        default_factory=dict,
+        description="more of vLLM's engine arguments by their names, e.g. pipeline_parallel_size, max_num_batched_tokens, kv_cache_dtype, hf_overrides; "
+        "refused: what has a setting of its own, and what versions, log-probs or pushes depend on",
+    )
+
+    @property
+    def world_size(self) -> int:
+        """GPUs of one engine."""
+        return self.tensor_parallel_size * pipeline_stages(self.engine_args)

@@ -8,7 +8,6 @@ resumable(cfg, ...)       the checkpoint that a run with train.resume goes on fr
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,8 +16,8 @@ import xxhash
 
 from ...config import Config
 from ...config.changes import changes, dumped, refusal
-from ...config.paths import asked, local_path
 from ...errors import ConfigError
+from ...model_size import checkpoint_bytes, model_directory
 from ...types import Task
 from .checkpoint import Checkpoints
 
@@ -29,10 +28,6 @@ RENDERING = ("tokenizer_config.json", "chat_template.jinja", "special_tokens_map
 
 
 LEDGER = "ledger.jsonl"
-OPTIMISER_BYTES = 12
-"""Per parameter in a checkpoint: Adam's two moments and the master weights, fp32 (measured: 12.7 for 167,040 parameters, with all that is beside)."""
-WEIGHT_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4}
-"""Per parameter besides with ZeRO-2; ZeRO-3 restores the weights from the master weights."""
 
 
 def checkpoints_of(cfg: Config, tasks: Sequence[Task] | None = None) -> Checkpoints:
@@ -42,35 +37,8 @@ def checkpoints_of(cfg: Config, tasks: Sequence[Task] | None = None) -> Checkpoi
         cfg.ckpt.max_num,
         ledger=None if cfg.train.new_ledger else cfg.run_dir / LEDGER,
         facts=None if tasks is None else facts_of(cfg, tasks),
-        expected_bytes=expected_bytes(cfg),
+        expected_bytes=checkpoint_bytes(cfg),
     )
-
-
-def expected_bytes(cfg: Config) -> int:
-    """Of one checkpoint, from the model's safetensors headers; 0 where the model is not a directory here."""
-    directory = _model_directory(cfg.actor.model_name_or_path)
-    files = directory.glob("*.safetensors") if directory else ()
-    each = OPTIMISER_BYTES + (WEIGHT_BYTES[cfg.ds.param_dtype] if cfg.ds.zero_stage < 3 else 0)
-    return sum(_parameters(file) for file in files) * each
-
-
-def _model_directory(name: str) -> Path | None:
-    """None for a name on the hub, and for what no path can be: whoever checks the model says so."""
-    try:
-        path = local_path(name, "actor.model_name_or_path")
-        return path if name and asked(path, Path.is_dir, "actor.model_name_or_path") else None
-    except ConfigError:
-        return None
-
-
-def _parameters(file: Path) -> int:
-    """0 for a file that is no safetensors file: whoever loads the model says so."""
-    try:
-        with file.open("rb") as f:
-            header = json.loads(f.read(int.from_bytes(f.read(8), "little")))
-        return sum(math.prod(tensor["shape"]) for name, tensor in header.items() if name != "__metadata__")
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, MemoryError, RecursionError):
-        return 0
 
 
 def check_unused(cfg: Config) -> None:
@@ -110,7 +78,7 @@ def facts_of(cfg: Config, tasks: Sequence[Task]) -> dict[str, Any]:
 
 def model_facts(name: str) -> dict[str, Any]:
     """What tells a model's directory from others; of a model on the hub only the name is known."""
-    path = _model_directory(name)
+    path = model_directory(name)
     if path is None or not (path / "config.json").is_file():
         return {"model": {"name": name}, "vocabulary": None, "rendering": None}
     model = json.loads((path / "config.json").read_text())

@@ -10,70 +10,9 @@ from openrlhf_tir.config import Config
 from openrlhf_tir.errors import ClusterFull, EngineGone
 from openrlhf_tir.simulation.virtual_loop import run
 
+from .fake_ray import spawned
+
 pytestmark = pytest.mark.slow  # importing ray
-
-
-class Group:
-    """A placement group that is ready after `ready_s`."""
-
-    def __init__(self, ready_s: float) -> None:
-        self.ready_s, self.removed = ready_s, False
-
-    async def ready(self) -> None:
-        await asyncio.sleep(self.ready_s)
-
-
-class Ray:
-    """The calls that `place`, `spawn` and LearnerGroup make."""
-
-    def __init__(self, monkeypatch) -> None:
-        from .fake_actors import FakeActor
-
-        self.groups: list[Group] = []
-        self.ready_s, self.fails_to_start = 1.0, False
-        self.actors: list[FakeActor] = []
-        self.prepare = lambda actor: None
-        self.killed: list[FakeActor] = []
-        remove = lambda group: setattr(group, "removed", True)  # noqa: E731
-        for module in ("ray_session", "member", "learner_group"):
-            monkeypatch.setattr(f"openrlhf_tir.cluster.{module}.remove_placement_group", remove)
-        for module in ("member", "learner_group"):
-            monkeypatch.setattr(f"openrlhf_tir.cluster.{module}.PlacementGroupSchedulingStrategy", lambda *args, **kwargs: None)
-        monkeypatch.setattr("openrlhf_tir.cluster.ray_session.placement_group", self.placement_group)
-        monkeypatch.setattr("ray.available_resources", lambda: {"CPU": 0.0})
-        monkeypatch.setattr("ray.cluster_resources", lambda: {"CPU": 4.0, "memory": 1.0})
-        monkeypatch.setattr("ray.kill", self.killed.append)
-        monkeypatch.setattr("ray.remote", lambda *args, **kwargs: self if args else lambda cls: self)
-
-    def placement_group(self, bundles, strategy) -> Group:
-        self.groups.append(Group(self.ready_s))
-        return self.groups[-1]
-
-    def options(self, **kwargs) -> Ray:
-        return self
-
-    def remote(self, index: int, *args):
-        from .fake_actors import FakeActor
-
-        if self.fails_to_start:
-            raise ValueError("the class cannot be pickled")
-        self.actors.append(FakeActor(index))
-        self.prepare(self.actors[-1])
-        return self.actors[-1]
-
-
-@pytest.fixture
-def ray(monkeypatch) -> Ray:
-    return Ray(monkeypatch)
-
-
-def lost(member, why) -> None: ...
-
-
-async def spawned(cfg: Config | None = None):
-    from openrlhf_tir.cluster.member import spawn
-
-    return await spawn(object, 0, cfg or Config(), "model", {}, lost)
 
 
 def test_a_start_that_is_cancelled_while_it_waits_for_room_leaves_no_reservation(ray):
@@ -125,7 +64,10 @@ def test_an_actor_that_cannot_even_be_created_leaves_no_reservation(ray):
 def test_a_full_cluster_is_no_mistake_of_the_user_and_says_what_is_missing(ray):
     async def scenario():
         ray.ready_s = 1000
-        with pytest.raises(ClusterFull, match=r"no room for rollout engine 0: \[\{'CPU': 1.*\}\] .* is wanted, \{'CPU': 0\.0\} of \{'CPU': 4\.0\} is free"):
+        with pytest.raises(
+            ClusterFull,
+            match=r"no room for rollout engine 0: \[\{'CPU': 1.*\}\] .* is wanted, \{'CPU': 0\.0\} of \{'CPU': 4\.0\} is free on 10\.0\.0\.1",
+        ):
             await spawned()
         assert [g.removed for g in ray.groups] == [True]
 

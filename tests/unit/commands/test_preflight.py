@@ -158,6 +158,18 @@ def test_flash_attention_without_its_package_is_refused(ready):
     assert "package flash-attn" in refused(ready, bare, ds__attn_implementation="flash_attention_2")
 
 
+def test_a_head_without_gpus_drives_models_that_only_the_clusters_gpus_can_run(ready, tmp_path, monkeypatch):
+    (tmp_path / "model/config.json").write_text(json.dumps({"hidden_size": 96, "num_attention_heads": 4}))
+    assert "head_dim is 24" in refused(ready)
+    monkeypatch.setenv("RAY_ADDRESS", "head:6379")
+    check(load(None, ready), machine=CPU)
+
+
+def test_of_a_model_on_the_hub_that_cannot_be_read_it_is_said_that_its_size_is_not_known(ready):
+    facts = check(load(None, {**ready, "actor.model_name_or_path": "org/no-such-model"}), machine=CPU)
+    assert any("how much they need is not known, as neither files nor config.json of org/no-such-model can be read" in fact for fact in facts)
+
+
 def test_a_small_dev_shm_is_told_because_pushes_then_go_through_the_run_directory(ready):
     small, enough = (Machine(gpus=0, cpus=2, shm_free=n, has_module=lambda name: True, isolation_fault=lambda: None) for n in (1999, 2000))
     assert any("weight pushes go through" in fact for fact in check(load(None, ready), machine=small))

@@ -21,6 +21,11 @@ def test_each_policy_shows_on_one_field():
     assert [str(c) for c in said] == ["reward.options {} -> {'bonus': 1.0}", "train.max_steps 400 -> 9"]
 
 
+def test_what_vllm_is_given_besides_is_said_as_one_field_since_it_may_change_what_samples():
+    _, (said,) = changes(dumped(Config()), Config(vllm={"engine_args": {"quantization": "fp8"}}))
+    assert str(said) == "vllm.engine_args {} -> {'quantization': 'fp8'}"
+
+
 def test_a_field_that_the_checkpoint_did_not_know_counts_as_its_default():
     before = dumped(Config())
     del before["rollout"]["min_valid"], before["rollout"]["top_p"]

@@ -42,17 +42,21 @@ def test_a_recipe_of_the_package_and_plain_values_stay(tmp_path):
     assert not (tmp_path / ".job-1").exists()
 
 
+PRINTS_ENV = 'while [ $# -gt 0 ]; do [ "$1" = --runtime-env ] && cat "$2"; shift; done; exit 0\n'
+
+
 def test_the_script_submits_the_copies_and_takes_them_away_again(home, tmp_path):
     """`ray` is a script here that looks at what it was given, while it is there."""
     bin_dir = tmp_path / "venv/bin"
     bin_dir.mkdir(parents=True)
     (bin_dir / "python").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
-    (bin_dir / "ray").write_text('#!/bin/sh\nprintf "%s\\n" "$@"\ncat .job-*/recipe.toml .job-*/mine-*.py\n')
+    (bin_dir / "ray").write_text('#!/bin/sh\nprintf "%s\\n" "$@"\ncat .job-*/recipe.toml .job-*/mine-*.py\n' + PRINTS_ENV)
     for program in bin_dir.iterdir():
         program.chmod(0o755)
     script = ROOT / "train_scripts/submit_ray_job.sh"
-    env = os.environ | {"TIR_VENV": str(tmp_path / "venv"), "PYTHONPATH": str(ROOT)}
+    env = os.environ | {"TIR_VENV": str(tmp_path / "venv"), "PYTHONPATH": str(ROOT), "NCCL_SOCKET_IFNAME": "eth1", "VLLM_HOST_IP": "10.0.0.1"}
     done = subprocess.run(["bash", script, "--run-dir", "/shared/a b", "--recipe", "mine.toml"], cwd=home, env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "\n--run-dir\n/shared/a b\n--recipe\n.job-" in done.stdout and "l2 = 0.5" in done.stdout and "def score" in done.stdout
+    assert '"NCCL_SOCKET_IFNAME": "eth1"' in done.stdout and "VLLM_HOST_IP" not in done.stdout
     assert not list(ROOT.glob(".job-*"))

@@ -12,7 +12,7 @@ REPO = Path(__file__).resolve().parents[3]
 
 LAYERS = [
     {"types", "protocol", "errors", "http_guard", "machine", "plugins", "config", "backoff", "exit_codes"},
-    {"ports", "background", "deadlines", "sizes"},
+    {"ports", "background", "deadlines", "sizes", "model_size"},
     {"algorithms", "rewards", "filters"},
     {"engines", "envs", "data", "replay", "weights", "learner", "logs"},
     {"episodes"},
@@ -49,6 +49,7 @@ TORCH_FREE = {
     "filters",
     "http_guard",
     "logs",
+    "model_size",
     "pipeline",
     "plugins",
     "ports",

@@ -6,7 +6,8 @@ import pytest
 
 from openrlhf_tir.config import Config
 from openrlhf_tir.errors import ConfigError
-from openrlhf_tir.pipeline.checkpoints.lineage import compare, expected_bytes, facts_of
+from openrlhf_tir.model_size import checkpoint_bytes
+from openrlhf_tir.pipeline.checkpoints.lineage import compare, facts_of
 from openrlhf_tir.types import Task
 
 TASKS = [Task("1+1?", "2"), Task("2+2?", "4", meta={"datasource": "x"}), Task("3+3?", "6")]
@@ -60,8 +61,8 @@ def test_the_size_of_a_checkpoint_is_known_from_the_headers(tmp_path):
     header = json.dumps({"__metadata__": {}, "a": {"dtype": "F32", "shape": [3, 5], "data_offsets": [0, 60]}}).encode()
     (tmp_path / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + bytes(60))
     config = cfg(tmp_path)
-    assert expected_bytes(config) == 15 * 12
+    assert checkpoint_bytes(config) == 15 * 12
     config.ds.zero_stage = 2
-    assert expected_bytes(config) == 15 * (12 + 2)
+    assert checkpoint_bytes(config) == 15 * (12 + 2)
     (tmp_path / "model.safetensors").write_bytes(b"x" * 1000)
-    assert expected_bytes(cfg(tmp_path)) == 0
+    assert checkpoint_bytes(cfg(tmp_path)) == 0

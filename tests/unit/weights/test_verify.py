@@ -254,6 +254,7 @@ def test_a_publisher_without_canary_prompts_is_refused(tmp_path):
 def test_the_file_goes_to_the_run_directory_when_memory_is_short_or_engines_are_elsewhere(tmp_path):
     assert push_directory(tmp_path, 1 << 60).parent == tmp_path
     assert push_directory(tmp_path, 0, one_node=False).parent == tmp_path
+    assert push_directory(tmp_path, None).parent == tmp_path, "a size that is not known may be too large"
 
 
 def test_two_runs_of_the_same_name_push_to_different_places():

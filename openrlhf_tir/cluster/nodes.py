@@ -1,0 +1,126 @@
+"""Nodes: what the cluster has, and what each process of a run takes of it. Asked of Ray, never of this machine: the driver's may have no GPU.
+
+engine_room(cfg)   bundles and resources of a rollout engine
+plan(cfg, nodes)   which rank and engine goes where, in words, before anything is loaded
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections import Counter
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import ray
+
+from ..backoff import ASK_AGAIN_S, backoff_s
+from ..config import Config
+from ..errors import ClusterFull
+
+
+class Node(NamedTuple):
+    address: str
+    cpus: int
+    gpus: int
+
+    def __str__(self) -> str:
+        return f"{self.address} ({self.cpus} CPUs, {self.gpus} GPUs)"
+
+
+def nodes() -> list[Node]:
+    """Those that are alive, with what they were started with, whoever uses it now."""
+    alive = [n for n in ray.nodes() if n["Alive"]]
+    return [Node(n["NodeManagerAddress"], int(n["Resources"].get("CPU", 0)), int(n["Resources"].get("GPU", 0))) for n in alive]
+
+
+@functools.cache
+def has_gpus() -> bool:
+    """Whether the run is one on GPUs: whether the cluster had any when it was first asked, in this session of Ray (`ray_session` forgets it).
+
+    Once for all: an engine that is replaced while the nodes with GPUs are lost waits for them, and does not start on CPU.
+    """
+    return any(node.gpus for node in nodes())
+
+
+async def some_gpus(cfg: Config) -> None:
+    """Until the cluster has GPUs, for a recipe that cannot do without: at once, or a restart by the launcher within train.start_wait_s.
+
+    Raises ClusterFull, with what there is: its nodes may still come.
+    """
+    loop = asyncio.get_running_loop()
+    give_up, tries = loop.time() + cfg.train.start_wait_s, 0
+    while "flash_attention" in cfg.ds.attn_implementation and not has_gpus():
+        if loop.time() >= give_up:
+            raise ClusterFull(
+                f"ds.attn_implementation = {cfg.ds.attn_implementation!r} needs GPUs, and Ray knows of none: {', '.join(map(str, nodes()))}. "
+                "Start Ray on nodes with GPUs (ray start --num-gpus), or start from --recipe quickstart_cpu."
+            )
+        await asyncio.sleep(backoff_s(tries, cap_s=ASK_AGAIN_S))
+        tries += 1
+        has_gpus.cache_clear()
+
+
+class Room(NamedTuple):
+    """What an actor reserves, and takes of it itself."""
+
+    bundles: list[dict[str, float]]
+    strategy: str
+    num_cpus: float
+    num_gpus: float
+    workers_by_ray: bool
+    """The actor takes no GPU: vLLM starts a Ray actor in each bundle."""
+
+
+def engine_room(cfg: Config) -> Room:
+    """One bundle, whose GPUs are the actor's own and so visible to vLLM's worker processes. An engine that no node has enough GPUs for gets a
+    bundle per GPU, on as few nodes as can be."""
+    n = float(cfg.vllm.world_size)
+    if not has_gpus():
+        return Room([{"CPU": n}], "STRICT_PACK", n, 0.0, False)
+    if n <= max(node.gpus for node in nodes()) or cfg.vllm.world_size == 1:
+        return Room([{"CPU": 1.0, "GPU": n}], "STRICT_PACK", 1.0, n, False)
+    return Room([{"CPU": 1.0, "GPU": 1.0}] * cfg.vllm.world_size, "PACK", 1.0, 0.0, True)
+
+
+def single_room(count: int) -> Room:
+    """`count` processes with a GPU each where there are any: learner ranks, reward models."""
+    gpus = float(has_gpus())
+    bundle = {"CPU": 1.0, "GPU": 1.0} if gpus else {"CPU": 1.0}
+    return Room([bundle] * count, "PACK", 1.0, gpus, False)
+
+
+def plan(cfg: Config, there: Sequence[Node], *, learner: bool = True) -> list[str]:
+    """Lines for the start of the run: the nodes, and where each process can go; what is missing, and where, when they do not all fit.
+
+    Ray decides in the end, and what it decided is said as well. This is the proof that it can: engines first, each on the node that it
+    leaves the least room on, then what takes one GPU. What is missing may still come (an autoscaler, a node that restarts).
+    """
+    room = engine_room(cfg)
+    kind = "GPU" if has_gpus() else "CPU"
+    left = {node.address: (node.gpus if has_gpus() else node.cpus) for node in there}
+    wanted = [(f"engine {i}", round(bundle[kind])) for i in range(cfg.vllm.num_engines) for bundle in room.bundles]
+    wanted += [(f"reward model {i}", 1) for i in range(cfg.reward.model_replicas if cfg.reward.model_name_or_path else 0)]
+    wanted += [(f"learner rank {i}", 1) for i in range(cfg.actor.world_size if learner else 0)]
+    placed: dict[str, Counter[str]] = {address: Counter() for address in left}
+    missing: Counter[str] = Counter()
+    for name, size in wanted:
+        fitting = [address for address in left if left[address] >= size]
+        if not fitting:
+            missing[name] += size
+            continue
+        best = min(fitting, key=left.__getitem__)
+        left[best] -= size
+        placed[best][name] += size
+    lines = [f"plan: {node}: {_counted(placed[node.address], kind) or 'nothing of this run'}" for node in there]
+    if missing:
+        free = ", ".join(f"{address} has {n} left" for address, n in left.items())
+        lines.append(
+            f"plan: does not fit yet: {_counted(missing, kind)} have no room ({free}). The run waits for more (timeouts.placement_s); "
+            "or lower vllm.num_engines, vllm.tensor_parallel_size or actor.num_gpus_per_node."
+        )
+    return lines
+
+
+def _counted(processes: Counter[str], kind: str) -> str:
+    return ", ".join(name if n == 1 else f"{name} ({n} {kind}s)" for name, n in processes.items())

@@ -1,0 +1,122 @@
+"""Model size: how many parameters a model has, before it is loaded: from the headers of its files, else from its config.json.
+
+A name on the hub is looked up in the cache first, then its config.json (a kilobyte) is fetched. Loads nothing heavy; raises nothing.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+from .config import Config
+from .config.paths import asked, local_path
+from .errors import ConfigError
+
+OPTIMISER_BYTES = 12
+"""Per parameter in a checkpoint: Adam's two moments and the master weights, fp32 (measured: 12.7 for 167,040 parameters, with all that is beside)."""
+WEIGHT_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4}
+"""Per parameter of the weights, by ds.param_dtype: of a push; of a checkpoint besides with ZeRO-2 (ZeRO-3 restores them from the master weights)."""
+HUB_S = 5.0
+"""Deadline of the hub's answer for a file of a kilobyte; without one the size is not known, and the run is as if on a small /dev/shm."""
+
+
+def push_bytes(cfg: Config) -> int | None:
+    """Of one pushed file of weights. None: not known."""
+    n = parameters(cfg.actor.model_name_or_path)
+    if n:
+        return n * WEIGHT_BYTES[cfg.ds.param_dtype]
+    directory = model_directory(cfg.actor.model_name_or_path)
+    return (sum(f.stat().st_size for f in directory.glob("*.safetensors")) if directory else 0) or None
+
+
+def checkpoint_bytes(cfg: Config) -> int:
+    """Of one checkpoint of all ranks; 0: not known."""
+    each = OPTIMISER_BYTES + (WEIGHT_BYTES[cfg.ds.param_dtype] if cfg.ds.zero_stage < 3 else 0)
+    return (parameters(cfg.actor.model_name_or_path) or 0) * each
+
+
+def parameters(model: str) -> int | None:
+    """Of a directory or a name on the hub. None: not known."""
+    directory = model_directory(model) or _on_hub(model)
+    if directory is None:
+        return None
+    return _in_files(directory) or of_config(_json(directory / "config.json"))
+
+
+def model_directory(name: str) -> Path | None:
+    """None for a name on the hub, and for what no path can be: whoever checks the model says so."""
+    try:
+        path = local_path(name, "actor.model_name_or_path")
+        return path if name and asked(path, Path.is_dir, "actor.model_name_or_path") else None
+    except ConfigError:
+        return None
+
+
+@functools.cache
+def _on_hub(name: str) -> Path | None:
+    """Where its config.json lies in the cache, beside what else of it is there."""
+    if not name or name.startswith(("/", ".", "~")) or name.count("/") > 1:
+        return None
+    from huggingface_hub import hf_hub_download, try_to_load_from_cache
+
+    try:
+        found = try_to_load_from_cache(name, "config.json")
+        return Path(found if isinstance(found, str) else hf_hub_download(name, "config.json", etag_timeout=HUB_S)).parent
+    except Exception:  # HTTP libraries', the hub's and the cache's own: the size is not known, and whoever loads the model says why
+        return None
+
+
+def _in_files(directory: Path) -> int | None:
+    """From the headers of all its safetensors files; None where there is none, or not all that the index names."""
+    files = {f.name for f in directory.glob("*.safetensors")}
+    index = _json(directory / "model.safetensors.index.json").get("weight_map", {})
+    if not files or not (isinstance(index, dict) and files >= set(index.values())):
+        return None
+    return sum(_parameters(directory / file) for file in files) or None
+
+
+def _parameters(file: Path) -> int:
+    """0 for a file that is no safetensors file: whoever loads the model says so."""
+    try:
+        with file.open("rb") as f:
+            header = json.loads(f.read(int.from_bytes(f.read(8), "little")))
+        return sum(math.prod(tensor["shape"]) for name, tensor in header.items() if name != "__metadata__")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, MemoryError, RecursionError):
+        return 0
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8-sig"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def of_config(config: dict[str, Any]) -> int | None:
+    """The parameters of a decoder with gated MLPs, dense or of experts; biases and norms are left out (less than a thousandth).
+
+        layer = h (a d) + 2 h (k d) + (a d) h + 3 h i e + h e      h hidden size, a heads of size d, k heads of keys, i MLP, e experts
+        model = layers * layer + V h (twice, unless tied)           V vocabulary
+
+    None when the file does not say enough.
+    """
+    text = config.get("text_config") or config
+    try:
+        h, layers, heads, vocabulary = (int(text[key]) for key in ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size"))
+        keys, d = int(text.get("num_key_value_heads") or heads), int(text.get("head_dim") or h // heads)
+        experts = next((int(text[key]) for key in ("num_experts", "num_local_experts", "n_routed_experts") if text.get(key)), 0)
+        if experts:
+            inner = int(text.get("moe_intermediate_size") or text["intermediate_size"])
+            shared = int(text.get("shared_expert_intermediate_size") or inner * int(text.get("n_shared_experts") or 0))
+            mlp = 3 * h * (inner * experts + shared) + h * experts
+        else:
+            mlp = 3 * h * int(text["intermediate_size"])
+    except (KeyError, TypeError, ValueError, ZeroDivisionError, AttributeError):
+        return None
+    tied = text.get("tie_word_embeddings", config.get("tie_word_embeddings", False))
+    total = layers * (2 * h * heads * d + 2 * h * keys * d + mlp) + vocabulary * h * (1 if tied is True else 2)
+    return total if total > 0 else None

@@ -1,0 +1,32 @@
+"""Rollout actors cut down to one question each: does their engine end with them, and which GPUs were they given."""
+
+from __future__ import annotations
+
+import os
+
+from openrlhf_tir.cluster.reaper import end_children_with_us
+from openrlhf_tir.cluster.rollout_actor import RolloutActor
+
+
+class EngineActor(RolloutActor):
+    """A real engine and nothing else; its "URL" is its process id."""
+
+    async def start(self, cfg, model, env_urls, tokens) -> str:
+        from openrlhf_tir.engines.vllm_engine import VllmEngine
+
+        end_children_with_us()
+        self.engine = await VllmEngine.start(model, cfg, index=self.index)
+        return str(os.getpid())
+
+    async def stop(self) -> None:
+        await self.engine.stop()
+
+
+class GpuActor(RolloutActor):
+    """Loads nothing; its "URL" is what it sees of its node's GPUs."""
+
+    async def start(self, cfg, model, env_urls, tokens) -> str:
+        return os.environ.get("CUDA_VISIBLE_DEVICES", "unset")
+
+    async def stop(self) -> None:
+        """Nothing is held."""

@@ -1,0 +1,116 @@
+"""GPUs are the cluster's, not the driver's: what engines and ranks reserve, and the plan that is said before anything is loaded."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from openrlhf_tir.config import Config
+from openrlhf_tir.errors import ClusterFull
+from openrlhf_tir.simulation.virtual_loop import run
+
+from .fake_ray import Ray, node, spawned
+
+pytestmark = pytest.mark.slow  # importing ray
+
+HEAD = node("10.0.0.1", CPU=8.0)
+
+
+def eight(address: str) -> dict:
+    return node(address, CPU=64.0, GPU=8.0)
+
+
+def test_an_engine_on_two_gpus_has_both_in_one_bundle_and_as_its_own(ray: Ray):
+    """With none of its own Ray blanks CUDA_VISIBLE_DEVICES, and vLLM finds no GPU for its worker processes."""
+    ray.nodes = [HEAD, eight("10.0.0.2")]
+    run(spawned(Config(vllm={"tensor_parallel_size": 2})))
+    (group,), (asked,) = ray.groups, ray.asked
+    assert (group.bundles, group.strategy) == ([{"CPU": 1.0, "GPU": 2.0}], "STRICT_PACK")
+    assert (asked["num_cpus"], asked["num_gpus"]) == (1.0, 2.0)
+    assert "CUDA_VISIBLE_DEVICES" not in asked["runtime_env"]["env_vars"]
+
+
+def test_one_that_no_node_can_hold_has_a_bundle_per_gpu_for_workers_that_ray_starts(ray: Ray):
+    ray.nodes = [eight("10.0.0.2"), eight("10.0.0.3")]
+    run(spawned(Config(vllm={"tensor_parallel_size": 8, "engine_args": {"pipeline_parallel_size": 2}})))
+    (group,), (asked,) = ray.groups, ray.asked
+    assert (group.bundles, group.strategy) == ([{"CPU": 1.0, "GPU": 1.0}] * 16, "PACK")
+    assert asked["num_gpus"] == 0.0
+
+
+def test_on_cpu_the_workers_of_an_engine_are_reserved_together(ray: Ray):
+    run(spawned(Config(vllm={"tensor_parallel_size": 2})))
+    assert ray.groups[0].bundles == [{"CPU": 2.0}] and ray.asked[0]["num_gpus"] == 0.0
+    assert ray.asked[0]["runtime_env"]["env_vars"]["DS_ACCELERATOR"] == "cpu"
+
+
+@pytest.mark.parametrize(("resources", "gpus"), [({"CPU": 8.0}, 0.0), ({"CPU": 8.0, "GPU": 2.0}, 1.0)])
+def test_learner_ranks_take_gpus_where_the_cluster_has_them_whatever_the_driver_has(ray: Ray, resources, gpus):
+    from openrlhf_tir.cluster.learner_group import LearnerGroup
+
+    ray.nodes = [HEAD, node("10.0.0.2", **resources)]
+    run(LearnerGroup.start(Config(actor={"num_gpus_per_node": 2})))
+    assert ray.asked[0]["num_gpus"] == gpus and ray.groups[0].bundles[0].get("GPU", 0.0) == gpus
+
+
+def test_an_engine_that_is_replaced_while_the_gpus_are_lost_does_not_start_on_cpu(ray: Ray):
+    ray.nodes = [HEAD, eight("10.0.0.2")]
+    run(spawned())
+    ray.nodes = [HEAD]
+    run(spawned())
+    assert [group.bundles for group in ray.groups] == [[{"CPU": 1.0, "GPU": 1.0}]] * 2
+
+
+def test_where_a_reservation_is_is_said(ray: Ray, capsys):
+    ray.nodes = [HEAD, eight("10.0.0.2")]
+    run(spawned())
+    assert "placed: rollout engine 0: 10.0.0.1\n" in capsys.readouterr().out
+
+
+def planned(cfg: Config, *there: dict, monkeypatch) -> list[str]:
+    from openrlhf_tir.cluster.nodes import nodes, plan
+
+    monkeypatch.setattr("ray.nodes", lambda: [*there])
+    return plan(cfg, nodes())
+
+
+def test_the_plan_names_every_rank_and_engine_with_its_node(ray: Ray, monkeypatch):
+    cfg = Config(vllm={"num_engines": 2, "tensor_parallel_size": 2}, actor={"num_gpus_per_node": 4})
+    lines = planned(cfg, HEAD, node("10.0.0.2", CPU=64.0, GPU=4.0), node("10.0.0.3", CPU=64.0, GPU=4.0), monkeypatch=monkeypatch)
+    assert lines == [
+        "plan: 10.0.0.1 (8 CPUs, 0 GPUs): nothing of this run",
+        "plan: 10.0.0.2 (64 CPUs, 4 GPUs): engine 0 (2 GPUs), engine 1 (2 GPUs)",
+        "plan: 10.0.0.3 (64 CPUs, 4 GPUs): learner rank 0, learner rank 1, learner rank 2, learner rank 3",
+    ]
+
+
+def test_a_cluster_that_is_too_small_is_told_what_is_missing_and_what_each_node_has_left(ray: Ray, monkeypatch):
+    cfg = Config(vllm={"num_engines": 3, "tensor_parallel_size": 3}, actor={"num_gpus_per_node": 1})
+    lines = planned(cfg, node("a", CPU=8.0, GPU=4.0), node("b", CPU=8.0, GPU=4.0), monkeypatch=monkeypatch)
+    assert "does not fit yet: engine 2 (3 GPUs) have no room (a has 0 left, b has 1 left)" in lines[-1]
+
+
+def test_a_recipe_for_gpus_does_not_start_on_a_cluster_without_one(ray: Ray):
+    from openrlhf_tir.cluster.nodes import some_gpus
+
+    ray.nodes = [HEAD]
+    with pytest.raises(ClusterFull, match=r"needs GPUs, and Ray knows of none: 10\.0\.0\.1 \(8 CPUs, 0 GPUs\)"):
+        run(some_gpus(Config(ds={"attn_implementation": "flash_attention_2"})))
+    run(some_gpus(Config(ds={"attn_implementation": "sdpa", "packing_samples": False})))
+
+
+def test_a_restart_waits_for_the_nodes_that_have_them(ray: Ray):
+    from openrlhf_tir.cluster.nodes import has_gpus, some_gpus
+
+    ray.nodes = [HEAD]
+
+    async def scenario():
+        waiting = asyncio.create_task(some_gpus(Config(ds={"attn_implementation": "flash_attention_2"}, train={"start_wait_s": 600})))
+        await asyncio.sleep(100)
+        assert not waiting.done()
+        ray.nodes = [HEAD, eight("10.0.0.2")]
+        await waiting
+
+    run(scenario())
+    assert has_gpus()

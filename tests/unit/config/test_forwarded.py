@@ -1,0 +1,90 @@
+"""What NCCL, gloo and vLLM are told reaches every process: through the launch scripts, through a Ray job, through the actors' environment."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from openrlhf_tir.config import Config
+from openrlhf_tir.config.forwarded import forwarded
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def test_what_is_true_of_one_node_only_is_not_forwarded():
+    given = {
+        "NCCL_IB_HCA": "mlx5",
+        "GLOO_SOCKET_IFNAME": "eth1",
+        "VLLM_USE_DEEP_GEMM": "0",
+        "VLLM_HOST_IP": "10.0.0.1",
+        "CUDA_VISIBLE_DEVICES": "0",
+        "PATH": "/bin",
+    }
+    assert forwarded(given) == {"NCCL_IB_HCA": "mlx5", "GLOO_SOCKET_IFNAME": "eth1", "VLLM_USE_DEEP_GEMM": "0"}
+
+
+def test_a_shell_reads_them_back_as_they_were_and_no_secret_is_printed():
+    env = {"NCCL_DEBUG": "it's $HOME", "HF_TOKEN": "hf_secret", "PYTHONPATH": str(ROOT)}
+    printed = subprocess.run([sys.executable, "-m", "openrlhf_tir.config.forwarded"], env=env, capture_output=True, text=True, check=True, timeout=60).stdout
+    assert "secret" not in printed
+    assert subprocess.run(["bash", "-c", f'{printed}echo "$NCCL_DEBUG"'], env={}, capture_output=True, text=True, check=True).stdout == "it's $HOME\n"
+
+
+@pytest.mark.slow
+def test_actors_have_them(monkeypatch):
+    from openrlhf_tir.cluster import ray_session
+
+    monkeypatch.setattr(ray_session, "has_gpus", lambda: True)
+    monkeypatch.setenv("NCCL_SOCKET_IFNAME", "eth1")
+    monkeypatch.setenv("VLLM_HOST_IP", "10.0.0.1")
+    env = ray_session.worker_env(Config())
+    assert env["NCCL_SOCKET_IFNAME"] == "eth1" and "VLLM_HOST_IP" not in env
+
+
+@pytest.fixture
+def launched(tmp_path):
+    """Runs launch_multinode.sh on this machine: its `ray` writes down how it was started, its training does nothing."""
+    shutil.copytree(ROOT / "train_scripts", tmp_path / "train_scripts")
+    binaries = tmp_path / ".venv/bin"
+    binaries.mkdir(parents=True)
+    python = "if [[ $1 == - ]]; then cat > /dev/null; while [[ ! -s $SAID ]]; do sleep 0.1; done; exit 0; fi\nif [[ $2 == *.cli ]]; then exit 0; fi"
+    ray = 'echo "$* NCCL=${NCCL_SOCKET_IFNAME:-} GLOO=${GLOO_SOCKET_IFNAME:-} P2P=${NCCL_P2P_LEVEL:-}" > $SAID\nexec sleep 600'
+    for name, text in (("python", f'{python}\nexec {sys.executable} "$@"'), ("ray", ray)):
+        (binaries / name).write_text(f"#!/usr/bin/env bash\n{text}\n")
+        (binaries / name).chmod(0o755)
+
+    def run(*flags: str) -> tuple[subprocess.CompletedProcess, str]:
+        said = tmp_path / "said"
+        said.unlink(missing_ok=True)
+        kept = {k: v for k, v in os.environ.items() if not k.startswith(("NCCL", "GLOO"))}
+        env = {
+            **kept,
+            "PYTHONPATH": str(ROOT),
+            "TIR_VENV": str(tmp_path / ".venv"),
+            "SAID": str(said),
+            "NCCL_P2P_LEVEL": "NVL",
+            "RAY_PORT": f"test{os.getpid()}",
+        }
+        script = tmp_path / "train_scripts/launch_multinode.sh"
+        done = subprocess.run(["bash", script, "--hosts", "localhost", *flags, "--"], env=env, capture_output=True, text=True, timeout=120, check=False)
+        return done, said.read_text() if said.exists() else ""
+
+    return run
+
+
+@pytest.mark.slow
+def test_the_launcher_gives_ray_on_every_node_the_interface_and_the_variables(launched):
+    done, said = launched("--interface", "lo")
+    assert done.returncode == 0, done.stderr
+    assert "--node-ip-address=127.0.0.1 " in said and "NCCL=lo GLOO=lo P2P=NVL" in said
+
+
+@pytest.mark.slow
+def test_an_interface_that_a_node_does_not_have_is_named(launched):
+    done, said = launched("--interface", "none0")
+    assert done.returncode == 2 and "localhost has no IPv4 address on none0" in done.stderr and not said

@@ -1,0 +1,56 @@
+"""vLLM's engine arguments: which backend starts its workers, and what a recipe may pass on."""
+
+from __future__ import annotations
+
+import pytest
+
+from openrlhf_tir.config import Config
+from openrlhf_tir.engines.start import executor_backend
+from openrlhf_tir.errors import ConfigError
+from openrlhf_tir.machine import CPU_ONLY, runs_on_gpus, visible_gpus
+
+
+def test_workers_are_processes_where_the_actor_holds_the_gpus_and_rays_where_it_holds_none():
+    assert executor_backend(1, gpu=True, visible=1) is None
+    assert executor_backend(2, gpu=True, visible=2) == "mp"
+    assert executor_backend(16, gpu=True, visible=0) == "ray"
+    assert executor_backend(2, gpu=False, visible=0) == "mp", "gloo, on CPU"
+
+
+def test_a_process_sees_the_gpus_that_ray_gave_it_and_without_ray_all_of_the_node():
+    assert visible_gpus({"CUDA_VISIBLE_DEVICES": "3,5"}, on_node=8) == 2
+    assert visible_gpus({"CUDA_VISIBLE_DEVICES": ""}, on_node=8) == 0
+    assert visible_gpus({}, on_node=8) == 8
+
+
+def test_an_actor_without_gpus_is_still_one_of_a_run_on_gpus_and_none_of_a_cpu_run_is():
+    assert runs_on_gpus({"CUDA_VISIBLE_DEVICES": ""}, on_node=8)
+    assert not runs_on_gpus(CPU_ONLY, on_node=8)
+    assert not runs_on_gpus({}, on_node=0)
+
+
+def test_the_stages_of_a_pipeline_count_as_gpus_of_the_engine():
+    vllm = Config(vllm={"tensor_parallel_size": 4, "engine_args": {"pipeline_parallel_size": 2, "max_num_batched_tokens": 16384}}).vllm
+    assert vllm.world_size == 8
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"max_model_len": 9}, "set vllm.max_model_len"),
+        ({"logprobs_mode": "raw_logits"}, "it follows from rollout.temperature"),
+        ({"data_parallel_size": 2}, "Set vllm.num_engines instead"),
+        ({"data_parallel_size_local": 2}, "Set vllm.num_engines instead"),
+        ({"speculative_config": {}}, "a push does not reach the draft model"),
+        ({"quantization": "awq"}, "its files have other tensors than a push brings"),
+        ({"pipeline_parallel_size": 0}, "is no number of stages"),
+    ],
+)
+def test_what_versions_log_probs_and_pushes_depend_on_is_refused_with_the_reason(given, why):
+    with pytest.raises((ConfigError, ValueError), match=why):
+        Config(vllm={"engine_args": given})
+
+
+def test_what_breaks_nothing_is_passed_on():
+    given = {"kv_cache_dtype": "fp8", "quantization": "fp8", "max_num_batched_tokens": 16384, "hf_overrides": {"rope_scaling": {"factor": 2.0}}}
+    assert Config(vllm={"engine_args": given}).vllm.engine_args == given

@@ -1,0 +1,95 @@
+"""How many parameters a model has is known before it is loaded, from its files or its config.json, also for a name on the hub."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from openrlhf_tir import model_size
+from openrlhf_tir.config import Config
+from openrlhf_tir.model_size import checkpoint_bytes, of_config, parameters, push_bytes
+
+QWEN_7B = {
+    "hidden_size": 3584,
+    "num_hidden_layers": 28,
+    "num_attention_heads": 28,
+    "num_key_value_heads": 4,
+    "intermediate_size": 18944,
+    "vocab_size": 152064,
+    "tie_word_embeddings": False,
+}
+QWEN_05B = {
+    "hidden_size": 896,
+    "num_hidden_layers": 24,
+    "num_attention_heads": 14,
+    "num_key_value_heads": 2,
+    "intermediate_size": 4864,
+    "vocab_size": 151936,
+    "tie_word_embeddings": True,
+}
+QWEN3_30B_A3B = {
+    "hidden_size": 2048,
+    "num_hidden_layers": 48,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 4,
+    "head_dim": 128,
+    "intermediate_size": 6144,
+    "moe_intermediate_size": 768,
+    "num_experts": 128,
+    "vocab_size": 151936,
+    "tie_word_embeddings": False,
+}
+
+
+@pytest.mark.parametrize(("config", "published"), [(QWEN_7B, 7_615_616_512), (QWEN_05B, 494_032_768), (QWEN3_30B_A3B, 30_532_122_624)])
+def test_a_config_gives_what_was_published_of_the_model_within_a_thousandth(config, published):
+    """The model cards' safetensors totals of Qwen2.5-7B, Qwen2.5-0.5B and Qwen3-30B-A3B."""
+    assert of_config(config) == pytest.approx(published, rel=1e-3)
+
+
+def test_a_config_that_does_not_say_enough_gives_nothing():
+    assert of_config({"hidden_size": 128, "num_attention_heads": 4}) is None
+    assert of_config({**QWEN_7B, "num_attention_heads": 0}) is None
+    assert of_config({**QWEN_7B, "vocab_size": "many"}) is None
+
+
+@pytest.fixture
+def hub(tmp_path, monkeypatch):
+    """A hub's cache with the config of org/model in it, whose weights were not loaded yet."""
+    snapshot = tmp_path / "models--org--model/snapshots/abc"
+    snapshot.mkdir(parents=True)
+    (snapshot / "config.json").write_text(json.dumps(QWEN_7B))
+    (tmp_path / "models--org--model/refs").mkdir()
+    (tmp_path / "models--org--model/refs/main").write_text("abc")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    model_size._on_hub.cache_clear()
+    yield tmp_path
+    model_size._on_hub.cache_clear()
+
+
+def test_a_name_on_the_hub_has_a_size_before_its_weights_are_there(hub):
+    cfg = Config(actor={"model_name_or_path": "org/model"}, ds={"param_dtype": "bf16"})
+    assert push_bytes(cfg) == pytest.approx(2 * 7_615_616_512, rel=1e-3)
+    assert checkpoint_bytes(cfg) == pytest.approx(12 * 7_615_616_512, rel=1e-3)
+
+
+def test_a_push_is_as_large_as_the_learners_dtype_makes_it_whatever_the_files_have(hub):
+    cfg = Config(actor={"model_name_or_path": "org/model"}, ds={"param_dtype": "fp32"})
+    assert push_bytes(cfg) == pytest.approx(4 * 7_615_616_512, rel=1e-3)
+
+
+def test_a_name_that_nobody_knows_has_none(hub):
+    assert push_bytes(Config(actor={"model_name_or_path": "org/nothing"})) is None
+    assert checkpoint_bytes(Config(actor={"model_name_or_path": "org/nothing"})) == 0
+
+
+def test_files_of_which_some_are_missing_are_not_counted_as_the_model(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(QWEN_7B))
+    header = json.dumps({"a": {"dtype": "F32", "shape": [3, 5], "data_offsets": [0, 60]}}).encode()
+    (tmp_path / "a.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + bytes(60))
+    index = tmp_path / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": {"a": "a.safetensors", "b": "b.safetensors"}}))
+    assert parameters(str(tmp_path)) == of_config(QWEN_7B)
+    index.write_text(json.dumps({"weight_map": {"a": "a.safetensors"}}))
+    assert parameters(str(tmp_path)) == 15
