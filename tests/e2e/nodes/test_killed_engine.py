@@ -13,7 +13,7 @@ from openrlhf_tir.cluster.member import spawn
 from openrlhf_tir.cluster.ray_session import ray_session
 
 from ..conftest import tiny_config
-from ..support.engine_actor import EngineActor
+from ..support.engine_actor import EngineActor, engine_processes, workers
 from ..support.tiny_model import save_tiny
 
 ROOT = Path(__file__).parents[3]
@@ -33,7 +33,7 @@ async def test_no_process_of_an_engine_outlives_its_actor(tensor_parallel_size, 
         first = await spawn(EngineActor, 0, cfg, model, {}, lambda member, why: None)
         actor = psutil.Process(int(first.url))
         started = actor.children(recursive=True)
-        assert any("EngineCore" in p.name() or "EngineCor" in " ".join(p.cmdline()) for p in started), [p.cmdline() for p in started]
+        assert engine_processes(actor) and len(workers(actor)) == tensor_parallel_size, [p.cmdline() for p in started]
         os.kill(actor.pid, signal.SIGKILL)
         _, alive = psutil.wait_procs(started, timeout=GONE_S)
         assert alive == []

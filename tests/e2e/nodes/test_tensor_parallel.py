@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 
 import numpy as np
 import psutil
@@ -17,6 +16,7 @@ from openrlhf_tir.types import Sampling
 from openrlhf_tir.weights.publisher import WeightPublisher
 
 from ..conftest import tiny_config
+from ..support.engine_actor import workers
 from ..support.tiny_model import HfLearner, make_tokenizer, save_tiny
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900), pytest.mark.asyncio(loop_scope="module")]
@@ -44,8 +44,7 @@ def worst(learner: HfLearner, prompt, completion, part=slice(None)) -> float:
 
 async def test_log_probs_are_those_of_a_plain_forward(pair, prompt):
     engine, learner = pair
-    workers = [p for p in psutil.Process().children(recursive=True) if "Worker" in p.name() or "Worker" in " ".join(p.cmdline())]
-    assert len(workers) >= 2
+    assert len(workers(psutil.Process())) == 2
     completions = await asyncio.gather(*[engine.generate(prompt, Sampling(64), request_id=f"tp{i}") for i in range(8)])
     assert max(worst(learner, prompt, c) for c in completions) <= TOLERANCE
 
@@ -74,8 +73,7 @@ async def test_an_engine_of_which_a_worker_is_killed_is_broken_and_its_callers_a
     engine, _ = pair
     asked = asyncio.create_task(engine.generate(prompt, Sampling(256), request_id="lost"))
     await asyncio.sleep(0)
-    victim = next(p for p in psutil.Process().children(recursive=True) if "Worker" in p.name() or "Worker" in " ".join(p.cmdline()))
-    os.kill(victim.pid, 9)
+    workers(psutil.Process())[0].kill()
     with pytest.raises(EngineError):
         await within(Deadline(300.0, "test"), asked, "The answer of an engine without a worker")
     with pytest.raises(EngineError):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 
+import psutil
+
 from openrlhf_tir.cluster.reaper import end_children_with_us
 from openrlhf_tir.cluster.rollout_actor import RolloutActor
 
@@ -30,3 +32,13 @@ class GpuActor(RolloutActor):
 
     async def stop(self) -> None:
         """Nothing is held."""
+
+
+def engine_processes(of: psutil.Process) -> list[psutil.Process]:
+    """vLLM's below `of`: the engine's and its workers', which Python's multiprocessing started. vLLM names them only where setproctitle is there."""
+    return [p for p in of.children(recursive=True) if "spawn_main" in " ".join(p.cmdline())]
+
+
+def workers(of: psutil.Process) -> list[psutil.Process]:
+    """Those of a tensor-parallel engine: what its process started."""
+    return [p for engine in engine_processes(of) for p in engine_processes(engine)]
