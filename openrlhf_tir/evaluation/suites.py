@@ -14,13 +14,14 @@ from typing import Any
 
 import xxhash
 
+from ..config import Reward
 from ..config.paths import asked, local_path
 from ..data.json_rows import read_json
 from ..data.rows import SUFFIXES, read_rows
 from ..errors import ConfigError, DataError, unknown
 from .forms import Form, answers, ast, call, maths
 
-MATHS = ("math", "zerotir", "torl", "retool", "artist", "otc")
+MATHS = ("math", "zerotir", "torl", "retool", "artist")
 ANSWER_DIRECTORY = "possible_answer"
 
 
@@ -41,8 +42,6 @@ class Suite:
     """Names that the publisher gives its file, besides NAME.jsonl, NAME.json and NAME.parquet."""
     category: str = ""
     """BFCL's."""
-    chat: bool = False
-    """Whether its prompts are chats: the model's chat template renders them."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -83,7 +82,6 @@ def _bfcl(category: str, rows: int) -> Suite:
         ("bfcl",),
         (f"BFCL_v3_{category}.json",),
         category,
-        True,
     )
 
 
@@ -187,6 +185,7 @@ def size_fact(suite: Suite, rows: int) -> str | None:
     return f"{suite.title}: the file has {rows} rows, the published set {suite.rows}. The figures are of these {rows}"
 
 
-def reward_for(suite: Suite, used: str) -> str:
-    """The recipe's reward where it grades this set (one of the user's own is taken to), else the set's own."""
-    return used if used in suite.rewards or ":" in used else suite.rewards[0]
+def reward_for(suite: Suite, used: Reward) -> str:
+    """The recipe's reward where it grades this set, OTC's where its base does, one of the user's own always; else the set's own."""
+    base = str(used.options.get("base", "math")) if used.name == "otc" else used.name
+    return used.name if base in suite.rewards or ":" in base else suite.rewards[0]

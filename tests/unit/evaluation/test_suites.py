@@ -49,7 +49,7 @@ def test_a_set_is_found_in_the_directory_by_its_name_or_its_publishers(tmp_path)
 
 
 def test_an_unknown_suite_is_told_with_those_that_exist(tmp_path):
-    with pytest.raises(ConfigError, match="Unknown suite 'aime23'. Known: .*aime24"):
+    with pytest.raises(ConfigError, match=r"Unknown suite 'aime23'. Known: .*aime24"):
         find("aime23", tmp_path)
 
 
@@ -139,6 +139,17 @@ def test_an_empty_file_is_no_set(tmp_path):
         convert(SuiteFile(SUITES["aime24"], tmp_path / "a.jsonl"), tmp_path / "p.jsonl")
 
 
-def test_the_recipes_reward_grades_where_it_can():
-    assert reward_for(SUITES["aime24"], "torl") == "torl" and reward_for(SUITES["aime24"], "toolrl") == "math"
-    assert reward_for(SUITES["nq"], "math") == "searchr1" and reward_for(SUITES["bfcl_simple"], "mine.py:grade") == "mine.py:grade"
+@pytest.mark.parametrize(
+    ("name", "used", "grades"),
+    [
+        ("aime24", Reward(name="torl"), "torl"),
+        ("aime24", Reward(name="toolrl"), "math"),
+        ("aime24", Reward(name="otc"), "otc"),
+        ("nq", Reward(name="math"), "searchr1"),
+        ("nq", Reward(name="otc"), "searchr1"),
+        ("nq", Reward(name="otc", options={"base": "searchr1"}), "otc"),
+        ("bfcl_simple", Reward(name="mine.py:grade"), "mine.py:grade"),
+    ],
+)
+def test_the_recipes_reward_grades_where_it_can(name, used, grades):
+    assert reward_for(SUITES[name], used) == grades
