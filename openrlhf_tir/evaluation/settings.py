@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -50,7 +50,8 @@ def parse_sweep(text: str, base: Sampled) -> tuple[str, list[Sampled]]:
         raise ConfigError(f"--sweep {text!r}: {bad[0]} is no value of {key}. Correct it.")
     if len(values) < 2:
         raise ConfigError(f"--sweep {text!r} has one value. Give two or more, or set --{key}.")
-    return key, [replace(base, **{SWEPT[key]: v}) for v in values]
+    change: Callable[..., Sampled] = replace
+    return key, [change(base, **{SWEPT[key]: v}) for v in values]
 
 
 def made_under(cfg: Config, how: Sampled, suite: str, source: str) -> dict[str, Any]:
