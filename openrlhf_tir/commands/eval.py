@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ..config import Config
 from ..config.flags import add_config_flags
-from ..config.paths import check_new_file
+from ..config.paths import check_new_file, local_path
 from ..errors import ConfigError
 from . import config_of
 
@@ -18,7 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--out", type=Path, metavar="FILE", help="also write the figures as JSON")
     add("--suite", nargs="+", default=[], metavar="NAME[=FILE]", help="published sets, from your files; see --list-suites and docs/evaluation.md")
     add("--suites-dir", default="data/eval", metavar="DIR", help="where a suite without =FILE is looked for [data/eval]")
-    add("--items", type=Path, metavar="DIR", help="one JSONL row per problem; what is there already is not sampled again [RUN_DIR/eval]")
+    add("--items", metavar="DIR", help="one JSONL row per problem; what is there already is not sampled again [RUN_DIR/eval]")
     add("--sweep", metavar="KEY=V,V", help="several values of env.max_calls, eval.temperature, eval.top_p or eval.n_samples_per_prompt, with a plot")
     add("--list-suites", action="store_true", help="what suites there are, where each is had and in which form; nothing else")
     add_config_flags(parser)
@@ -43,17 +43,20 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _suites(args: argparse.Namespace, cfg: Config) -> int:
+    from ..cluster.run_lock import run_lock
     from ..evaluation.plan import plan
     from .preflight import check
 
     by_agent = cfg.train.agent_func_path or cfg.rollout.agent == "external"
     if by_agent and (args.sweep or "").startswith("env.max_calls"):
         raise ConfigError("--sweep env.max_calls changes nothing where an agent decides what it calls. Sweep another setting.")
-    planned = plan(cfg, args.suite, args.suites_dir, args.items or cfg.run_dir / "eval", args.sweep)
-    check(planned.cfg, training=False, data=not args.suite)
-    from ..cluster.jobs.main import evaluate_suites
+    items = local_path(args.items, "--items") if args.items else cfg.run_dir / "eval"
+    with run_lock(items):  # two commands would sample, and append, the same problems
+        planned = plan(cfg, args.suite, args.suites_dir, items, args.sweep)
+        check(planned.cfg, training=False, data=not args.suite)
+        from ..cluster.jobs.main import evaluate_suites
 
-    evaluate_suites(planned, out=args.out)
+        evaluate_suites(planned, out=args.out)
     return 0
 
 

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
+from collections import Counter
+from types import SimpleNamespace
 
 import pytest
 
+from openrlhf_tir.config import Config
 from openrlhf_tir.errors import EngineError, EvaluationFailed
 from openrlhf_tir.evaluation.settings import Sampled
 from openrlhf_tir.evaluation.store import ITEMS, Store
@@ -88,3 +92,22 @@ async def test_a_reward_that_is_broken_ends_it_soon_with_its_error(tmp_path):
         await sampled(tmp_path, pool)
     assert e.group_contains(EvaluationFailed, match=r"3 problems of aime24 one after the other cannot be judged. The last error: mine.py:4: KeyError")
     assert len(rows(tmp_path)) < 100
+
+
+async def test_a_plan_is_evaluated_set_by_set_and_value_by_value(tmp_path):
+    from rich.console import Console
+
+    from openrlhf_tir.cluster.jobs.evaluate_suites import evaluate_plan
+    from openrlhf_tir.evaluation.plan import plan
+
+    (tmp_path / "own.jsonl").write_text("{}\n")
+    cfg = Config(actor={"model_name_or_path": "m"}, eval={"dataset": str(tmp_path / "own.jsonl"), "n_samples_per_prompt": 2})
+    planned = plan(cfg, [], "sets", tmp_path / "items", "env.max_calls=0,4")
+    pool = Pool()
+    services = SimpleNamespace(pool=pool, console=Console(file=io.StringIO()))
+    results = await evaluate_plan(services, planned, {"own": TASKS})
+    assert [(r.setting, r.figures["avg@2"][0], r.figures["rows"], r.figures["published"]) for r in results] == [(0.0, 0.5, 100, None), (4.0, 0.5, 100, None)]
+    assert Counter(mode.max_calls for _, mode in pool.asked) == {0: 100, 4: 100}
+    assert json.loads((tmp_path / "items/own/max_calls=4/figures.json").read_text()) == results[1].figures
+    await evaluate_plan(services, planned, {"own": TASKS})
+    assert len(pool.asked) == 200 and "100 of 100 problems" in services.console.file.getvalue()
