@@ -22,8 +22,8 @@ def sweep_png(name: str, key: str, swept: Swept, theme: Theme = LIGHT) -> bytes:
 
 
 def sweep_figure(name: str, key: str, swept: Swept, theme: Theme) -> Figure:
-    """Left: avg@n, pass@n and maj@n; right: code ratio, and calls on an axis of their own. Values stand at equal distances: 0, 2, 4, 20 are no scale."""
-    figure, (scores, tools) = new_figure(3.4, columns=2)
+    """Above avg@n, pass@n and maj@n; below code ratio, and calls on an axis of their own. Values stand at equal distances: 0, 2, 4, 20 are no scale."""
+    figure, (scores, tools) = new_figure(6.0, rows=2)
     places = np.arange(len(swept))
     found = [f for _, f in swept]
     blue, orange, green, yellow = theme.series[:4]
@@ -35,7 +35,8 @@ def sweep_figure(name: str, key: str, swept: Swept, theme: Theme) -> Figure:
         _line(scores, places, [of(f) for f in found], label, colour)
     _line(tools, places, [f["tools"]["code_ratio"] for f in found], "code ratio", yellow)
     _line(tools, places, [f["tools"]["code_in_correct"] for f in found], "code in correct", green)
-    for axes, title in ((scores, f"{name}: accuracy"), (tools, "tool use")):
+    tools.plot([], [], color=theme.muted, linestyle=":", marker="o", markersize=4, label="calls (right)")
+    for axes, title in ((scores, f"{name}: accuracy"), (tools, f"{name}: tool use")):
         axes.set_title(title)
         axes.set_xticks(places, [f"{value:g}" for value, _ in swept])
         axes.set_xlabel(key)
