@@ -60,7 +60,7 @@ def called(prompt: int, *samples: tuple[bool, list[str]]) -> GroupMeta:
 
 
 def test_calls_are_told_apart_by_what_became_of_the_response():
-    """Right: 2 calls, one of them ok, and no call. Wrong: 3 calls, none ok, and 1, ok. So 2 right and 2 ok of 6 calls, 1 of 2 ok in right ones, 1 of 4 in wrong."""
+    """Right: 2 calls, one of them ok, and none. Wrong: 3 calls, none ok, and 1, ok. So 2 of 6 calls are ok, 1 of 2 in right responses, 1 of 4 in wrong ones."""
     row = rollout_metrics([called(0, (True, ["ok", "error"]), (False, ["error"] * 3)), called(1, (True, []), (False, ["ok"]))])
     wanted = {"tool_productivity": 2 / 6, "calls_in_correct": 1.0, "code_pass": 2 / 6, "code_pass_correct": 0.5, "code_pass_incorrect": 0.25}
     assert {name: row[name] for name in wanted} == pytest.approx(wanted)
