@@ -1,30 +1,70 @@
-"""eval: a model and a data set -> accuracy, code ratio and greedy accuracy, as a table and JSON."""
+"""eval: a model and a data set -> accuracy, code ratio and greedy accuracy; or named suites and sweeps -> items, figures with intervals, plots."""
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
 
+from ..config import Config
 from ..config.flags import add_config_flags
-from ..config.paths import check_new_file
+from ..config.paths import check_new_file, local_path
+from ..errors import ConfigError
 from . import config_of
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--model", metavar="DIR_OR_NAME", help="short for --actor.model_name_or_path")
-    parser.add_argument("--out", type=Path, metavar="FILE", help="also write the figures as JSON")
+    add = parser.add_argument
+    add("--model", metavar="DIR_OR_NAME", help="short for --actor.model_name_or_path")
+    add("--out", type=Path, metavar="FILE", help="also write the figures as JSON")
+    add("--suite", nargs="+", default=[], metavar="NAME[=FILE]", help="published sets, from your files; see --list-suites and docs/evaluation.md")
+    add("--suites-dir", default="data/eval", metavar="DIR", help="where a suite without =FILE is looked for [data/eval]")
+    add("--items", metavar="DIR", help="one JSONL row per problem; what is there already is not sampled again [RUN_DIR/eval]")
+    add("--sweep", metavar="KEY=V,V", help="several values of env.max_calls, eval.temperature, eval.top_p or eval.n_samples_per_prompt, with a plot")
+    add("--list-suites", action="store_true", help="what suites there are, where each is had and in which form; nothing else")
     add_config_flags(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     from .preflight import check
 
+    if args.list_suites:
+        return list_suites()
     if args.model:
         args.overrides = {**args.overrides, "actor.model_name_or_path": args.model}
     check_new_file(args.out, "--out")
     cfg = config_of(args)
+    if args.suite or args.items or args.sweep:
+        return _suites(args, cfg)
     check(cfg, training=False)
     from ..cluster.jobs.main import evaluate
 
     evaluate(cfg, out=args.out)
+    return 0
+
+
+def _suites(args: argparse.Namespace, cfg: Config) -> int:
+    from ..cluster.run_lock import run_lock
+    from ..evaluation.plan import plan
+    from .preflight import check
+
+    by_agent = cfg.train.agent_func_path or cfg.rollout.agent == "external"
+    if by_agent and (args.sweep or "").startswith("env.max_calls"):
+        raise ConfigError("--sweep env.max_calls changes nothing where an agent decides what it calls. Sweep another setting.")
+    items = local_path(args.items, "--items") if args.items else cfg.run_dir / "eval"
+    with run_lock(items):  # two commands would sample, and append, the same problems
+        planned = plan(cfg, args.suite, args.suites_dir, items, args.sweep)
+        check(planned.cfg, training=False, data=not args.suite)
+        from ..cluster.jobs.main import evaluate_suites
+
+        evaluate_suites(planned, out=args.out)
+    return 0
+
+
+def list_suites() -> int:
+    from ..evaluation.suites import SUITES
+
+    for suite in SUITES.values():
+        print(
+            f"{suite.name:28} {suite.rows:>5} rows  {suite.title}\n    from {suite.source}\n    form: {suite.shape}\n    graded by: {', '.join(suite.rewards)}"
+        )
     return 0

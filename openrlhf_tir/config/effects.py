@@ -160,7 +160,7 @@ IDLE = [
         "without --eval.dataset. Give the held-out problems, or leave it out.",
     ),
     Idle(
-        "env.max_calls env.protocol env.output_max_tokens env.budget_message",
+        "env.max_calls env.protocol env.output_max_tokens env.budget_message eval.max_calls",
         lambda c: _by_agent(c),
         "with --rollout.agent external or --train.agent_func_path: the agent decides what it calls. Leave it out.",
     ),

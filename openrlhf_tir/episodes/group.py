@@ -50,11 +50,13 @@ class Rewards(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class EvalMode:
-    """Sample for evaluation: own n, temperature and top_p, nobody in reserve, no filters, rewards as in training."""
+    """Sample for evaluation: own n, temperature, top_p and calls, nobody in reserve, no filters, rewards as in training."""
 
     n: int
     temperature: float
     top_p: float = 1.0
+    max_calls: int | None = None
+    """None: env.max_calls, as in training."""
 
 
 @dataclass(slots=True)
@@ -221,7 +223,10 @@ class GroupRunner:
     async def _turns(self, g: _Running, i: int) -> Trajectory:
         """Our own loop: the engine and the environment in turns."""
         seed = self._seed(g, i)
-        protocol = make(one(self.environments, g.task.env).env)
+        env_cfg = one(self.environments, g.task.env).env
+        if g.mode is not None and g.mode.max_calls is not None:
+            env_cfg = env_cfg.model_copy(update={"max_calls": g.mode.max_calls})
+        protocol = make(env_cfg)
         task = {**getattr(protocol, "env_task", {}), "label": g.task.label, **g.task.meta}
         async with self.envs.session(g.task.env, task, seed=seed) as env:
             try:

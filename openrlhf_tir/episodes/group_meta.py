@@ -10,6 +10,8 @@ from ..types import Group, GroupMeta, Trajectory, Verdict
 
 CALL_SECONDS = "call_seconds"
 """In a group's stats: how long the environment took for a call."""
+CALL_FACTS = ("calls_correct", "calls_ok", "calls_ok_correct")
+"""In a group's stats, means over its samples: calls of the right ones, calls that ran without an error, and those of the right ones."""
 HALF = 0.5
 """Above it a trajectory counts as correct. Most rewards say 0 or 1; an agent file or a reward server may give a score."""
 
@@ -56,4 +58,11 @@ def means(valid: list[Trajectory]) -> dict[str, float]:
     found = {name: float(np.mean([t.parts.get(name, 0.0) for t in valid])) for name in names}
     seconds = [c.seconds for t in valid for c in t.calls]
     found |= {CALL_SECONDS: float(np.mean(seconds))} if seconds else {}
+    found |= dict(zip(CALL_FACTS, np.mean([_call_facts(t) for t in valid], axis=0).tolist(), strict=True))
     return found | {"calls": float(np.mean([len(t.calls) for t in valid])), "truncated": float(np.mean([t.finish_reason == "length" for t in valid]))}
+
+
+def _call_facts(t: Trajectory) -> tuple[int, int, int]:
+    """CALL_FACTS of one sample."""
+    ok, right = sum(c.outcome == "ok" for c in t.calls), t.parts.get("correct", 0.0) > HALF
+    return len(t.calls) * right, ok, ok * right

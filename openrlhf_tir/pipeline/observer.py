@@ -14,7 +14,7 @@ import numpy as np
 
 from ..engines.session_trace import AGENT_FACTS
 from ..episodes.choice import LENGTH_FACTS
-from ..episodes.group_meta import CALL_SECONDS
+from ..episodes.group_meta import CALL_FACTS, CALL_SECONDS
 from ..types import GroupMeta, GroupState, PublishReport, StepReport
 from .bias_meter import SelectionMeter
 from .budget import Budget
@@ -34,8 +34,12 @@ METRICS = {
 }
 
 
-NOT_PARTS = frozenset({"calls", "truncated", "correct", "used_code", CALL_SECONDS, *LENGTH_FACTS, *AGENT_FACTS})
+NOT_PARTS = frozenset({"calls", "truncated", "correct", "used_code", CALL_SECONDS, *CALL_FACTS, *LENGTH_FACTS, *AGENT_FACTS})
 """What stands in a group's stats beside the parts of its rewards, or has a metric of its own."""
+
+
+LEAST = 1e-6
+"""Sums of means times counts are whole numbers but for rounding: below it there was no call."""
 
 
 class Rows(Protocol):
@@ -204,7 +208,22 @@ def rollout_metrics(groups: list[GroupMeta]) -> dict[str, float]:
     out |= reward_parts(groups, weights)
     if correct.any():
         out["code_in_correct"] = float(code[correct].mean())
-    return out
+    return out | call_metrics(groups)
+
+
+def call_metrics(groups: list[GroupMeta]) -> dict[str, float]:
+    """Right responses per call (OTC), calls per right response, and the share of the calls that ran without an error, by verdict (ToRL). Ratios of sums."""
+    told = [g for g in groups if g.correct and all(name in g.stats for name in CALL_FACTS)]
+    right = sum(sum(g.correct) for g in told)
+    calls, of_right, ok, ok_of_right = (sum(g.stats[name] * len(g.correct) for g in told) for name in ("calls", *CALL_FACTS))
+    ratios = {
+        "tool_productivity": (right, calls),
+        "calls_in_correct": (of_right, right),
+        "code_pass": (ok, calls),
+        "code_pass_correct": (ok_of_right, of_right),
+        "code_pass_incorrect": (ok - ok_of_right, calls - of_right),
+    }
+    return {name: min(num / den, 1.0) if name.startswith("code_pass") else num / den for name, (num, den) in ratios.items() if den > LEAST}
 
 
 def env_metrics(env: str, groups: list[GroupMeta]) -> dict[str, float]:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
+from openrlhf_tir.episodes.group_meta import describe
 from openrlhf_tir.pipeline.budget import Budget
 from openrlhf_tir.pipeline.observer import Observer, rollout_metrics
-from openrlhf_tir.types import GroupKey, StepReport
+from openrlhf_tir.types import KEEP, GroupKey, GroupMeta, StepReport, ToolCall
 
 from .fakes import MemoryMetrics, Silent, group_of
 
@@ -43,3 +46,27 @@ def test_parts_of_rewards_are_metrics_by_name_weighted_by_trajectories():
     row = rollout_metrics([one, other])
     assert (row["reward/form"], row["reward/brevity"]) == (0.25, 0.5)
     assert not any(name.startswith("reward/") and name.split("/")[1] in ("calls", "truncated") for name in row)
+
+
+def called(prompt: int, *samples: tuple[bool, list[str]]) -> GroupMeta:
+    """A group of samples (right or not, how each call ended), described as an actor does."""
+    group = group_of(GroupKey(0, prompt), 0)[1]
+    first = group.trajectories[0]
+    group.trajectories = [
+        replace(first, index=i, reward=float(ok), parts={"correct": float(ok)}, calls=[ToolCall("x", "y", outcome) for outcome in calls])
+        for i, (ok, calls) in enumerate(samples)
+    ]
+    return describe(group, prompt_tokens=1, verdict=KEEP, failed=None, actor="", seconds=1.0)
+
+
+def test_calls_are_told_apart_by_what_became_of_the_response():
+    """Right: 2 calls, one of them ok, and none. Wrong: 3 calls, none ok, and 1, ok. So 2 of 6 calls are ok, 1 of 2 in right responses, 1 of 4 in wrong ones."""
+    row = rollout_metrics([called(0, (True, ["ok", "error"]), (False, ["error"] * 3)), called(1, (True, []), (False, ["ok"]))])
+    wanted = {"tool_productivity": 2 / 6, "calls_in_correct": 1.0, "code_pass": 2 / 6, "code_pass_correct": 0.5, "code_pass_incorrect": 0.25}
+    assert {name: row[name] for name in wanted} == pytest.approx(wanted)
+    assert not any(name.startswith("reward/calls") for name in row)
+
+
+def test_without_a_call_nothing_is_said_of_calls():
+    row = rollout_metrics([called(0, (True, []), (False, []))])
+    assert row["calls_in_correct"] == 0.0 and not {"tool_productivity", "code_pass", "code_pass_correct", "code_pass_incorrect"} & set(row)

@@ -6,7 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -59,8 +59,8 @@ async def evaluate_held_out(services: Services, cfg: Config, tasks: list[Task], 
     """Sampled (eval.temperature, n samples) and greedy figures of the engines' current weights. Raises EvaluationFailed."""
     n = cfg.eval.n_samples_per_prompt
     with bar(f"evaluate {what}", (n + 1) * len(tasks), services.console) as advance:
-        sampled = await evaluate(services.pool, tasks, n=n, temperature=cfg.eval.temperature, top_p=cfg.eval.top_p, tick=lambda: advance(n))
-        greedy = await evaluate(services.pool, tasks, n=1, temperature=0.0, tick=advance)
+        sampled = await evaluate(services.pool, tasks, mode_of(cfg), tick=lambda: advance(n))
+        greedy = await evaluate(services.pool, tasks, EvalMode(1, 0.0, max_calls=cfg.eval.max_calls), tick=advance)
     return sampled, greedy
 
 
@@ -83,29 +83,39 @@ def scores(sampled: Figures, greedy: Figures) -> Scores:
     return Scores(accuracy=sampled.accuracy, code_ratio=sampled.code_ratio, greedy_accuracy=greedy.accuracy, envs=envs)
 
 
-async def evaluate(pool: RolloutPool, tasks: list[Task], *, n: int, temperature: float, top_p: float = 1.0, tick: Callable[[], None] = lambda: None) -> Figures:
-    """n samples per task at `temperature` (0: greedy); `tick` after each. Raises EvaluationFailed when more than 2 % of the samples failed."""
+def mode_of(cfg: Config) -> EvalMode:
+    """How evaluation samples: the section `eval`."""
+    return EvalMode(cfg.eval.n_samples_per_prompt, cfg.eval.temperature, cfg.eval.top_p, cfg.eval.max_calls)
+
+
+async def evaluate(pool: RolloutPool, tasks: list[Task], mode: EvalMode, *, tick: Callable[[], None] = lambda: None) -> Figures:
+    """mode.n samples per task (temperature 0: greedy); `tick` after each. Raises EvaluationFailed when more than 2 % of the samples failed."""
     gate = asyncio.Semaphore(CONCURRENT_GROUPS)
 
     async def one(i: int, task: Task) -> GroupMeta | str:
         """The group's metadata, or the reason why nothing came back."""
         async with gate:
-            for _ in range(ACTOR_RETRIES):
-                try:
-                    meta, _ = await pool.run_group(GroupKey(EVAL_EPOCH, i), task, EvalMode(n, temperature, top_p))
-                    break
-                except EngineGone:
-                    await asyncio.sleep(1)
-                except InfraError as e:
-                    return e.reason
-            else:
-                return EngineGone.reason
+            end = await sampled_group(pool, i, task, mode)
+        if isinstance(end, str):
+            return end
         tick()
-        return meta
+        return end[0]
 
     async with asyncio.TaskGroup() as tg:
         running = [tg.create_task(one(i, t), name=f"evaluate {i}") for i, t in enumerate(tasks)]
-    return summarise(tasks, [t.result() for t in running], n)
+    return summarise(tasks, [t.result() for t in running], mode.n)
+
+
+async def sampled_group(pool: RolloutPool, i: int, task: Task, mode: EvalMode) -> tuple[GroupMeta, Any] | str:
+    """A group of the i-th task and its payload, or the reason why nothing came back. An actor that dies under it is waited for."""
+    for _ in range(ACTOR_RETRIES):
+        try:
+            return await pool.run_group(GroupKey(EVAL_EPOCH, i), task, mode)
+        except EngineGone:
+            await asyncio.sleep(1)
+        except InfraError as e:
+            return e.reason
+    return EngineGone.reason
 
 
 def summarise(tasks: list[Task], ended: list[GroupMeta | str], n: int) -> Figures:

@@ -58,12 +58,17 @@ def held_out_data(cfg: Config) -> Data:
     return cfg.data.model_copy(update={"prompt_dataset": cfg.eval.dataset, "prompt_split": cfg.eval.split, "max_samples": cfg.eval.max_samples})
 
 
-def load_inputs(cfg: Config, *, training: bool = True) -> Inputs:
-    """Raises ConfigError or DataError for data that cannot be used, among them too few prompts that fit; Unavailable when the hub is."""
+def tokenizer_of(cfg: Config) -> Any:
+    """The policy's. Raises ConfigError where there is none, Unavailable when the hub is."""
     try:
-        tokenizer = AutoTokenizer.from_pretrained(cfg.actor.model_name_or_path)
+        return AutoTokenizer.from_pretrained(cfg.actor.model_name_or_path)
     except OSError as e:
         raise fault_of(e)(f"There is no tokenizer in {cfg.actor.model_name_or_path}: {e}. Correct actor.model_name_or_path.") from e
+
+
+def load_inputs(cfg: Config, *, training: bool = True) -> Inputs:
+    """Raises ConfigError or DataError for data that cannot be used, among them too few prompts that fit; Unavailable when the hub is."""
+    tokenizer = tokenizer_of(cfg)
     for chats in chats_of(cfg, HfCodec(tokenizer), tokenizer).values():
         for fact in chats.checked.facts() if chats else ():
             log.warning(fact)

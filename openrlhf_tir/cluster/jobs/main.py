@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from rich.console import Console
@@ -14,11 +14,16 @@ from rich.console import Console
 from ...config import Config
 from ...config.own_files import freeze
 from ...errors import ConfigError, TirError
+from ...evaluation.plan import Plan
+from ...evaluation.settings import SWEPT
+from ...evaluation.table import as_json, table
 from ...pipeline.checkpoints.lineage import checkpoints_of, resumable
 from ...report.summary import Summary
+from ...report.sweep import sweep_png
 from ..services import running_services
 from .chat_tools import with_tools
 from .evaluate import Figures, evaluate_held_out, scores
+from .evaluate_suites import Evaluated, evaluate_plan, tasks_of
 from .inputs import load_inputs
 from .play import pick_task
 from .play import play as _play
@@ -57,6 +62,31 @@ def evaluate(cfg: Config, out: Path | None = None) -> tuple[Figures, Figures]:
         out.write_text(text + "\n")
     print(text)
     return sampled, greedy
+
+
+def evaluate_suites(plan: Plan, out: Path | None = None) -> list[Evaluated]:
+    """The `eval` command with suites, own rows with items, or a sweep: prints a table, writes items, figures and plots, and all figures to `out`."""
+    cfg = with_tools(freeze(plan.cfg))
+    plan = replace(plan, cfg=cfg)
+
+    async def go() -> list[Evaluated]:
+        tasks = tasks_of(plan)
+        async with running_services(cfg, model=cfg.actor.model_name_or_path, learner=False) as services:
+            return await evaluate_plan(services, plan, tasks)
+
+    console = Console()
+    for line in dict.fromkeys(fact for asked in plan.asked for fact in asked.facts):
+        console.print(line, soft_wrap=True, highlight=False)
+    results = _run(go())
+    if out:
+        out.write_text(json.dumps(as_json(plan, results), indent=2) + "\n")
+    console.print(table(plan, results))
+    for name in dict.fromkeys(r.name for r in results) if plan.swept else ():
+        of_set = [r for r in results if r.name == name]
+        path = of_set[0].directory.parent / f"sweep_{SWEPT[plan.swept]}.png"
+        path.write_bytes(sweep_png(name, plan.swept, [(r.setting, r.figures) for r in of_set if r.setting is not None]))
+        console.print(f"plot: {path}", soft_wrap=True, highlight=False)
+    return results
 
 
 def play(cfg: Config, question: str | None = None, row: int = 0) -> None:

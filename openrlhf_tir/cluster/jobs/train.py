@@ -39,7 +39,7 @@ from ..rollout_actor import ENDPOINTS
 from ..services import Services
 from . import exported
 from .control import followed
-from .evaluate import evaluate, try_to_evaluate
+from .evaluate import evaluate, mode_of, try_to_evaluate
 from .inputs import Inputs, TaskPrompts
 
 log = logging.getLogger(__name__)
@@ -236,8 +236,7 @@ async def _attempt(
     """Wire the loop and run it with the learner ranks that are up."""
 
     async def evaluate_now() -> dict[str, float]:
-        n, alive = cfg.eval.n_samples_per_prompt, pipeline.watchdog.beat
-        sampled = await evaluate(services.pool, inputs.held_out, n=n, temperature=cfg.eval.temperature, top_p=cfg.eval.top_p, tick=alive)
+        sampled = await evaluate(services.pool, inputs.held_out, mode_of(cfg), tick=pipeline.watchdog.beat)
         row = {"eval/accuracy": sampled.accuracy, "eval/code_ratio": sampled.code_ratio, "eval/failed_samples": float(sampled.failed)}
         for env, figures in sampled.by_env.items():
             row |= {f"eval/{env}/accuracy": figures.accuracy, f"eval/{env}/code_ratio": figures.code_ratio, f"eval/{env}/calls": figures.calls}

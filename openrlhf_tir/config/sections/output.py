@@ -22,7 +22,8 @@ class Eval(Section):
     n_samples_per_prompt: int = Field(4, ge=1)
     temperature: float = Field(1.0, ge=0, description="sampling temperature; 0 is greedy")
     top_p: float = Field(1.0, gt=0, le=1, description="of evaluation alone, like the temperature")
-    max_samples: int = Field(256, ge=1)
+    max_calls: int | None = Field(None, ge=0, description="N of evaluation alone: tool calls per response; unset: the environment's")
+    max_samples: int = Field(100_000_000, ge=1, description="problems of eval.dataset, the first ones; all by default")
     max_tries: int = Field(2, ge=1, description="how often an evaluation is tried before it is reported as failed; training goes on in any case")
     timeout_s: float = Field(14_400.0, gt=0, description="an evaluation that takes longer is given up")
 

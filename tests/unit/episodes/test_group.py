@@ -107,6 +107,28 @@ async def test_evaluation_has_its_own_n_and_no_filter():
     assert meta.verdict.keep and len(meta.rewards) == 2
 
 
+class GuessingEngine(IndexEngine):
+    """Writes a guess, "2", every time that it is asked."""
+
+    async def generate(self, token_ids, sampling, *, request_id):
+        return Completion(np.array([50], np.int32), np.zeros(1, np.float32), np.full(1, 5, np.int32), "2", "stop", "2")
+
+
+class Talkative(Envs):
+    @asynccontextmanager
+    async def session(self, env, task, *, seed):
+        yield PlayedEnv(*["higher"] * 9)
+
+
+async def test_evaluation_has_its_own_number_of_calls_and_training_keeps_its():
+    made = runner(GuessingEngine(), Talkative(), drift_check=0.0)
+    made.environments["python_tir"].env.protocol, made.environments["python_tir"].env.max_calls = "openrlhf_tir.toy.guess:Digits", 3
+    calls = [
+        [len(t.calls) for t in (await made.run(KEY, Task("Q", "x"), mode))[1].trajectories] for mode in (EvalMode(2, 0.0, max_calls=1), EvalMode(1, 0.0), None)
+    ]
+    assert calls == [[1, 1], [3], [3] * 4]
+
+
 async def test_a_filtered_group_carries_its_reason():
     meta, _ = await runner(judge=lambda g: Verdict(False, "accuracy_low")).run(KEY, Task("Q", "x"))
     assert meta.verdict == (False, "accuracy_low")

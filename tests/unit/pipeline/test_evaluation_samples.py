@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from openrlhf_tir.cluster.jobs.evaluate import evaluate, summarise
+from openrlhf_tir.episodes.group import EvalMode
 from openrlhf_tir.errors import EngineError, EvaluationFailed
 from openrlhf_tir.types import GroupKey, Task
 from tests.pipeline.fakes import group_of
@@ -45,5 +46,5 @@ async def test_a_group_that_fails_does_not_end_the_others():
                 raise EngineError("refused")
             return meta(key.prompt), None
 
-    figures = await evaluate(Pool(), TASKS, n=2, temperature=0.0)
+    figures = await evaluate(Pool(), TASKS, EvalMode(2, 0.0))
     assert (figures.failed, figures.samples) == (2, 198)

@@ -1,0 +1,143 @@
+"""Forms: a row of a published evaluation set -> {"prompt", "label", "meta"} as data.prompts reads it. One function per family; each raises DataError.
+
+    maths      problem or question; answer, final_answer, label, or a solution with one box
+    answers    question; golden_answers, answers or answer: a text or a list of texts               FlashRAG's rows, Search-R1's, plain ones
+    call       prompt or messages, or instruction and input; the gold call in label, answer or expected_output     ToolRL's API-Bank
+    ast        question and function (BFCL's file) with ground_truth (its possible_answer file), joined by id
+Column names are compared without case. A row of verl's form goes through its schema first.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ..config.paths import shorten
+from ..data.fields import kind
+from ..data.schemas import INPUT, LABEL, SCHEMAS, detected
+from ..errors import DataError
+from ..rewards.checking.answer_text import last_boxed
+
+Row = Mapping[str, Any]
+Form = Callable[[str, Row], dict[str, Any]]
+
+QUESTIONS = ("problem", "question", "prompt")
+MATHS_ANSWERS = ("answer", "final_answer", "label", "ground_truth", "solution")
+KINDS = ("level", "problem_type", "subfield", "difficulty", "kind")
+
+FUNCTIONS = (
+    "You can call functions. Answer the user's request with the calls that it needs and nothing else, as a Python list of calls with keyword arguments: "
+    "[first_function(name=value, other=value), second_function(name=value)]. Where none of the functions fits, or a required value is not given, say so "
+    "in words and call nothing. The functions, as JSON:\n"
+)
+"""The system message of `ast`, in our words; the official prompting handler's asks for the same notation."""
+
+
+def maths(where: str, row: Row) -> dict[str, Any]:
+    row = _lower(row)
+    if isinstance(row.get("reward_model"), Mapping):
+        made = SCHEMAS["dapo" if detected(row) == "dapo" else "verl"](where, row)
+        return {INPUT: made[INPUT], LABEL: _one_answer(where, made[LABEL]), "meta": _kind(row)}
+    question = _text(where, row, QUESTIONS, "the problem")
+    name = next((n for n in MATHS_ANSWERS if row.get(n) not in (None, "", [])), None)
+    if name is None:
+        raise DataError(f"{where} has no answer: none of {', '.join(MATHS_ANSWERS)} among its columns {shorten(', '.join(row))}. Fill it in.")
+    answer = row[name]
+    if name == "solution":
+        answer = last_boxed(str(answer))
+        if answer is None:
+            raise DataError(f"{where} has neither an answer column nor a \\boxed{{}} in its solution. Give the answer in column 'answer'.")
+    return {INPUT: question, LABEL: _one_answer(where, answer), "meta": _kind(row)}
+
+
+def _one_answer(where: str, answer: Any) -> str:
+    """Several parts of one answer are joined, as they are asked for together."""
+    if isinstance(answer, list) and answer and all(isinstance(a, str | int | float) for a in answer):
+        return ", ".join(_plain(a) for a in answer)
+    if isinstance(answer, bool) or not isinstance(answer, str | int | float) or not str(answer).strip():
+        raise DataError(f"{where}: the answer is {kind(answer)}, not text or a number. Correct the row.")
+    return _plain(answer)
+
+
+def _plain(answer: str | int | float) -> str:
+    """Without the dollars around it; 204.0 as 204."""
+    if isinstance(answer, float) and answer.is_integer():
+        return str(int(answer))
+    text = str(answer).strip()
+    inner = text.strip("$").strip()
+    return inner if text.startswith("$") and text.endswith("$") and "$" not in inner and inner else text
+
+
+def answers(where: str, row: Row) -> dict[str, Any]:
+    row = _lower(row)
+    if "golden_answers" in row or isinstance(row.get("reward_model"), Mapping):
+        made = SCHEMAS["searchr1"](where, row)
+        return {INPUT: made[INPUT], LABEL: made[LABEL], "meta": _kind(row)}
+    said = row.get("answers", row.get("answer"))
+    said = [said] if isinstance(said, str) else said
+    return {
+        INPUT: (made := SCHEMAS["searchr1"](where, {"question": row.get("question"), "golden_answers": said}))[INPUT],
+        LABEL: made[LABEL],
+        "meta": _kind(row),
+    }
+
+
+def call(where: str, row: Row) -> dict[str, Any]:
+    if isinstance(row.get("reward_model"), Mapping):
+        made = SCHEMAS["verl"](where, row)
+        asked, gold = made[INPUT], made[LABEL]
+    else:
+        asked = row.get("prompt") or row.get("messages") or "\n".join(str(row[k]) for k in ("instruction", "input") if row.get(k))
+        gold = next((row[k] for k in ("label", "answer", "expected_output", "ground_truth") if row.get(k)), None)
+    if not isinstance(asked, str | list) or not asked:
+        raise DataError(f"{where} has no prompt: text or messages in 'prompt' or 'messages', or 'instruction' and 'input'. Columns: {shorten(', '.join(row))}.")
+    try:
+        found = json.loads(gold) if isinstance(gold, str) else gold
+    except (ValueError, RecursionError):
+        found = None
+    first = found[0] if isinstance(found, list) and found else found
+    if not isinstance(first, Mapping) or not isinstance(first.get("name"), str) or not isinstance(first.get("parameters"), Mapping):
+        raise DataError(f'{where}: the gold call is {kind(gold)}, not {{"name": ..., "parameters": {{...}}}} or a list of such. Correct the row.')
+    return {INPUT: asked, LABEL: json.dumps(found, ensure_ascii=False), "meta": _kind(_lower(row))}
+
+
+def ast(where: str, row: Row) -> dict[str, Any]:
+    """`category` of the row: simple, multiple, parallel, irrelevance, ...; it is the kind too. Of an irrelevance row no call is right."""
+    functions, turns, category = row.get("function"), row.get("question"), str(row.get("category", "simple"))
+    functions = [functions] if isinstance(functions, Mapping) else functions
+    if not isinstance(functions, list) or not all(isinstance(f, Mapping) and isinstance(f.get("name"), str) for f in functions):
+        raise DataError(f"{where}: function is {kind(functions)}, not a list of function descriptions. Give BFCL's own file.")
+    turns = turns[0] if isinstance(turns, list) and turns and isinstance(turns[0], list) else turns
+    if not isinstance(turns, list) or not turns or not all(isinstance(m, Mapping) and isinstance(m.get("content"), str) for m in turns):
+        raise DataError(f"{where}: question is {kind(row.get('question'))}, not a list of chat messages. Give BFCL's own file.")
+    gold = [] if "irrelevance" in category else row.get("ground_truth")
+    if not isinstance(gold, list) or not (gold or "irrelevance" in category) or not all(isinstance(g, Mapping) for g in gold):
+        raise DataError(f"{where} (id {row.get('id')!r}) has no ground_truth. Put the possible_answer directory of BFCL beside the file of questions.")
+    system = FUNCTIONS + json.dumps(functions, ensure_ascii=False)
+    own = "\n\n".join(m["content"] for m in turns if m.get("role") == "system")
+    messages = [{"role": "system", "content": f"{system}\n\n{own}" if own else system}, *(dict(m) for m in turns if m.get("role") != "system")]
+    label = {"function": functions, "possible_answer": gold, "category": category}
+    return {INPUT: messages, LABEL: json.dumps(label, ensure_ascii=False), "meta": {"kind": category}}
+
+
+def _lower(row: Row) -> dict[str, Any]:
+    return {str(k).lower(): v for k, v in row.items()}
+
+
+def _kind(row: Row) -> dict[str, Any]:
+    name = next((n for n in KINDS if row.get(n) not in (None, "", [])), None)
+    if name is None:
+        return {}
+    value = row[name]
+    said = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+    return {"kind": f"level {said}" if name == "level" and said.isdigit() else said}
+
+
+def _text(where: str, row: Row, names: tuple[str, ...], what: str) -> str | list[Any]:
+    """Text, or a chat's messages."""
+    for name in names:
+        value = row.get(name)
+        if (isinstance(value, str) and value.strip()) or (isinstance(value, list) and value):
+            return value
+    raise DataError(f"{where} has no column with {what}: one of {', '.join(names)}. Its columns: {shorten(', '.join(row))}.")

@@ -1,0 +1,105 @@
+"""Item: what was sampled of one problem, one JSONL row of it. Lists are per valid sample, in order of their index.
+
+    suite index row kind env prompt label epoch    which problem; `row` is its name in whatever file it is (data/identity.py)
+    correct rewards answers                        the verdicts, and what the samples answered (None: nothing)
+    calls calls_ok used_code                       calls that were run, those of them without an error, whether there was code
+    response_tokens model_tokens truncated texts   lengths in tokens, all and the model's own; cut by a limit; the responses
+    failures                                       reason -> samples that infrastructure lost: no part of any figure
+    failed                                         only where no sample is valid: why
+
+`data select --samples` reads these rows (data/prepare/outcomes.py): row, correct, epoch, failed.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from ..data.prepare.outcomes import HALF
+from ..errors import DataError
+from ..rewards.checking.answer_text import last_boxed, model_text, without_code
+from ..rewards.searchr1 import last_answer
+from ..types import Group, Task, Trajectory
+
+MAX_ANSWER_CHARS = 1000
+
+
+@dataclass(slots=True)
+class Item:
+    suite: str
+    index: int
+    row: str
+    kind: str
+    env: str
+    prompt: str
+    label: str
+    correct: list[bool] = field(default_factory=list)
+    rewards: list[float] = field(default_factory=list)
+    answers: list[str | None] = field(default_factory=list)
+    calls: list[int] = field(default_factory=list)
+    calls_ok: list[int] = field(default_factory=list)
+    used_code: list[bool] = field(default_factory=list)
+    response_tokens: list[int] = field(default_factory=list)
+    model_tokens: list[int] = field(default_factory=list)
+    truncated: list[bool] = field(default_factory=list)
+    texts: list[str] = field(default_factory=list)
+    failures: dict[str, int] = field(default_factory=dict)
+    epoch: int = 0
+
+    @property
+    def n(self) -> int:
+        """Valid samples."""
+        return len(self.correct)
+
+    @property
+    def lost(self) -> int:
+        return sum(self.failures.values())
+
+    def as_row(self) -> dict[str, Any]:
+        return asdict(self) | ({"failed": max(self.failures, key=lambda r: self.failures[r])} if not self.n and self.failures else {})
+
+
+LISTS = ("correct", "rewards", "answers", "calls", "calls_ok", "used_code", "response_tokens", "model_tokens", "truncated", "texts")
+
+
+def item_of(suite: str, index: int, task: Task, sampled: Group | str, n: int) -> Item:
+    """`sampled`: the group of n samples, or the reason why there is none."""
+    item = Item(suite, index, task.row, str(task.meta.get("kind", "all")), task.env, task.prompt, task.label)
+    if isinstance(sampled, str):
+        item.failures = {sampled: n}
+        return item
+    item.failures = dict(Counter(t.failed for t in sampled.trajectories if t.failed))
+    for t in sampled.valid:
+        item.correct.append(t.parts["correct"] > HALF)
+        item.rewards.append(t.scored)
+        item.answers.append(answer_of(t))
+        item.calls.append(len(t.calls))
+        item.calls_ok.append(sum(c.outcome == "ok" for c in t.calls))
+        item.used_code.append(bool(t.parts.get("used_code", t.calls)))
+        item.response_tokens.append(len(t.token_ids))
+        item.model_tokens.append(t.model_tokens)
+        item.truncated.append(t.finish_reason == "length")
+        item.texts.append(t.text)
+    return item
+
+
+def answer_of(trajectory: Trajectory) -> str | None:
+    r"""What the model itself states last: the content of its last \boxed{}, else of its last <answer>; None without either."""
+    text = without_code(model_text(trajectory))
+    said = last_boxed(text)
+    said = last_answer(text) if said is None else said
+    return None if said is None else said[:MAX_ANSWER_CHARS]
+
+
+def read_item(row: Mapping[str, Any], where: str) -> Item:
+    """Raises DataError for a row that is no item: another column, or lists of different lengths."""
+    try:
+        item = Item(**{k: v for k, v in row.items() if k != "failed"})
+        lengths = {len(getattr(item, name)) for name in LISTS}
+    except TypeError as e:
+        raise DataError(f"{where} is no item of an evaluation ({e}). Remove the file to sample again.") from None
+    if len(lengths) > 1:
+        raise DataError(f"{where} is no item of an evaluation: its lists have {', '.join(map(str, sorted(lengths)))} entries. Remove the file to sample again.")
+    return item

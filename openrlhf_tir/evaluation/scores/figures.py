@@ -1,0 +1,68 @@
+"""Figures: all items of one evaluation -> what it came to, with intervals, as JSON can hold it.
+
+    {"problems", "samples", "failed", "n", "level",
+     "avg@n": [value, low, high], "pass@k": {k: [...]}, "pass^k": ..., "maj@k": ..., "tools": {name: [...]}, "kinds": {kind: {...}}}
+
+avg@n is the mean over problems of the share of right samples; a problem without a valid sample has no say, one with fewer than k none in the
+figures of that k. `failed` counts what infrastructure lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ..items import Item
+from .bootstrap import LEVEL, Interval, Ratio, intervals
+from .majority import maj_at_k
+from .pass_at_k import ks_of, pass_at_k, pass_hat_k
+from .tool_use import tool_use
+
+BY_KIND = ("calls", "tool_productivity", "code_ratio", "code_in_correct", "response_tokens")
+
+
+def figures(items: Sequence[Item], n: int, *, seed: int = 0) -> dict[str, Any]:
+    """`n`: samples that were asked of each problem."""
+    ks, average = ks_of(n), f"avg@{n}"
+    ratios = {average: _over(items, 1, lambda i: sum(i.correct) / i.n)}
+    for k in ks:
+        ratios[f"pass@{k}"] = _over(items, k, lambda i, k=k: pass_at_k(i.n, sum(i.correct), k))
+        ratios[f"pass^{k}"] = _over(items, k, lambda i, k=k: pass_hat_k(i.n, sum(i.correct), k))
+        ratios[f"maj@{k}"] = _over(items, k, lambda i, k=k: maj_at_k(i.answers, i.correct, k, seed=seed + i.index))
+    tools = tool_use(items)
+    found = intervals({**ratios, **tools}, seed=seed)
+    return {
+        "problems": len(items),
+        "samples": sum(i.n for i in items),
+        "failed": sum(i.lost for i in items),
+        "n": n,
+        "level": LEVEL,
+        average: _told(found[average]),
+        **{what: {str(k): _told(found[f"{what[:-1]}{k}"]) for k in ks} for what in ("pass@k", "pass^k", "maj@k")},
+        "tools": {name: _told(found[name]) for name in tools},
+        "kinds": _kinds(items, average, seed),
+    }
+
+
+def _kinds(items: Sequence[Item], average: str, seed: int) -> dict[str, Any]:
+    """Per kind of problem; nothing where there is one kind."""
+    kinds = sorted({i.kind for i in items})
+    out = {}
+    for kind in kinds if len(kinds) > 1 else ():
+        of_kind = [i for i in items if i.kind == kind]
+        tools = tool_use(of_kind)
+        found = intervals({average: _over(of_kind, 1, lambda i: sum(i.correct) / i.n), **{name: tools[name] for name in BY_KIND}}, seed=seed)
+        out[kind] = {"problems": len(of_kind), **{name: _told(interval) for name, interval in found.items()}}
+    return out
+
+
+def _over(items: Sequence[Item], k: int, value: Any) -> Ratio:
+    """The mean of `value` over the problems with at least k valid samples."""
+    has = [i.n >= k for i in items]
+    return Ratio(np.array([value(i) if ok else 0.0 for i, ok in zip(items, has, strict=True)], float), np.array(has, float))
+
+
+def _told(interval: Interval) -> list[float | None]:
+    return [*interval]

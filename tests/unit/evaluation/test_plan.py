@@ -1,0 +1,134 @@
+"""The plan of an evaluation: what is sampled of what, by which reward, and what is refused before anything starts."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from openrlhf_tir.config import Config
+from openrlhf_tir.errors import ConfigError
+from openrlhf_tir.evaluation.plan import check_whole, digest_of, plan
+from openrlhf_tir.evaluation.settings import Sampled, differences, made_under, parse_sweep
+from openrlhf_tir.types import Task
+from tests.unit.evaluation.test_suites import WEATHER, jsonl
+
+BASE = Sampled(4, 1.0, 0.7)
+
+
+def aime(tmp_path, rows: int = 30):
+    jsonl(tmp_path / "sets" / "aime24.jsonl", *({"problem": f"P{i}", "answer": i} for i in range(rows)))
+    return tmp_path / "sets"
+
+
+def planned(tmp_path, *named, sweep=None, **cfg):
+    return plan(Config(**cfg), named, tmp_path / "sets", tmp_path / "items", sweep)
+
+
+def test_a_sweep_varies_one_setting_in_ascending_order():
+    key, settings = parse_sweep("env.max_calls=20,0,4,2", BASE)
+    assert key == "env.max_calls" and [s.max_calls for s in settings] == [0, 2, 4, 20]
+    assert all((s.n, s.temperature, s.top_p) == (4, 1.0, 0.7) for s in settings)
+    assert [s.temperature for s in parse_sweep("eval.temperature=0,0.6,1.0", BASE)[1]] == [0.0, 0.6, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("env.calls=0,2", "Unknown --sweep key 'env.calls'. Known: .*env.max_calls"),
+        ("env.max_calls=0,two", "is no number"),
+        ("env.max_calls=4", "has one value"),
+        ("env.max_calls=-1,2", "-1 is no value of env.max_calls"),
+        ("eval.n_samples_per_prompt=0,2", "0 is no value"),
+        ("eval.top_p=0,1", "0.0 is no value"),
+        ("eval.temperature=nan,1", "nan is no value"),
+        ("env.max_calls", "is no number"),
+    ],
+)
+def test_a_sweep_that_cannot_be_is_refused(text, said):
+    with pytest.raises(ConfigError, match=said):
+        parse_sweep(text, BASE)
+
+
+def test_a_set_is_planned_whole_whatever_the_recipe_reads_of_its_training_data(tmp_path):
+    aime(tmp_path)
+    p = planned(tmp_path, "aime24", data={"max_samples": 3, "input_key": "question", "input_template": "torl"}, eval={"max_calls": 2, "top_p": 0.7})
+    (asked,) = p.asked
+    assert (asked.rows, asked.published, asked.facts) == (30, 30, ())
+    assert (asked.data.max_samples, asked.data.input_key, asked.data.row_schema, asked.data.input_template) == (100_000_000, "prompt", None, "torl")
+    assert len((tmp_path / "items" / "aime24" / "problems.jsonl").read_text().splitlines()) == 30
+    assert p.settings == [Sampled(4, 1.0, 0.7, 2)] and p.directory(asked, p.settings[0]) == tmp_path / "items" / "aime24"
+
+
+def test_every_value_of_a_sweep_has_a_directory_of_its_own(tmp_path):
+    aime(tmp_path)
+    p = planned(tmp_path, "aime24", sweep="env.max_calls=0,20")
+    assert [str(p.directory(p.asked[0], s).relative_to(tmp_path)) for s in p.settings] == ["items/aime24/max_calls=0", "items/aime24/max_calls=20"]
+
+
+def test_a_smaller_file_is_said_and_problems_that_do_not_fit_are_refused(tmp_path):
+    aime(tmp_path, 29)
+    (asked,) = planned(tmp_path, "aime24").asked
+    assert "29 rows, the published set 30" in asked.facts[0]
+    check_whole(asked, [Task("p", "1")] * 29, {}, 10)
+    with pytest.raises(ConfigError, match=r"2 of 29 problems of aime24 cannot be asked \(prompt_too_long 2; a prompt may have 10 tokens\).*data.max_len"):
+        check_whole(asked, [Task("p", "1")] * 27, {"prompt_too_long": 2}, 10)
+
+
+def test_a_recipe_whose_reward_does_not_grade_the_set_gets_the_sets_own_and_says_so(tmp_path):
+    aime(tmp_path)
+    p = planned(tmp_path, "aime24", reward={"name": "toolrl", "options": {"variant": "fine"}})
+    assert (p.cfg.reward.name, p.cfg.reward.options) == ("math", {}) and "graded by reward 'math'" in p.asked[0].facts[0]
+    assert planned(tmp_path, "aime24", reward={"name": "torl", "options": {"execution_penalty": 0.5}}).cfg.reward.options == {"execution_penalty": 0.5}
+
+
+def test_sets_of_different_graders_are_refused_together(tmp_path):
+    jsonl(aime(tmp_path) / "nq.jsonl", {"question": "Q", "golden_answers": ["A"]})
+    with pytest.raises(ConfigError, match="aime24 by 'math', nq by 'searchr1'"):
+        planned(tmp_path, "aime24", "nq")
+
+
+def test_functions_in_a_system_message_are_never_lost_to_a_text_template(tmp_path):
+    row = {"id": "i", "question": [[{"role": "user", "content": "Hm?"}]], "function": [WEATHER]}
+    jsonl(tmp_path / "sets" / "BFCL_v3_irrelevance.json", row)
+    with pytest.raises(ConfigError, match="which only a chat template renders"):
+        planned(tmp_path, "bfcl_irrelevance", data={"input_template": "torl"})
+    assert planned(tmp_path, "bfcl_irrelevance", data={"apply_chat_template": True}).cfg.reward.name == "bfcl"
+
+
+@pytest.mark.parametrize(
+    ("named", "cfg", "said"),
+    [
+        ((), {}, "Evaluate what"),
+        (("aime24",), {"eval": {"dataset": "x.jsonl"}}, "both given"),
+        (("aime24",), {"envs": {"a": {}, "b": {}}}, "for one environment"),
+        (("aime24", "aime24=FILE"), {}, "with two files"),
+    ],
+)
+def test_what_cannot_be_evaluated_together_is_refused(tmp_path, named, cfg, said):
+    folder = aime(tmp_path)
+    (folder / "copy.jsonl").write_text((folder / "aime24.jsonl").read_text())
+    named = [name.replace("FILE", str(folder / "copy.jsonl")) for name in named]
+    with pytest.raises(ConfigError, match=said):
+        planned(tmp_path, *named, **cfg)
+
+
+def test_own_rows_are_a_set_too(tmp_path):
+    (asked,) = planned(tmp_path, eval={"dataset": "mine.jsonl", "max_samples": 7}).asked
+    assert (asked.name, asked.data.prompt_dataset, asked.data.max_samples, asked.published) == ("own", "mine.jsonl", 7, None)
+
+
+def test_a_model_that_was_trained_on_is_another_model(tmp_path):
+    (tmp_path / "model.safetensors").write_bytes(b"123")
+    cfg = Config(actor={"model_name_or_path": str(tmp_path)})
+    before = made_under(cfg, BASE, "aime24", "d")
+    assert json.loads(json.dumps(before)) == before and differences(before, before) == []
+    (tmp_path / "model.safetensors").write_bytes(b"1234")
+    assert [d.partition(":")[0] for d in differences(made_under(cfg, BASE, "aime24", "d"), before)] == ["weights"]
+    other = Config(actor={"model_name_or_path": str(tmp_path)}, env={"protocol": "torl"})
+    assert "env.python_tir.protocol: 'zerotir' then, 'torl' now" in differences(made_under(other, BASE, "aime24", "d"), before)
+
+
+def test_the_digest_is_of_the_problems_as_they_are_asked():
+    one, other = Task("p", "1", row="a"), Task("q", "1", row="a")
+    assert digest_of([one]) == digest_of([Task("p", "1", row="a")]) != digest_of([other])

@@ -1,0 +1,113 @@
+"""Sampling a set: every item on disk as it ends, what was lost is sampled again, and a broken reward ends it soon."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+from collections import Counter
+from types import SimpleNamespace
+
+import pytest
+
+from openrlhf_tir.config import Config
+from openrlhf_tir.errors import EngineError, EvaluationFailed
+from openrlhf_tir.evaluation.settings import Sampled
+from openrlhf_tir.evaluation.store import ITEMS, Store
+from openrlhf_tir.types import Task
+from tests.pipeline.fakes import group_of
+
+pytestmark = pytest.mark.slow  # importing ray
+TASKS = [Task(f"p{i}", "0", row=f"row{i}") for i in range(100)]
+HOW = Sampled(2, 1.0, 0.7, 4)
+
+
+class Pool:
+    """`lost` problems raise; `broken` ones fail by the method's own code; `asked` is what was sampled, with its mode."""
+
+    def __init__(self, lost=(), broken=()):
+        self.lost, self.broken, self.asked = set(lost), set(broken), []
+
+    async def run_group(self, key, task, mode):
+        self.asked.append((key.prompt, mode))
+        await asyncio.sleep(0)
+        if key.prompt in self.lost:
+            raise EngineError("refused")
+        meta, group = group_of(key, 0)
+        if key.prompt in self.broken:
+            meta.failures, meta.why = {"reward_error": 2}, {"reward_error": "mine.py:4: KeyError"}
+            for t in group.trajectories:
+                t.failed, t.reward = "reward_error", None
+        return meta, group
+
+    async def fetch(self, payloads):
+        return payloads
+
+
+def rows(tmp_path):
+    return [json.loads(line) for line in (tmp_path / ITEMS).read_text().splitlines()]
+
+
+async def sampled(tmp_path, pool):
+    from openrlhf_tir.cluster.jobs.evaluate_suites import sample
+
+    store = Store(tmp_path, {}, TASKS)
+    try:
+        await sample(pool, store, "aime24", HOW, 3)
+    finally:
+        store.close()
+    return store
+
+
+async def test_every_problem_has_one_row_and_evaluations_own_settings(tmp_path):
+    pool = Pool()
+    store = await sampled(tmp_path, pool)
+    assert sorted(row["index"] for row in rows(tmp_path)) == list(range(100)) and len(store.items) == 100
+    mode = pool.asked[0][1]
+    assert (mode.n, mode.temperature, mode.top_p, mode.max_calls) == (2, 1.0, 0.7, 4)
+
+
+async def test_the_next_run_asks_only_for_what_was_lost(tmp_path):
+    await sampled(tmp_path, Pool(lost=[3, 50]))
+    assert len(rows(tmp_path)) == 100
+    again = Pool()
+    await sampled(tmp_path, again)
+    assert sorted(i for i, _ in again.asked) == [3, 50]
+    assert sorted(row["index"] for row in rows(tmp_path)) == list(range(100)) and all(not row["failures"] for row in rows(tmp_path))
+
+
+async def test_more_than_two_percent_lost_is_no_figure_and_keeps_the_items(tmp_path):
+    from openrlhf_tir.cluster.jobs.evaluate_suites import check_lost
+
+    store = await sampled(tmp_path, Pool(lost=[3, 50]))
+    check_lost(store.items, 2, tmp_path)  # 4 of 200
+    store = await sampled(tmp_path / "more", Pool(lost=[3, 50, 60]))
+    with pytest.raises(EvaluationFailed, match=r"6 of 200 evaluation samples failed \(engine_error 6\).*the same command samples only the rest"):
+        check_lost(store.items, 2, tmp_path)
+
+
+async def test_a_reward_that_is_broken_ends_it_soon_with_its_error(tmp_path):
+    pool = Pool(broken=range(100))
+    with pytest.raises(ExceptionGroup) as e:
+        await sampled(tmp_path, pool)
+    assert e.group_contains(EvaluationFailed, match=r"3 problems of aime24 one after the other cannot be judged. The last error: mine.py:4: KeyError")
+    assert len(rows(tmp_path)) < 100
+
+
+async def test_a_plan_is_evaluated_set_by_set_and_value_by_value(tmp_path):
+    from rich.console import Console
+
+    from openrlhf_tir.cluster.jobs.evaluate_suites import evaluate_plan
+    from openrlhf_tir.evaluation.plan import plan
+
+    (tmp_path / "own.jsonl").write_text("{}\n")
+    cfg = Config(actor={"model_name_or_path": "m"}, eval={"dataset": str(tmp_path / "own.jsonl"), "n_samples_per_prompt": 2})
+    planned = plan(cfg, [], "sets", tmp_path / "items", "env.max_calls=0,4")
+    pool = Pool()
+    services = SimpleNamespace(pool=pool, console=Console(file=io.StringIO()))
+    results = await evaluate_plan(services, planned, {"own": TASKS})
+    assert [(r.setting, r.figures["avg@2"][0], r.figures["rows"], r.figures["published"]) for r in results] == [(0.0, 0.5, 100, None), (4.0, 0.5, 100, None)]
+    assert Counter(mode.max_calls for _, mode in pool.asked) == {0: 100, 4: 100}
+    assert json.loads((tmp_path / "items/own/max_calls=4/figures.json").read_text()) == results[1].figures
+    await evaluate_plan(services, planned, {"own": TASKS})
+    assert len(pool.asked) == 200 and "100 of 100 problems" in services.console.file.getvalue()
