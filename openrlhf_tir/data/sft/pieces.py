@@ -80,7 +80,8 @@ class Reader:
     def _chat_template(self, why: str) -> ChatTemplate:
         if self.template is None:
             raise ConfigError(
-                f"{why}, but the model's tokenizer has no chat template. Add chat_template.jinja to actor.model_name_or_path, or write rows of prompt and response."
+                f"{why}, but the model's tokenizer has no chat template. Add chat_template.jinja to actor.model_name_or_path, or write rows of prompt and "
+                "response."
             )
         return self.template
 

@@ -45,11 +45,9 @@ class SftSet:
         return hashing.hexdigest()
 
     def facts(self, named: str, max_len: int) -> list[str]:
-        tokens, learned = sum(len(r.token_ids) for r in self.rows), sum(r.trained for r in self.rows)
-        longest = max(len(r.token_ids) for r in self.rows)
-        lines = [
-            f"{named}: {self.counts['read']} rows, {len(self.rows)} sequences of {tokens:,} tokens, {learned / tokens:.0%} learned; the longest has {longest}"
-        ]
+        lengths, learned = [len(r.token_ids) for r in self.rows], sum(r.trained for r in self.rows)
+        tokens = f"{len(self.rows)} sequences of {sum(lengths):,} tokens, {learned / sum(lengths):.0%} learned; the longest has {max(lengths)}"
+        lines = [f"{named}: {self.counts['read']} rows, {tokens}"]
         if n := self.counts["too_long"]:
             lines.append(f"{named}: {n} sequences of more than sft.max_len = {max_len} tokens are left out; raise it to keep them")
         if n := self.counts["nothing"]:

@@ -170,7 +170,7 @@ def test_rows_that_are_too_long_are_left_out_and_counted(tmp_path):
 
 def test_a_bad_row_refuses_the_data_or_is_left_out_and_listed(tmp_path):
     path = jsonl(tmp_path / "d.jsonl", [{"text": "a"}, {"txt": "a"}])
-    with pytest.raises(DataError, match="d.jsonl line 2 has none of the columns"):
+    with pytest.raises(DataError, match=r"d\.jsonl line 2 has none of the columns"):
         load(path)
     found = load(path, data={"on_bad_row": "skip"})
     assert len(found.rows) == 1 and any("d.jsonl line 2" in line for line in found.said)
