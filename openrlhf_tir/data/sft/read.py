@@ -50,7 +50,7 @@ class SftSet:
         lines = [f"{named}: {self.counts['read']} rows, {tokens}"]
         if n := self.counts["too_long"]:
             lines.append(f"{named}: {n} sequences of more than sft.max_len = {max_len} tokens are left out; raise it to keep them")
-        if n := self.counts["nothing"]:
+        if n := self.counts["nothing_learned"]:
             lines.append(f"{named}: {n} sequences in which nothing is learned are left out")
         return [*lines, *self.said]
 
@@ -82,7 +82,7 @@ def load_set(cfg: Config, vocabulary: Vocabulary, template: ChatTemplate | None,
 def _add(found: SftSet, chains: list[Chain], vocabulary: Vocabulary, max_len: int) -> None:
     for chain in chains:
         row = tokenised(chain, vocabulary)
-        what = "too_long" if len(row.token_ids) > max_len else "" if row.trained else "nothing"
+        what = "too_long" if len(row.token_ids) > max_len else "" if row.trained else "nothing_learned"
         found.counts[what or "kept"] += 1
         if not what:
             found.rows.append(row)
