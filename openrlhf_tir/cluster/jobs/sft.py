@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import os
 import time
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from rich.console import Console
 
 from ...config import Config
 from ...config.settings import to_toml
+from ...errors import TirError
 from ...learner.schedule import lr_schedule
 from ...logs.metrics import MetricsLog
 from ...logs.progress import bar
@@ -34,7 +36,10 @@ SUMMARY = "sft.json"
 
 def fine_tune(cfg: Config, inputs: SftInputs, resume: Path | None = None, console: Console | None = None) -> dict[str, Any]:
     """The `sft` command, after its checks; whoever calls holds the lock of the run directory. Returns the summary, which is also in run_dir."""
-    return asyncio.run(_session(cfg, inputs, resume, console or Console()))
+    try:
+        return asyncio.run(_session(cfg, inputs, resume, console or Console()))
+    except TirError as e:  # what a rank raised carries its whole traceback as text: the error itself says what is wrong
+        raise (getattr(e, "cause", None) or e) from None
 
 
 async def _session(cfg: Config, inputs: SftInputs, resume: Path | None, console: Console) -> dict[str, Any]:
@@ -89,7 +94,7 @@ async def _run(cfg: Config, inputs: SftInputs, resume: Path | None, console: Con
 
 def _tuning(cfg: Config, inputs: SftInputs, ranks: LearnerGroup, checkpoints: Checkpoints, shown: _Shown, stop: StopRequest) -> FineTuning:
     s, steps = cfg.sft, inputs.schedule.steps
-    warmup = -int(-steps * s.lr_warmup_ratio // 1)
+    warmup = math.ceil(steps * s.lr_warmup_ratio)
     lr_at = lr_schedule(s.lr_scheduler, peak=s.learning_rate, total=steps, warmup=warmup, min_ratio=s.min_lr_ratio)
     held_out = inputs.held_out.rows if inputs.held_out else []
     return FineTuning(cfg, inputs.schedule, inputs.rows.rows, held_out, ranks, checkpoints, lr_at, shown, stop)

@@ -11,6 +11,7 @@ from typing import Any
 from transformers import AutoTokenizer
 
 from ...config import Config
+from ...config.paths import shorten
 from ...data.chat_template import ChatTemplate, special_texts
 from ...data.export_template import template_of, without_question
 from ...data.hub import fault_of
@@ -40,7 +41,7 @@ def load_sft_inputs(cfg: Config, tick: Callable[[], None] = lambda: None) -> Sft
         tokenizer = AutoTokenizer.from_pretrained(cfg.actor.model_name_or_path)
     except (OSError, ValueError) as e:
         kind = fault_of(e) if isinstance(e, OSError) else ConfigError
-        raise kind(f"There is no tokenizer in {cfg.actor.model_name_or_path}: {e}. Correct actor.model_name_or_path.") from e
+        raise kind(f"There is no tokenizer in {cfg.actor.model_name_or_path}: {shorten(str(e).splitlines()[0])} Correct actor.model_name_or_path.") from e
     vocabulary, template = vocabulary_of(tokenizer), chat_template_of(cfg, tokenizer)
     rows = load_set(cfg, vocabulary, template, tick=tick)
     held_out = load_set(cfg, vocabulary, template, held_out=True, tick=tick) if cfg.sft.eval_dataset else None

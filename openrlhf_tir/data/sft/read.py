@@ -14,13 +14,15 @@ import xxhash
 
 from ...config import Config
 from ...errors import ConfigError, DataError, TirError
-from ..bad_rows import BadRows
+from ..bad_rows import MOST_LISTED, BadRows
 from ..chat_template import ChatTemplate
 from ..rows import read_rows
 from .chat import Chain
 from .pieces import Reader
 from .tokens import SftRow, Vocabulary, tokenised
 
+MOST_TOLD = 50
+"""Bad rows that are told one by one where they refuse the data; the others are counted."""
 SETTINGS = {
     "train": {"data.prompt_dataset": "sft.dataset", "data.prompt_split (or eval.split)": "sft.dataset_split"},
     "eval": {"data.prompt_dataset": "sft.eval_dataset", "data.prompt_split (or eval.split)": "sft.eval_split"},
@@ -60,7 +62,7 @@ def load_set(cfg: Config, vocabulary: Vocabulary, template: ChatTemplate | None,
 
     Raises ConfigError where there is no such data, DataError for bad rows (data.on_bad_row), or where none is left.
     """
-    reader, found, bad = Reader(cfg.sft, template), SftSet(), BadRows(cfg.data.on_bad_row)
+    reader, found, bad = Reader(cfg.sft, template), SftSet(), BadRows("skip", MOST_TOLD if cfg.data.on_bad_row == "error" else MOST_LISTED)
     names = [cfg.sft.eval_dataset] if held_out else cfg.sft.datasets
     for where, row in _rows(cfg, names, bad, held_out):
         try:
@@ -71,6 +73,9 @@ def load_set(cfg: Config, vocabulary: Vocabulary, template: ChatTemplate | None,
         found.counts["read"] += 1
         _add(found, chains, vocabulary, cfg.sft.max_len)
         tick()
+    if bad.count and cfg.data.on_bad_row == "error":
+        more = f"\n{bad.count} bad rows. Correct them, or leave them out: --data.on_bad_row skip." if bad.count > 1 else ""
+        raise DataError("\n".join(bad.listed) + more)
     bad.check_some_good(found.counts["read"], names)
     found.said = bad.facts()
     if not found.rows:

@@ -113,7 +113,7 @@ def test_a_resume_with_other_rows_is_refused_before_a_model_is_loaded(sft, tmp_p
 
 def test_the_recipe_on_gpus_says_on_a_cpu_where_to_start_instead():
     assert (RECIPES / "retool_sft_32b.toml").is_file()
-    cfg = config("--recipe", "retool_sft_32b")
+    cfg = config("--recipe", "retool_sft_32b", "--actor.num_nodes", "1")
     with pytest.raises(ConfigError, match=r"This is a GPU recipe on a CPU machine.*start from --recipe sft_cpu"):
         check_sft(cfg, Problems(), Machine(gpus=0, cpus=2, has_module=lambda name: True))
 
@@ -123,3 +123,8 @@ def test_help_teaches_by_rows_and_commands(capsys):
         main(["sft", "--help"])
     out = capsys.readouterr().out
     assert "what is learned" in out and "openrlhf-tir sft --recipe sft_cpu" in out and "--sft.mask_blocks" in out and "--rollout.batch_size" not in out
+
+
+def test_a_run_of_rl_refuses_settings_of_fine_tuning(capsys):
+    assert main(["train", "--recipe", "quickstart_cpu", "--sft.max_len", "64", "--check-only"]) == 2
+    assert "--sft.max_len has no effect on a run of RL. Fine-tune with `openrlhf-tir sft`" in capsys.readouterr().err

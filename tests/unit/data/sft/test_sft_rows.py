@@ -169,9 +169,12 @@ def test_rows_that_are_too_long_are_left_out_and_counted(tmp_path):
 
 
 def test_a_bad_row_refuses_the_data_or_is_left_out_and_listed(tmp_path):
-    path = jsonl(tmp_path / "d.jsonl", [{"text": "a"}, {"txt": "a"}])
-    with pytest.raises(DataError, match=r"d\.jsonl line 2 has none of the columns"):
+    path = jsonl(tmp_path / "d.jsonl", [{"text": "ab"}, {"txt": "ab"}, {"text": 4}])
+    with pytest.raises(DataError) as e:
         load(path)
+    first, second, last = str(e.value).splitlines()
+    assert "d.jsonl line 2 has none of the columns" in first and "d.jsonl line 3: text is 4 (int), not text" in second, "all of them at once"
+    assert last == "2 bad rows. Correct them, or leave them out: --data.on_bad_row skip."
     found = load(path, data={"on_bad_row": "skip"})
     assert len(found.rows) == 1 and any("d.jsonl line 2" in line for line in found.said)
 
