@@ -19,6 +19,8 @@ COMMANDS = {
     "quickstart": "make the tiny base model, then watch it learn to use Python by RL",
     "train": "train a policy: recipe and flags in, model, report and checkpoints out",
     "eval": "accuracy and tool use of a model on held-out problems",
+    "sft": "fine-tune a model on messages, texts or kept trajectories, before RL or without it",
+    "distill": "a run's kept trajectories -> rows for sft: the correct ones, each once",
     "data": "check, convert, decontaminate or select problems before a run",
     "play": "print one episode, or what a step of a run trained or dropped, the trained tokens coloured",
     "show-config": "print the configuration that a recipe and flags add up to",

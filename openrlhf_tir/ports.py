@@ -166,6 +166,13 @@ class Prompts(Protocol):
     def restore(self, state: dict[str, Any]) -> None: ...
 
 
+class Saves(Protocol):
+    """What a checkpoint asks of a learner; `Learner` says what each does."""
+
+    async def save(self, directory: Path) -> None: ...
+    async def written(self) -> Mapping[str, tuple[int, str]]: ...
+
+
 class Learner(Protocol):
     version: int
     """Number of updates behind the current weights."""

@@ -149,6 +149,9 @@ class LearnerGroup:
     async def sft_step(self, rows: list, lr: float) -> dict[str, float]:
         return (await self._call("sft_step", rows, lr))[0]
 
+    async def sft_loss(self, rows: list) -> tuple[float, float]:
+        return (await self._call("sft_loss", rows))[0]
+
     async def reload(self, cfg: Config) -> None:
         """Same processes, anew: cfg's model, a fresh optimiser, version 0."""
         await self._call("reload", cfg)

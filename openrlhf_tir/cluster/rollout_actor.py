@@ -76,9 +76,9 @@ class RolloutActor:
         r = cfg.rollout
         self.batcher = Batcher(self.engine, max_wait_ms=r.max_wait_ms, max_batch=r.max_batch, max_running=cfg.max_running, max_queue=r.max_queue)
         self.envs = EnvClients.of(cfg.environments, env_urls, token=tokens.env, owner=ray.get_runtime_context().get_actor_id())
-        self.kept = TrajectoryLog(cfg.run_dir, self.name, cfg.logger.trajectories)
         tokenizer = AutoTokenizer.from_pretrained(model)
         codec = HfCodec(tokenizer)
+        self.kept = TrajectoryLog(cfg.run_dir, self.name, cfg.logger.trajectories, codec.special)
         model_scores = RewardModelClient(cfg) if cfg.reward.model_name_or_path else None
         self.rewards = RewardPools(cfg.environments, model_scores, decode=codec.spell)
         self.agents = Agents(Sessions(idle_s=r.agent_idle_s), codec, self.engine.proof.passed, overflow=r.agent_overflow)

@@ -211,7 +211,17 @@ def _checkpoint_room(cfg: Config) -> list[str]:
 
 
 def check_model(cfg: Config, machine: Machine) -> list[str]:
-    """The policy is a directory that transformers can load, or a name that looks like one on the hub."""
+    """The policy is one that transformers and the engines can load, and its chat template is there where one is needed."""
+    path, said = policy_directory(cfg)
+    if path is None:
+        return said
+    if machine.gpus == 0 and runs_here(cfg):
+        _check_head_dim(json_object(path / "config.json"))
+    return [*_check_chat_template(cfg, path), *check_template_of(cfg, path)]
+
+
+def policy_directory(cfg: Config) -> tuple[Path | None, list[str]]:
+    """The policy is a directory that transformers can load, or a name that looks like one on the hub: then None, and a sentence that says so."""
     name = cfg.actor.model_name_or_path
     if not name:
         raise ConfigError("actor.model_name_or_path is not set. Give a HF directory or name, or make a small model with `openrlhf-tir toy-model`.")
@@ -221,17 +231,15 @@ def check_model(cfg: Config, machine: Machine) -> list[str]:
             raise ConfigError(
                 f"Model directory {name!r} does not exist. Correct actor.model_name_or_path, or make a small model with `openrlhf-tir toy-model`."
             )
-        return [f"model {name} is not a directory here; it will be taken from the hub or its cache"]
+        return None, [f"model {name} is not a directory here; it will be taken from the hub or its cache"]
     if not (path / "config.json").is_file():
         raise ConfigError(f"{path} has no config.json, so it is no model. Point actor.model_name_or_path at a HF model directory.")
     if not any((path / f).is_file() for f in ("tokenizer.json", "tokenizer_config.json", "tokenizer.model")):
         raise ConfigError(f"{path} has no tokenizer (tokenizer.json). Copy the tokenizer's files beside config.json.")
-    if machine.gpus == 0 and runs_here(cfg):
-        _check_head_dim(_json_object(path / "config.json"))
-    return [*_check_chat_template(cfg, path), *check_template_of(cfg, path)]
+    return path, []
 
 
-def _json_object(path: Path) -> dict[str, Any]:
+def json_object(path: Path) -> dict[str, Any]:
     try:
         found = json.loads(path.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError, RecursionError) as e:
@@ -245,7 +253,7 @@ def _check_chat_template(cfg: Config, model: Path) -> list[str]:
     """transformers finds a chat template in a file of its own, or in tokenizer_config.json."""
     config = model / "tokenizer_config.json"
     files = ("chat_template.jinja", "chat_template.json", "additional_chat_templates")
-    if any((model / f).exists() for f in files) or (config.is_file() and _json_object(config).get("chat_template")):
+    if any((model / f).exists() for f in files) or (config.is_file() and json_object(config).get("chat_template")):
         return []
     if cfg.data.apply_chat_template:
         raise ConfigError(

@@ -12,7 +12,7 @@ import argparse
 import re
 import tomllib
 import types
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Annotated, Any, Literal, NoReturn, Union, get_args, get_origin
 
 from ..errors import ConfigError
@@ -68,8 +68,21 @@ class _Compat(argparse.Action):
         namespace.compat = {**namespace.compat, self.dest: values}
 
 
-def add_config_flags(parser: argparse.ArgumentParser, recipe: str | None = None) -> None:
-    """`--recipe` (default: `recipe`), the three short flags, one flag per config field, and (hidden) OpenRLHF's names."""
+class _Alias(argparse.Action):
+    """Collect a flag of OpenRLHF's train_sft under its own name; fine_tuning.config_of says what it is here."""
+
+    def __call__(self, parser, namespace, values, option_string=None):
+        namespace.overrides = {**namespace.overrides, self.dest: values}
+
+
+def add_config_flags(
+    parser: argparse.ArgumentParser, recipe: str | None = None, *, shown: Collection[str] | None = None, aliases: Collection[str] = ()
+) -> None:
+    """`--recipe` (default: `recipe`), the three short flags, one flag per config field, and (hidden) OpenRLHF's names.
+
+    shown: fields that the help lists, all by default; the others are read, so that the command can say what is wrong with them.
+    aliases: names that the command understands besides, hidden.
+    """
     parser.set_defaults(overrides={}, compat={})
     parser.usage = "%(prog)s [--recipe NAME_OR_FILE] [--section.name VALUE ...]"
     run = parser.add_argument_group("run")
@@ -83,27 +96,34 @@ def add_config_flags(parser: argparse.ArgumentParser, recipe: str | None = None)
     short = {key: flag for flag, key in SHORT.items()}
     groups = {"run": run}
     for s in settings.values():
+        if shown is not None and s.name not in shown:
+            _add(parser, s, None, hidden=True)
+            continue
         if s.section not in groups:
             groups[s.section] = parser.add_argument_group(s.section, s.section_doc)
         _add(groups[s.section], s, short.get(s.name))
-    parser.add_argument_group(
-        "envs.NAME",
-        "one environment of several, [envs.NAME]: --envs.NAME.share, --envs.NAME.input_template, and every field of env, reward and filter, "
-        "as --envs.NAME.url, --envs.NAME.reward.name, --envs.NAME.filter.accuracy_range (docs/environments.md)",
-    )
-    if isinstance(parser, Parser):
-        parser.takes_envs = True
+    if shown is None:
+        parser.add_argument_group(
+            "envs.NAME",
+            "one environment of several, [envs.NAME]: --envs.NAME.share, --envs.NAME.input_template, and every field of env, reward and filter, "
+            "as --envs.NAME.url, --envs.NAME.reward.name, --envs.NAME.filter.accuracy_range (docs/environments.md)",
+        )
+        if isinstance(parser, Parser):
+            parser.takes_envs = True
     parser.set_defaults(unknown=())
-    for name in sorted((openrlhf_flags.translated() | openrlhf_flags.RULES_0_11_0.keys()) - settings.keys()):
+    compat = (openrlhf_flags.translated() | openrlhf_flags.RULES_0_11_0.keys()) - settings.keys()
+    for name in sorted(set(aliases) - settings.keys() - compat):
+        parser.add_argument(f"--{name}", action=_Alias, dest=name, nargs="*", help=argparse.SUPPRESS, default=argparse.SUPPRESS)
+    for name in sorted(compat):
         parser.add_argument(f"--{name}", action=_Compat, dest=name, nargs="*", help=argparse.SUPPRESS, default=argparse.SUPPRESS)
 
 
-def _add(group, s: Setting, short: str | None) -> None:
+def _add(group, s: Setting, short: str | None, *, hidden: bool = False) -> None:
     kind = _kind(s.info.annotation)
     names = [f"--{s.name}", *([short] if short else [])]
     if s.name == "run_dir":
         names.reverse()
-    options: dict[str, Any] = {"action": _Set, "dest": s.name, "default": argparse.SUPPRESS, "help": _help(s)}
+    options: dict[str, Any] = {"action": _Set, "dest": s.name, "default": argparse.SUPPRESS, "help": argparse.SUPPRESS if hidden else _help(s)}
     if s.name in openrlhf_flags.translated():
         options["action"] = _Compat
     if kind is bool:
@@ -154,7 +174,7 @@ def config_from(args: argparse.Namespace, problems: Problems, *, makes_data: boo
     Raises ConfigError where the recipe cannot be read at all: then nothing can be said about the rest.
     """
     problems.add(unknown_flags(args.unknown))
-    given = _overrides(args, problems)
+    given = overrides_and_problems(args, problems)
     cfg = attempt(args.recipe, given, problems)
     problems.add(effects.without_effect(cfg, given, makes_data=makes_data))
     return cfg
@@ -164,12 +184,12 @@ def overrides_of(args: argparse.Namespace) -> dict[str, Any]:
     """The dotted overrides behind parsed arguments. Raises ConfigError, one line per mistake in them."""
     problems = Problems()
     problems.add(unknown_flags(args.unknown))
-    given = _overrides(args, problems)
+    given = overrides_and_problems(args, problems)
     problems.raise_any()
     return given
 
 
-def _overrides(args: argparse.Namespace, problems: Problems) -> dict[str, Any]:
+def overrides_and_problems(args: argparse.Namespace, problems: Problems) -> dict[str, Any]:
     """Typed as far as text cannot say it: 'unset' or 'none' for None, integers in a Literal. Refused flags of OpenRLHF go to `problems`."""
     raw = openrlhf_flags.translate(args.compat, args.overrides, problems) | args.overrides
     typed: dict[str, Any] = {}

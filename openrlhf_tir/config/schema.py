@@ -38,6 +38,7 @@ from .sections.pipeline import Pipeline as Pipeline
 from .sections.reward import Reward as Reward
 from .sections.rollout import Rollout as Rollout
 from .sections.rollout import Vllm as Vllm
+from .sections.sft import Sft as Sft
 from .sections.timeouts import Timeouts as Timeouts
 from .sections.train import Train as Train
 
@@ -63,6 +64,7 @@ class Config(Section):
     pipeline: Pipeline = Field(default_factory=Pipeline)
     data: Data = Field(default_factory=Data)
     eval: Eval = Field(default_factory=Eval)
+    sft: Sft = Field(default_factory=Sft)
     ckpt: Ckpt = Field(default_factory=Ckpt)
     logger: Logger = Field(default_factory=Logger)
 

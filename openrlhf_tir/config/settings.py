@@ -11,7 +11,7 @@ finds files, names the nearest known key, and turns pydantic's report into fact,
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
@@ -203,9 +203,10 @@ def load(recipe: str | None = None, overrides: Mapping[str, Any] | None = None) 
     return cfg
 
 
-def attempt(recipe: str | None, overrides: Mapping[str, Any], problems: Problems) -> Config:
+def attempt(recipe: str | None, overrides: Mapping[str, Any], problems: Problems, rules_of: Callable[[Config], Iterable[str]] = rules.violations) -> Config:
     """`load`, but each mistake is added to `problems` and replaced by the default, so that the caller can look for more.
 
+    rules_of: what of the sections must fit together; a run of reinforcement learning's.
     Raises ConfigError where nothing can be said about the rest: the recipe is no file, or no TOML.
     """
     known = known_keys(env_names(overrides))
@@ -217,7 +218,7 @@ def attempt(recipe: str | None, overrides: Mapping[str, Any], problems: Problems
     table = merge(_without_other_modes(own, overrides.get("pipeline.mode")), _clip_for_both_sides(given))
     _leave_out_unprintable(table, problems)
     cfg = _validated(table, problems)
-    problems.add(rules.violations(cfg))
+    problems.add(rules_of(cfg))
     return cfg
 
 

@@ -48,6 +48,10 @@ class HfCodec:
         """Decoded with special tokens as they are written, as OpenRLHF gives texts to its rewards."""
         return self.tokenizer.decode([int(i) for i in token_ids], skip_special_tokens=False, clean_up_tokenization_spaces=False)
 
+    def special(self, token_id: int) -> str:
+        """The text of a special token, "" of an ordinary one."""
+        return self.spell([token_id]) if token_id in self.special_ids else ""
+
     def _encode(self, text: str, *, native: bool) -> list[int]:
         if native:
             return self.tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True)

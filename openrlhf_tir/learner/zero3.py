@@ -153,10 +153,25 @@ class Zero3Rank:
 
     def sft_step(self, rows: Sequence[tuple[np.ndarray, np.ndarray]], lr: float) -> dict[str, float]:
         """One update of weighted cross entropy. rows: (token_ids [T], weights [T]); weights[t] is of token t, 0 masks it, weights[0] is unused."""
-        owner = lpt([len(ids) for ids, _ in rows], self.world_size)
-        mine = [Row(ids, {"weights": weights[1:]}) for (ids, weights), r in zip(rows, owner, strict=True) if r == self.rank]
+        mine = self._share_of(rows)
         counts = self._counts([row.fields["weights"].sum() for row in mine])
         return self._update(mine, {"weights": np.float32}, SftObjective(self.model, counts), counts, lr)
+
+    def sft_loss(self, rows: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[float, float]:
+        """(sum of weight * -log p, sum of weights) over all rows, under the current weights: the loss of `sft_step` is the first over the second."""
+        mine = self._share_of(rows)
+        scored = self.passes.ask(
+            self.model, mine, {"weights": np.float32}, lambda m: self.model.log_probs(m.sequences, m.attention_mask, m.fields["weights"] > 0)
+        )
+        weights = [row.fields["weights"].astype(np.float64) for row in mine]
+        local = [-sum(float(w @ s) for w, s in zip(weights, scored, strict=True)), sum(float(w.sum()) for w in weights)]
+        total, weight = self._sum(np.array(local, np.float64))
+        return float(total), float(weight)
+
+    def _share_of(self, rows: Sequence[tuple[np.ndarray, np.ndarray]]) -> list[Row]:
+        """The rows of fine-tuning that this rank has, balanced by tokens."""
+        owner = lpt([len(ids) for ids, _ in rows], self.world_size)
+        return [Row(ids, {"weights": weights[1:]}) for (ids, weights), r in zip(rows, owner, strict=True) if r == self.rank]
 
     def score(self, sequences: Sequence[Sequence[int]]) -> list[np.ndarray]:
         """Log-prob of every token but the first, [T-1] float32 each, under the current weights. Every rank returns all."""

@@ -2,6 +2,8 @@
 
     key row index prompt label reward parts verdict failed why masked versions update
     runs   [{source, text, tokens, versions}]     who produced each run of tokens: "model" is what a learner trains, "env" never is
+           {end} of a model's: text of the special token that it ended with, "" where it was stopped; {rendered: true} of an environment's: it holds
+           special tokens, which a chat template wrote
     branches [runs]                                  other chains of an agent's session, trained with the same reward
     calls  [{action, observation, outcome, reward, done, truncated, signals, seconds}]
 
@@ -12,7 +14,7 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -21,13 +23,15 @@ from ..types import Group, GroupKey, GroupMeta, Segment, Trajectory
 from .jsonl import PatientWriter, read_rows
 
 DIRECTORY = "trajectories"
+Special = Callable[[int], str]
+"""The text of a special token's id, "" of an ordinary one's."""
 
 
 class TrajectoryLog:
-    """Keeps a share of groups, the same ones in every run: which is decided by the key."""
+    """Keeps a share of groups, the same ones in every run: which is decided by the key. `special` tells what texts leave out."""
 
-    def __init__(self, run_dir: Path, name: str, share: float) -> None:
-        self.share = share
+    def __init__(self, run_dir: Path, name: str, share: float, special: Special = lambda token: "") -> None:
+        self.share, self.special = share, special
         self._writer = PatientWriter(run_dir / DIRECTORY / f"{name}.jsonl") if share > 0 else None
 
     def keeps(self, key: GroupKey) -> bool:
@@ -37,14 +41,14 @@ class TrajectoryLog:
         """Every trajectory of the group, those that failed too. Does nothing when the group is none of those kept."""
         if self._writer is not None and self.keeps(group.key):
             for trajectory in group.trajectories:
-                self._writer.write(row(meta, group, trajectory))
+                self._writer.write(row(meta, group, trajectory, self.special))
 
     def close(self) -> None:
         if self._writer is not None:
             self._writer.close()
 
 
-def row(meta: GroupMeta, group: Group, t: Trajectory) -> dict[str, Any]:
+def row(meta: GroupMeta, group: Group, t: Trajectory, special: Special = lambda token: "") -> dict[str, Any]:
     return {
         "key": list(group.key),
         "row": group.task.row,
@@ -62,14 +66,20 @@ def row(meta: GroupMeta, group: Group, t: Trajectory) -> dict[str, Any]:
         "finish_reason": t.finish_reason,
         "stop_reason": t.stop_reason,
         "versions": _versions(t.segments),
-        "runs": _runs(t),
-        "branches": [_runs(b) for b in t.branches],
+        "runs": _runs(t, special),
+        "branches": [_runs(b, special) for b in t.branches],
         "calls": [_plain(asdict(c)) for c in t.calls],
     }
 
 
-def _runs(t: Trajectory) -> list[dict[str, Any]]:
-    return [{"source": s.source, "text": s.text, "tokens": len(s.token_ids), "versions": _versions([s])} for s in t.segments]
+def _runs(t: Trajectory, special: Special) -> list[dict[str, Any]]:
+    return [{"source": s.source, "text": s.text, "tokens": len(s.token_ids), "versions": _versions([s]), **_specials(s, special)} for s in t.segments]
+
+
+def _specials(s: Segment, special: Special) -> dict[str, Any]:
+    if s.source == "model":
+        return {"end": special(int(s.token_ids[-1])) if len(s.token_ids) else ""}
+    return {"rendered": True} if any(special(int(i)) for i in s.token_ids) else {}
 
 
 def _versions(segments: list[Segment]) -> list[int] | None:

@@ -13,10 +13,8 @@ episode ends, at the stop string "</answer>": no EOS, as none is ever sampled.
 from __future__ import annotations
 
 from random import Random
-from typing import NamedTuple
 
-import numpy as np
-
+from ..data.sft.tokens import SftRow, row_of
 from ..data.templates import USER_ASSISTANT
 from ..episodes.turns.zerotir import ZeroTir
 from .task import Problem, draw
@@ -26,11 +24,7 @@ GUESS = 0.2
 """Weight of digits that cannot be known without computing: enough for a plausible guess, too little to drown the rest."""
 
 
-class ColdStartTrace(NamedTuple):
-    """token_ids [T] int32; weights [T] float32, of the loss at predicting that token: 0 where the model did not write it."""
-
-    token_ids: np.ndarray
-    weights: np.ndarray
+ColdStartTrace = SftRow
 
 
 def prompt_of(question: str) -> str:
@@ -38,9 +32,7 @@ def prompt_of(question: str) -> str:
 
 
 def _trace(parts: list[tuple[str, float]]) -> ColdStartTrace:
-    ids = [encode(text) for text, _ in parts]
-    weights = [np.full(len(i), weight, np.float32) for i, (_, weight) in zip(ids, parts, strict=True)]
-    return ColdStartTrace(np.concatenate([np.array(i, np.int32) for i in ids]), np.concatenate(weights))
+    return row_of((encode(text), weight) for text, weight in parts)
 
 
 def _answer(answer: int, digit_weight: float) -> list[tuple[str, float]]:

@@ -230,6 +230,9 @@ def test_fine_tuning_is_the_weighted_token_mean_over_the_global_batch(results, m
     loss = -sum((w * plain_logprobs(model, ids)).sum() for w, (ids, _) in zip(weights, SFT_ROWS, strict=True)) / sum(w.sum() for w in weights)
     assert results[world][0]["sft_metrics"]["loss"] == pytest.approx(loss.item(), rel=1e-5)
     assert_same_gradient(results[world][0]["sft_grads"], plain_gradient(model, loss))
+    for rank in results[world]:
+        total, weight = rank["sft_loss"]
+        assert total / weight == pytest.approx(loss.item(), rel=1e-5), "the held-out loss of the same rows and weights, on every rank"
 
 
 def plain_updates(model, cfg) -> tuple[list[float], dict[str, np.ndarray]]:

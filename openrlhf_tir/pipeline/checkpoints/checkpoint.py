@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import CheckpointDamaged, CheckpointFailed, ConfigError
-from ...ports import Learner
+from ...ports import Learner, Saves
 from ...replay.lines import Mark
 from ...replay.lines import compare as compare_ledger
 from ...sizes import free_bytes, room, size
@@ -73,7 +73,7 @@ class Checkpoints:
 
     # ---- writing ----
 
-    async def take(self, step: int, learner: Learner) -> None:
+    async def take(self, step: int, learner: Saves) -> None:
         """The learner's share. When this returns the learner may step; its files are still being written. Raises CheckpointFailed."""
         tmp = self._temporary(step)
         try:
@@ -87,7 +87,7 @@ class Checkpoints:
         except OSError as e:
             raise self._failed(step, e) from e
 
-    async def commit(self, step: int, state: dict[str, Any], buffered: list[Row], learner: Learner, score: float | None = None) -> Path:
+    async def commit(self, step: int, state: dict[str, Any], buffered: list[Row], learner: Saves, score: float | None = None) -> Path:
         """What `take` began becomes a checkpoint. `score`: it is the best so far. Raises CheckpointFailed when a disk refused; the old ones stay."""
         try:
             written = await learner.written()

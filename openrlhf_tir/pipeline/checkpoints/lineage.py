@@ -118,6 +118,8 @@ def compare(state: dict[str, Any], cfg: Config, tasks: Sequence[Task] | None = N
 
     Raises ConfigError with all that does not fit.
     """
+    if "max_staleness" not in state:
+        raise ConfigError("The checkpoint is one of a fine-tuning (openrlhf-tir sft). Resume it with that command, or give this run another --run-dir.")
     accounting = [
         ("pipeline.max_staleness", state["max_staleness"], cfg.max_staleness),
         ("updates per batch (train.batch_size, train.max_epochs)", state.get("updates_per_batch", 1), cfg.updates_per_batch),

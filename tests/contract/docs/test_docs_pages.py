@@ -73,11 +73,12 @@ def test_the_index_names_every_page():
     assert [p.name for p in DOCS.glob("*.md") if p.name != "README.md" and f"({p.name})" not in index] == []
 
 
-SECTIONS = "actor algo ckpt data ds env eval filter logger pipeline reward rollout timeouts train vllm"
+SECTIONS = "actor algo ckpt data ds env eval filter logger pipeline reward rollout sft timeouts train vllm"
 
 
 @pytest.mark.parametrize(
-    "page", ["tutorial.md", "report.md", "scaling.md", "troubleshooting.md", "metrics.md", "run_elsewhere.md", "recipes.md", "data.md", "evaluation.md"]
+    "page",
+    ["tutorial.md", "report.md", "scaling.md", "troubleshooting.md", "metrics.md", "run_elsewhere.md", "recipes.md", "data.md", "evaluation.md", "sft.md"],
 )
 def test_every_setting_that_a_page_names_exists(page):
     named = set(re.findall(rf"`(?:--)?((?:{'|'.join(SECTIONS.split())})\.[a-z_.]+)`", (DOCS / page).read_text()))

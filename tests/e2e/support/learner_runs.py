@@ -105,6 +105,7 @@ def run(rank: int, world: int, port: int, model: Path, out: Path) -> None:
 
     tuned = start()
     results["sft_grads"] = _record_gradients(tuned)
+    results["sft_loss"] = tuned.sft_loss(SFT_ROWS)
     results["sft_metrics"] = tuned.sft_step(SFT_ROWS, 1e-3)
 
     tuned.reload(config(model, world))

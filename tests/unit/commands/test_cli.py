@@ -62,6 +62,7 @@ def test_none_or_unset_unsets_an_optional_field_and_the_shown_recipe_says_so(cap
         ("show-config stray", "Unexpected argument 'stray'"),
         ("train --rollout.batch_size", "expected one argument"),
         ("trian", "invalid choice: 'trian'"),
+        ("distill runs", "The following arguments are required: --out"),
         ("", "COMMAND"),
         ("report nowhere", "no run directory"),
     ],

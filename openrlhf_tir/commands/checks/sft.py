@@ -1,0 +1,42 @@
+"""Fine-tuning's checks: machine, model files, loggers, run directory; then every row, tokenised. Before Ray or a model is loaded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ...config import Config
+from ...config.problems import Problems
+from ...pipeline.checkpoints import lineage
+from ..data.rows import counting
+from ..preflight import policy_directory
+from .host import Machine, check_gpus, check_loggers, check_writable
+
+if TYPE_CHECKING:
+    from ...cluster.jobs.sft_inputs import SftInputs
+
+
+def check_sft(cfg: Config, problems: Problems, machine: Machine | None = None) -> tuple[SftInputs, Path | None, list[str]]:
+    """(rows as tokens, checkpoint to go on from, facts worth a line each). Raises ConfigError or DataError, one line for each thing that cannot work.
+
+    problems: mistakes found before, in recipe and flags; they are told together with those found here.
+    """
+    machine = machine or Machine()
+    facts: list[str] = []
+    without_engines = cfg.model_copy(update={"vllm": cfg.vllm.model_copy(update={"num_engines": 0})})
+    with problems.caught(lambda line: line.replace("quickstart_cpu", "sft_cpu").replace(" and 0 engines x 1 GPUs", "")):
+        facts += check_gpus(without_engines, machine)
+    with problems.caught():
+        facts += policy_directory(cfg)[1]
+    with problems.caught():
+        check_loggers(cfg, machine)
+    with problems.caught():
+        check_writable(cfg)
+        lineage.check_unused(cfg)
+    problems.raise_any()  # rows are read with the model's tokenizer, and may be many
+    from ...cluster.jobs.sft_inputs import load_sft_inputs, resumable
+
+    with counting("read rows") as tick:
+        inputs = load_sft_inputs(cfg, tick)
+    resume = resumable(cfg, inputs.made_of) if cfg.train.resume else None
+    return inputs, resume, [*facts, *inputs.facts, *([f"resuming from {resume.name}"] if resume else [])]

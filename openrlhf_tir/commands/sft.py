@@ -1,0 +1,51 @@
+"""sft: recipe + flags -> checks, rows as tokens -> cluster.jobs.sft.fine_tune."""
+
+from __future__ import annotations
+
+import argparse
+
+from ..config.fine_tuning import add_flags, config_of
+from ..config.problems import Problems
+
+EXAMPLES = """what is learned
+  Rows are told by their columns (docs/sft.md):
+    messages, tools?       every message of the assistant, in the model's chat template; the words of users and tools are read, not learned
+    prompt, segments       kept trajectories (openrlhf-tir distill): what the model wrote, not what a tool wrote
+    prompt, response       the response and an end of text
+    text                   all of it
+  Inside of a message what a tool wrote is masked too: --sft.mask_blocks '<interpreter>...</interpreter>' (the default: ReTool's).
+
+examples
+  openrlhf-tir sft --sft.dataset rows.jsonl --actor.model_name_or_path MODEL --check-only      reads and tokenises everything, loads nothing
+  openrlhf-tir sft --recipe retool_sft_32b                                                     ReTool's cold start on GPUs
+  openrlhf-tir sft --recipe sft_cpu --sft.dataset correct.jsonl --actor.model_name_or_path runs/quickstart/base
+  openrlhf-tir sft ... --run-dir runs/mine --resume                                            go on from the last checkpoint
+  openrlhf-tir sft --model.model_name_or_path MODEL --data.dataset rows.jsonl --adam.lr 5e-6   OpenRLHF's train_sft names
+The run directory holds metrics.jsonl, ckpt/, sft.json and model/, which `openrlhf-tir train --actor.model_name_or_path` starts from."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.formatter_class, parser.epilog = argparse.RawDescriptionHelpFormatter, EXAMPLES.replace("%", "%%")
+    parser.add_argument("--check-only", action="store_true", help="stop after the checks that run before Ray or a model is loaded")
+    add_flags(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    from .checks.sft import check_sft
+
+    problems = Problems()
+    cfg = config_of(args, problems)
+    inputs, resume, facts = check_sft(cfg, problems)
+    for fact in facts:
+        print(f"check: {fact}", flush=True)
+    if args.check_only:
+        return 0
+    from ..cluster.run_lock import run_lock
+    from ..pipeline.checkpoints.lineage import check_unused
+
+    with run_lock(cfg.run_dir, cfg.train.start_wait_s):
+        check_unused(cfg)
+        from ..cluster.jobs.sft import fine_tune  # takes seconds: a directory in use is refused before
+
+        fine_tune(cfg, inputs, resume)
+    return 0

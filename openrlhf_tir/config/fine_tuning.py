@@ -1,0 +1,110 @@
+"""Fine-tuning's command line: which settings `openrlhf-tir sft` has, OpenRLHF's train_sft names for them, and what must fit together.
+
+A recipe of RL may be given too: its model, ranks and DeepSpeed settings count, everything about rollouts does not.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from typing import Any
+
+from .flags import add_config_flags, overrides_and_problems, unknown_flags
+from .problems import Problems
+from .schema import Algo, Config, Critic, Ref
+from .sections.rollout import Rollout
+from .settings import all_settings, attempt
+
+OF_OTHERS = (
+    "actor.model_name_or_path actor.num_nodes actor.num_gpus_per_node actor.adam_betas actor.adam_eps actor.l2 actor.max_norm "
+    "actor.gradient_checkpointing_enable data.on_bad_row data.chat_template_options timeouts.placement_s timeouts.start_s timeouts.learner_s "
+    "train.seed train.micro_batch_size train.max_tokens_per_gpu train.resume train.resume_from train.resume_or_start train.overwrite train.start_wait_s "
+    "train.max_learner_restarts train.max_nonfinite_steps train.stop_grace_s train.save_before_s ckpt.path ckpt.save_steps ckpt.max_num ckpt.output_dir "
+    "logger.logging_steps logger.tensorboard logger.worker_logs"
+)
+USED = frozenset(["run_dir", *OF_OTHERS.split(), *(s.name for s in all_settings() if s.name.startswith(("sft.", "ds.", "logger.wandb.")))])
+"""Every setting that fine-tuning reads."""
+
+NAMES = {
+    "model.model_name_or_path": "actor.model_name_or_path",
+    "model.gradient_checkpointing_enable": "actor.gradient_checkpointing_enable",
+    "adam.lr": "sft.learning_rate",
+    "adam.betas": "actor.adam_betas",
+    "adam.eps": "actor.adam_eps",
+    "adam.weight_decay": "actor.l2",
+    "max_norm": "actor.max_norm",
+    "lr_scheduler": "sft.lr_scheduler",
+    "lr_warmup_ratio": "sft.lr_warmup_ratio",
+    "min_lr_ratio": "sft.min_lr_ratio",
+    "train.batch_size": "sft.batch_size",
+    "train.max_epochs": "sft.max_epochs",
+    "train.max_steps": "sft.max_steps",
+    "data.dataset": "sft.dataset",
+    "data.dataset_split": "sft.dataset_split",
+    "data.max_samples": "sft.max_samples",
+    "data.multiturn": "sft.multiturn",
+    "data.input_key": "sft.input_key",
+    "data.output_key": "sft.output_key",
+    "data.input_template": "sft.input_template",
+    "data.apply_chat_template": "sft.apply_chat_template",
+    "data.max_len": "sft.max_len",
+    "eval.dataset": "sft.eval_dataset",
+    "eval.split": "sft.eval_split",
+    "eval.steps": "sft.eval_steps",
+    "ckpt.load_enable": "train.resume",
+}
+"""train_sft's flag -> the setting. Some are settings of RL under the same name, which fine-tuning leaves alone."""
+VALUES = {"cosine_with_min_lr": "cosine", "constant_with_warmup": "constant"}
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    add_config_flags(parser, shown=USED, aliases=NAMES)
+
+
+def config_of(args: argparse.Namespace, problems: Problems) -> Config:
+    """The Config of a fine-tuning; every mistake in recipe and flags is added to `problems`. Raises ConfigError where the recipe cannot be read."""
+    given = {**args.compat, **args.overrides}
+    for name in sorted(NAMES.keys() & given.keys()):
+        if NAMES[name] in given:
+            problems.add(f"--{name} has no effect: it is --{NAMES[name]} here, and that is given too. Leave one of them out.")
+            continue
+        args.overrides = {**args.overrides, NAMES[name]: _plain(given[name])}
+    args.overrides = {k: v for k, v in args.overrides.items() if k not in NAMES}
+    args.compat = {k: v for k, v in args.compat.items() if k not in NAMES}
+    problems.add(unknown_flags(args.unknown))
+    overrides = overrides_and_problems(args, problems)
+    problems.add(f"--{name} has no effect on a fine-tuning. Leave it out; `openrlhf-tir sft --help` lists what has." for name in overrides if name not in USED)
+    return alone(attempt(args.recipe, {k: v for k, v in overrides.items() if k in USED}, problems, violations))
+
+
+def _plain(value: Any) -> Any:
+    """As our own flags give it: text, or a list of several."""
+    if isinstance(value, list) and len(value) < 2:
+        value = value[0] if value else "true"
+    return VALUES.get(value, value) if isinstance(value, str) else value
+
+
+def alone(cfg: Config) -> Config:
+    """Without what a recipe of RL adds to a learner: critic, reference model, a temperature."""
+    return cfg.model_copy(update={"algo": Algo(), "critic": Critic(), "ref": Ref(), "rollout": Rollout(), "envs": {}})
+
+
+def violations(c: Config) -> Iterator[str]:
+    """What the sections accept by themselves and what does not work together."""
+    s, ranks = c.sft, c.actor.world_size
+    if not s.datasets:
+        yield "sft.dataset is not set. Give rows to learn from: a JSONL or parquet file, a directory of them, or a name on the hub."
+    if s.batch_size < ranks:
+        yield f"sft.batch_size = {s.batch_size} is less than the {ranks} learner ranks that share an update. Raise it, or lower actor.num_gpus_per_node."
+    if s.eval_steps > 0 and not s.eval_dataset:
+        yield f"sft.eval_steps = {s.eval_steps}, but sft.eval_dataset is not set. Give held-out rows, or leave sft.eval_steps unset."
+    if s.output_key is not None and s.input_key is None:
+        yield f"sft.output_key = {s.output_key!r} goes with a column of prompts, and sft.input_key is unset. Name that column too."
+    if s.max_len > c.train.max_tokens_per_gpu:
+        yield (
+            f"sft.max_len = {s.max_len} tokens do not fit into a forward pass of train.max_tokens_per_gpu = {c.train.max_tokens_per_gpu}. Lower the first or "
+            "raise the second."
+        )
+    limit, grace = c.train.save_before_s, c.train.stop_grace_s
+    if limit is not None and limit <= grace:
+        yield f"train.save_before_s = {limit:g} is no longer than train.stop_grace_s = {grace:g}: the run would stop before it begins. Raise the first."

@@ -1,0 +1,102 @@
+"""Distill: a run's kept trajectories -> rows for fine-tuning, by rejection sampling. What the model wrote stays the model's, word for word.
+
+    kept trajectory -> refused, for one reason (the first of REASONS that holds)       counted
+                    -> the same response to the same prompt as an earlier one          duplicate
+                    -> of each prompt the best `per_prompt`                            over_cap
+                    -> {"prompt", "segments": [{"source", "text", "end"}], ...}
+
+Best is the highest reward; between equal ones it is a lot that is drawn from the text alone, so that neither the order of files nor the time decides,
+and short responses have no advantage (Yuan et al., arXiv 2308.01825, keep distinct correct paths in the same way).
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ...errors import DataError
+
+HALF = 0.5
+"""Above it a response counts as correct, as for filters."""
+REASONS = ("failed", "masked", "truncated", "wrong", "low_reward", "several_chains", "no_response")
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Selection:
+    """min_reward: lower ones are refused; wrong: responses that are not correct are taken too, which asks for a min_reward."""
+
+    per_prompt: int = 4
+    min_reward: float | None = None
+    wrong: bool = False
+
+    def refused(self, row: Row) -> str:
+        """The reason, "" for a response to keep."""
+        if row["failed"]:
+            return "failed"
+        if row["masked"]:
+            return "masked"
+        if row["finish_reason"] == "length":
+            return "truncated"
+        if not self.wrong and not row["parts"].get("correct", 0.0) > HALF:
+            return "wrong"
+        if self.min_reward is not None and not (row["reward"] is not None and row["reward"] >= self.min_reward):
+            return "low_reward"
+        if row["branches"]:
+            return "several_chains"
+        return "" if any(run["source"] == "model" and run["text"].strip() for run in row["runs"]) else "no_response"
+
+
+@dataclass
+class Distilled:
+    """`rows` in the order of the prompts' first response; `counts`: kept, and what was not by its reason."""
+
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    counts: Counter[str] = field(default_factory=Counter)
+
+
+def distill(kept: Iterable[Row], selection: Selection) -> Distilled:
+    """Raises DataError for trajectories that were kept before the log told how a response ended."""
+    out = Distilled()
+    by_prompt: dict[str, dict[str, Row]] = defaultdict(dict)
+    for row in kept:
+        why = selection.refused(row)
+        if not why and _text(row) in by_prompt[row["prompt"]]:
+            why = "duplicate"
+        if why:
+            out.counts[why] += 1
+        else:
+            _check(row)
+            by_prompt[row["prompt"]][_text(row)] = row
+    for responses in by_prompt.values():
+        best = sorted(responses.items(), key=lambda item: (-(item[1]["reward"] or 0.0), zlib.crc32(item[0].encode()), item[0]))
+        out.rows += [_made(row) for _, row in best[: selection.per_prompt]]
+        out.counts["over_cap"] += max(0, len(best) - selection.per_prompt)
+    out.counts["kept"] = len(out.rows)
+    return out
+
+
+def _text(row: Row) -> str:
+    """Who said what, as text: two responses that differ in it differ in what is learned, or in what it is learned from."""
+    return "\0".join(f"{run['source']}:{run['text']}" for run in row["runs"])
+
+
+def _check(row: Row) -> None:
+    if any(run["source"] == "model" and "end" not in run for run in row["runs"]):
+        raise DataError(
+            f"The trajectory of prompt {row['key']} does not say how its response ended: it was kept by an earlier version, whose logs lack that. "
+            "Run again with --logger.trajectories 1."
+        )
+
+
+def _made(row: Row) -> dict[str, Any]:
+    facts = {name: row[name] for name in ("label", "env", "reward", "key", "index", "versions")}
+    return {"prompt": row["prompt"], "segments": [_segment(run) for run in row["runs"]], **facts}
+
+
+def _segment(run: Row) -> dict[str, Any]:
+    return {name: run[name] for name in ("source", "text", "end", "rendered") if name in run}

@@ -1,0 +1,108 @@
+"""Pieces: a row, by its columns -> chains of pieces.
+
+    messages, tools?          a chat; `tools` are the schemas that the template is told of, a list or JSON text                     (ReTool's SFT rows too)
+    prompt, segments          a kept trajectory: [{"source": "model" or "env", "text", "end"}], who wrote it is the mask            (openrlhf-tir distill)
+    prompt, response          two texts: the second is learned
+    text                      one text: all of it is learned
+
+sft.input_key and sft.output_key name other columns for the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ...config.paths import shorten
+from ...config.sections.sft import Sft
+from ...errors import ConfigError, DataError
+from .. import checks, templates
+from ..chat_template import ChatTemplate
+from ..fields import field, json_list, kind, text_of
+from . import blocks
+from .chat import Chain, chains_of
+from .tokens import END, Piece
+
+Row = Mapping[str, Any]
+INPUTS = ("messages", "prompt", "text")
+OUTPUTS = ("segments", "response")
+
+
+class Reader:
+    """template: the tokenizer's, None where it has none. Raises ConfigError for settings that contradict one another."""
+
+    def __init__(self, cfg: Sft, template: ChatTemplate | None) -> None:
+        self.cfg, self.template = cfg, template
+        self.prompt_template = templates.resolve(cfg.input_template)
+        if cfg.apply_chat_template:
+            self._chat_template("sft.apply_chat_template is set")
+
+    def __call__(self, where: str, row: Row) -> list[Chain]:
+        """Raises DataError, or ConfigError where the model cannot have such rows at all."""
+        given, wanted = self._input(where, row)
+        answer = self._output(row, given)
+        if isinstance(wanted, list):
+            return self._chat(where, row, wanted, given, answer)
+        prompt = text_of(where, row, given)
+        if answer == "segments":
+            return [_segments(where, prompt, row)]
+        if answer is None:
+            return [self._learned(where, prompt)]
+        response = text_of(where, row, answer)
+        if self.cfg.apply_chat_template:
+            said = [{"role": "user", "content": templates.render(self.prompt_template, prompt)}, {"role": "assistant", "content": response}]
+            return self._rendered(where, said, _tools(where, row))
+        return [[Piece(templates.render(self.prompt_template, prompt), "template"), *self._learned(where, response)]]
+
+    def _input(self, where: str, row: Row) -> tuple[str, Any]:
+        for name in INPUTS if self.cfg.input_key is None else (self.cfg.input_key,):
+            if row.get(name) is not None:
+                return name, row[name]
+        wanted = f"no column {self.cfg.input_key!r} (sft.input_key)" if self.cfg.input_key else f"none of the columns {', '.join(INPUTS)}"
+        raise DataError(f"{where} has {wanted}. It has: {shorten(', '.join(map(str, row)))}. Set sft.input_key and sft.output_key to the columns.")
+
+    def _output(self, row: Row, given: str) -> str | None:
+        if self.cfg.output_key is not None or given != "prompt":
+            return self.cfg.output_key
+        return next((name for name in OUTPUTS if row.get(name) is not None), "response")
+
+    def _chat(self, where: str, row: Row, messages: list[Any], given: str, answer: str | None) -> list[Chain]:
+        if answer is not None:
+            more = row.get(answer)
+            messages = messages + ([{"role": "assistant", "content": more}] if isinstance(more, str) else field(where, row, answer, list, "text or messages"))
+        checks.messages(messages, where, given)
+        return self._rendered(where, messages, _tools(where, row))
+
+    def _rendered(self, where: str, messages: Sequence[Row], tools: Sequence[Row]) -> list[Chain]:
+        template = self._chat_template(f"{where} is a chat")
+        return chains_of(where, messages, tools, template, every=self.cfg.multiturn, masked=self.cfg.mask_blocks)
+
+    def _chat_template(self, why: str) -> ChatTemplate:
+        if self.template is None:
+            raise ConfigError(
+                f"{why}, but the model's tokenizer has no chat template. Add chat_template.jinja to actor.model_name_or_path, or write rows of prompt and "
+                "response."
+            )
+        return self.template
+
+    def _learned(self, where: str, text: str) -> Chain:
+        cut = blocks.cut(checks.text(text, where, "the response"), self.cfg.mask_blocks, where)
+        return [*(Piece(part, "env" if tool else "model") for part, tool in cut), *([Piece("", "model", END)] if self.cfg.append_eos else [])]
+
+
+def _tools(where: str, row: Row) -> list[Row]:
+    return [] if row.get("tools") in (None, "", []) else json_list(where, row, "tools")
+
+
+def _segments(where: str, prompt: str, row: Row) -> Chain:
+    segments = field(where, row, "segments", list, "a list of segments")
+    chain = [Piece(prompt, "template")]
+    for i, s in enumerate(segments):
+        if not isinstance(s, Mapping) or s.get("source") not in ("model", "env") or not isinstance(s.get("text"), str) or not isinstance(s.get("end", ""), str):
+            raise DataError(f'{where}: segments[{i}] is {kind(s)}, no segment. Write {{"source": "model" or "env", "text": "...", "end": "..."}}.')
+        text = checks.text(s["text"], where, f"segments[{i}].text")
+        if s["source"] == "model":
+            chain.append(Piece(text, "model", s.get("end", "")))
+        else:
+            chain.append(Piece(text, "template" if s.get("rendered") else "env"))
+    return chain

@@ -1,0 +1,109 @@
+"""Read: the data sets of a fine-tuning -> SftRows, and facts about them. Everything is read and tokenised before a model is loaded, so that bad rows
+are told at once, all of them with file, line, field and value."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import xxhash
+
+from ...config import Config
+from ...errors import ConfigError, DataError, TirError
+from ..bad_rows import MOST_LISTED, BadRows
+from ..chat_template import ChatTemplate
+from ..rows import read_rows
+from .chat import Chain
+from .pieces import Reader
+from .tokens import SftRow, Vocabulary, tokenised
+
+MOST_TOLD = 50
+"""Bad rows that are told one by one where they refuse the data; the others are counted."""
+SETTINGS = {
+    "train": {"data.prompt_dataset": "sft.dataset", "data.prompt_split (or eval.split)": "sft.dataset_split"},
+    "eval": {"data.prompt_dataset": "sft.eval_dataset", "data.prompt_split (or eval.split)": "sft.eval_split"},
+}
+"""What the reader of files calls the settings, and what they are here."""
+
+
+@dataclass
+class SftSet:
+    """`counts`: of rows that were read, and of chains of tokens that are too long or hold nothing to learn."""
+
+    rows: list[SftRow] = field(default_factory=list)
+    counts: Counter[str] = field(default_factory=Counter)
+    said: list[str] = field(default_factory=list)
+
+    @property
+    def digest(self) -> str:
+        """Of all tokens and weights, in order: whether a resumed run learns from the same rows."""
+        hashing = xxhash.xxh3_128()
+        for row in self.rows:
+            hashing.update(np.int64(len(row.token_ids)).tobytes() + row.token_ids.tobytes() + row.weights.tobytes())
+        return hashing.hexdigest()
+
+    def facts(self, named: str, max_len: int) -> list[str]:
+        lengths, learned = [len(r.token_ids) for r in self.rows], sum(r.trained for r in self.rows)
+        tokens = f"{len(self.rows)} sequences of {sum(lengths):,} tokens, {learned / sum(lengths):.0%} learned; the longest has {max(lengths)}"
+        lines = [f"{named}: {self.counts['read']} rows, {tokens}"]
+        if n := self.counts["too_long"]:
+            lines.append(f"{named}: {n} sequences of more than sft.max_len = {max_len} tokens are left out; raise it to keep them")
+        if n := self.counts["nothing_learned"]:
+            lines.append(f"{named}: {n} sequences in which nothing is learned are left out")
+        return [*lines, *self.said]
+
+
+def load_set(cfg: Config, vocabulary: Vocabulary, template: ChatTemplate | None, *, held_out: bool = False, tick: Callable[[], None] = lambda: None) -> SftSet:
+    """The rows of sft.dataset, or `held_out` those of sft.eval_dataset. `tick` is called for each row.
+
+    Raises ConfigError where there is no such data, DataError for bad rows (data.on_bad_row), or where none is left.
+    """
+    reader, found, bad = Reader(cfg.sft, template), SftSet(), BadRows("skip", MOST_TOLD if cfg.data.on_bad_row == "error" else MOST_LISTED)
+    names = [cfg.sft.eval_dataset] if held_out else cfg.sft.datasets
+    for where, row in _rows(cfg, names, bad, held_out):
+        try:
+            chains = reader(where, row)
+        except DataError as e:
+            bad(e)
+            continue
+        found.counts["read"] += 1
+        _add(found, chains, vocabulary, cfg.sft.max_len)
+        tick()
+    if bad.count and cfg.data.on_bad_row == "error":
+        more = f"\n{bad.count} bad rows. Correct them, or leave them out: --data.on_bad_row skip." if bad.count > 1 else ""
+        raise DataError("\n".join(bad.listed) + more)
+    bad.check_some_good(found.counts["read"], names)
+    found.said = bad.facts()
+    if not found.rows:
+        why = ", ".join(f"{what.replace('_', ' ')} {n}" for what, n in found.counts.items() if what != "read") or "it has no rows"
+        raise DataError(f"{', '.join(names)}: nothing is left to learn from ({why}). Raise sft.max_len = {cfg.sft.max_len}, or give other rows.")
+    return found
+
+
+def _add(found: SftSet, chains: list[Chain], vocabulary: Vocabulary, max_len: int) -> None:
+    for chain in chains:
+        row = tokenised(chain, vocabulary)
+        what = "too_long" if len(row.token_ids) > max_len else "" if row.trained else "nothing_learned"
+        found.counts[what or "kept"] += 1
+        if not what:
+            found.rows.append(row)
+
+
+def _rows(cfg: Config, names: list[str], bad: BadRows, held_out: bool) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    split = cfg.sft.eval_split if held_out else cfg.sft.dataset_split
+    for name in names:
+        try:
+            yield from islice(read_rows(name, split, bad), cfg.sft.max_samples)
+        except (ConfigError, DataError) as e:
+            raise _renamed(e, SETTINGS["eval" if held_out else "train"]) from None
+
+
+def _renamed(error: TirError, names: Mapping[str, str]) -> TirError:
+    said = str(error)
+    for theirs, ours in names.items():
+        said = said.replace(theirs, ours)
+    return type(error)(said)

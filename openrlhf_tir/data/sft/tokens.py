@@ -1,0 +1,76 @@
+"""Tokens: pieces of text with who wrote them -> SftRow. The one place where the loss mask of fine-tuning is made.
+
+    Piece("prompt ...", "template")     its special tokens are special                  weight 0
+    Piece("Let me see", "model")        what the model is to write                      weight 1, and so is its `end`
+    Piece("\\n<interpreter>4", "env")    ordinary tokens only, whatever a tool printed   weight 0
+
+Pieces are tokenised one by one, as an episode is: the model's tokens begin and end where it would begin and end to sample.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from ...ports import Codec
+
+Author = Literal["model", "env", "template"]
+
+
+class SftRow(NamedTuple):
+    """token_ids [T] int32; weights [T] float32, of the loss at predicting that token: 0 where the model did not write it."""
+
+    token_ids: np.ndarray
+    weights: np.ndarray
+
+    @property
+    def trained(self) -> int:
+        return int((self.weights[1:] > 0).sum())
+
+
+class Piece(NamedTuple):
+    """`author` "template": rendered by a chat template, or a prompt; its special tokens are meant. "model" and `rendered`: so is the model's text.
+
+    end: text of the special token with which the model ended; END for the tokenizer's end of text; "" where it was stopped.
+    """
+
+    text: str
+    author: Author
+    end: str = ""
+    rendered: bool = False
+
+
+END = "<end of text>"
+"""The tokenizer's own, whatever it is called."""
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """specials: text -> id of every special token; eos: the one that ends a text."""
+
+    codec: Codec
+    specials: Mapping[str, int]
+    eos: int | None
+
+    def ids(self, piece: Piece) -> list[int]:
+        meant = piece.author == "template" or piece.rendered
+        ids = (self.codec.encode_prompt if meant else self.codec.encode)(piece.text) if piece.text else []
+        if not piece.end:
+            return ids
+        end = self.specials.get(piece.end, self.eos)  # of another model's vocabulary: what ends a text in this one
+        return ids if end is None else [*ids, end]
+
+
+def row_of(parts: Iterable[tuple[Sequence[int], float]]) -> SftRow:
+    """Token ids with their weight each -> one row. Empty parts are nothing."""
+    both = [(np.array(ids, np.int32), np.full(len(ids), weight, np.float32)) for ids, weight in parts if len(ids)]
+    if not both:
+        return SftRow(np.zeros(0, np.int32), np.zeros(0, np.float32))
+    return SftRow(np.concatenate([ids for ids, _ in both]), np.concatenate([weights for _, weights in both]))
+
+
+def tokenised(pieces: Iterable[Piece], vocabulary: Vocabulary) -> SftRow:
+    return row_of((vocabulary.ids(piece), float(piece.author == "model")) for piece in pieces)

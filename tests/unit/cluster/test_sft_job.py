@@ -1,0 +1,51 @@
+"""The fine-tuning job on ranks that only count, without Ray: what a run directory holds at its end, and what becomes of ranks that die."""
+
+from __future__ import annotations
+
+import json
+
+from rich.console import Console
+
+from openrlhf_tir.cluster.jobs import sft
+from openrlhf_tir.cluster.jobs.sft_inputs import SftInputs
+from openrlhf_tir.cluster.learner_group import LearnerDied
+from openrlhf_tir.config import Config
+from openrlhf_tir.data.sft.read import SftSet
+from openrlhf_tir.logs import metrics
+from openrlhf_tir.pipeline.fine_tuning import Schedule
+from openrlhf_tir.pipeline.stop import StopRequest
+from tests.unit.pipeline.test_fine_tuning import Counting, row
+
+
+class Ranks(Counting):
+    stopped = False
+
+    async def export(self, directory):
+        directory.mkdir()
+
+    async def stop(self):
+        self.stopped = True
+
+
+async def test_ranks_that_die_start_again_from_the_last_checkpoint_and_every_update_is_logged_once(tmp_path, monkeypatch):
+    def dies(step):
+        if step == 3:
+            raise LearnerDied("rank 1 is lost.")
+
+    lost, new = Ranks(at=dies), Ranks()
+
+    async def start_again(cfg):
+        assert lost.stopped, "what is left of the old ranks is ended first"
+        return new
+
+    monkeypatch.setattr(sft.LearnerGroup, "start_again", start_again)
+    cfg = Config(run_dir=tmp_path, actor={"num_gpus_per_node": 1}, sft={"batch_size": 3}, ckpt={"save_steps": 2}, logger={"tensorboard": False})
+    schedule = Schedule.of(cfg, 7)
+    inputs = SftInputs(SftSet([row(i) for i in range(7)]), SftSet([row(9)]), schedule, {"train.seed": 42}, [])
+    summary = await sft._run(cfg, inputs, None, Console(quiet=True), StopRequest(60.0), lost)
+    columns = metrics.read(tmp_path)
+    assert columns["step"] == [0, 1, 2, 3, 4, 5] and columns["eval/loss"] == [0.0, None, None, None, None, 1.25]
+    assert new.seen[2:] and len(new.seen) == 5 and new.stopped
+    assert [round(lr / 5e-6, 3) for lr in columns["lr"][1:]] == [0.5, 1.0, 0.775, 0.325, 0.1], "one update of warm-up, then a cosine to a tenth"
+    assert summary == json.loads((tmp_path / "sft.json").read_text()) and (summary["steps"], summary["first_eval_loss"], summary["eval_loss"]) == (5, 0.0, 1.25)
+    assert (tmp_path / "model").is_dir() and (tmp_path / "config.toml").is_file()

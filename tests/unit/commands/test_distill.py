@@ -1,0 +1,64 @@
+"""openrlhf-tir distill, from the outside: what is written, printed and refused."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from openrlhf_tir.cli import main
+from tests.unit.data.sft.test_distill import kept
+from tests.unit.data.test_data_prompts import jsonl
+
+
+@pytest.fixture
+def run(tmp_path):
+    (tmp_path / "run" / "trajectories").mkdir(parents=True)
+    rows = [kept("4"), kept("four"), kept("5", correct=0.0, reward=0.0), kept("4"), kept("6", failed="timeout")]
+    jsonl(tmp_path / "run" / "trajectories" / "rollout-0.jsonl", rows)
+    return tmp_path / "run"
+
+
+def test_correct_responses_are_written_each_once_and_the_rest_is_counted(run, tmp_path, capsys):
+    out = tmp_path / "rows.jsonl"
+    assert main(["distill", str(run), "--out", str(out)]) == 0
+    rows = [json.loads(line) for line in out.read_text().splitlines()]
+    assert {r["segments"][-1]["text"] for r in rows} == {"4", "four"} and all(r["prompt"] == "2+2?" for r in rows)
+    assert rows[0]["segments"][0] == {"source": "env", "text": "hint: add. "}
+    said = capsys.readouterr().err
+    assert "2 responses to 1 prompts; left out: " in said and all(f"{why} 1" in said for why in ("wrong", "duplicate", "failed"))
+
+
+def test_standard_output_holds_rows_alone(run, capsys):
+    assert main(["distill", str(run), "--out", "-", "--per-prompt", "1"]) == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    assert json.loads(line)["reward"] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        ("nowhere --out x", "There is no run directory nowhere"),
+        (". --out x", "has no trajectories/*.jsonl: the run kept nothing of what it sampled. Train with --logger.trajectories 1"),
+        ("run --out run/there", "run/there exists. Give another file, or --force"),
+        ("run --out x --wrong-too", "Give --min-reward too"),
+        ("run --out x --min-reward nan", "--min-reward nan is no finite number"),
+        ("run --out x --min-reward 2", "no response can be kept (left out: low_reward 3, "),
+        ("run --out no/such/file", "--out no/such/file cannot be written"),
+        ("run", "The following arguments are required: --out"),
+    ],
+)
+def test_what_cannot_work_is_refused_in_one_line(run, monkeypatch, capsys, argv, message):
+    monkeypatch.chdir(run.parent)
+    (run / "there").write_text("mine")
+    assert main(["distill", *argv.split()]) == 2
+    err = capsys.readouterr().err
+    assert message in err
+    assert "Traceback" not in err and (run / "there").read_text() == "mine"
+
+
+@pytest.mark.parametrize("setting", ['[rollout]\nagent = "external"\n', '[train]\nagent_func_path = "a.py:AgentExecutor"\n'])
+def test_a_run_of_agents_is_refused_since_its_log_has_other_prompts(run, tmp_path, capsys, setting):
+    (run / "config.toml").write_text(setting)
+    assert main(["distill", str(run), "--out", str(tmp_path / "x")]) == 2
+    assert "an agent wrote the prompts" in capsys.readouterr().err

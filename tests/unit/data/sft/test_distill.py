@@ -1,0 +1,96 @@
+"""Distill: which kept trajectories become rows, and that a row is learned as its trajectory was trained."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from openrlhf_tir.config import Config
+from openrlhf_tir.data.sft.distill import Selection, distill
+from openrlhf_tir.data.sft.pieces import Reader
+from openrlhf_tir.data.sft.tokens import tokenised
+from openrlhf_tir.errors import DataError
+from openrlhf_tir.logs.trajectories import TrajectoryLog, read
+from openrlhf_tir.types import Group, GroupKey, Segment, Task, Trajectory
+from tests.pipeline.fakes import group_of
+from tests.unit.data.sft.test_sft_rows import vocabulary
+
+
+def kept(text="4", *, prompt="2+2?", reward=1.0, correct=1.0, end="<|im_end|>", **changed):
+    """A row as logs/trajectories.py keeps it."""
+    runs = [{"source": "env", "text": "hint: add. "}, {"source": "model", "text": text, "end": end}]
+    row = {"prompt": prompt, "label": "4", "env": "e", "reward": reward, "parts": {"correct": correct}, "key": [0, 0, 0], "index": 0, "versions": [3, 3]}
+    return row | {"failed": None, "masked": "", "finish_reason": "stop", "branches": [], "runs": runs} | changed
+
+
+@pytest.mark.parametrize(
+    ("row", "why"),
+    [
+        (kept(failed="timeout"), "failed"),
+        (kept(masked="faked_output"), "masked"),
+        (kept(finish_reason="length"), "truncated"),
+        (kept(correct=0.0), "wrong"),
+        (kept(correct=0.5), "wrong"),
+        (kept(parts={}), "wrong"),
+        (kept(reward=0.8), "low_reward"),
+        (kept(reward=None), "low_reward"),
+        (kept(branches=[[]]), "several_chains"),
+        (kept(" "), "no_response"),
+    ],
+)
+def test_a_trajectory_that_is_no_example_is_counted_by_its_reason(row, why):
+    out = distill([row, kept()], Selection(min_reward=0.9))
+    assert out.counts == {why: 1, "kept": 1, "over_cap": 0} and len(out.rows) == 1
+
+
+def test_the_same_response_to_the_same_prompt_is_kept_once():
+    out = distill([kept(), kept(key=[1, 0, 0]), kept(prompt="1+3?"), kept("four")], Selection())
+    assert [(r["prompt"], r["segments"][-1]["text"]) for r in out.rows if r["prompt"] != "2+2?"] == [("1+3?", "4")]
+    assert out.counts == {"kept": 3, "duplicate": 1, "over_cap": 0}
+
+
+def test_of_a_prompt_the_highest_rewards_are_kept_and_the_order_of_the_log_decides_nothing():
+    rows = [kept(f"{i}", reward=1.0 + (i == 7)) for i in range(9)] + [kept("x", prompt="other")]
+    out, turned = (distill(given, Selection(per_prompt=3)) for given in (rows, rows[::-1]))
+    chosen = [r["segments"][-1]["text"] for r in out.rows if r["prompt"] == "2+2?"]
+    assert chosen[0] == "7" and len(set(chosen)) == 3 and out.counts["over_cap"] == 6
+    assert chosen == [r["segments"][-1]["text"] for r in turned.rows if r["prompt"] == "2+2?"]
+
+
+def test_wrong_responses_are_taken_only_when_asked_for_and_by_their_reward():
+    rows = [kept("a", correct=0.0, reward=0.7), kept("b", correct=0.0, reward=0.2)]
+    assert [r["reward"] for r in distill(rows, Selection(wrong=True, min_reward=0.5)).rows] == [0.7]
+
+
+def test_a_log_that_does_not_say_how_responses_ended_is_refused():
+    old = kept(runs=[{"source": "model", "text": "4"}])
+    with pytest.raises(DataError, match=r"does not say how its response ended.*--logger\.trajectories 1"):
+        distill([old], Selection())
+
+
+def test_a_distilled_row_is_learned_where_its_trajectory_was_trained(tmp_path):
+    """From tokens through the log and back: the same tokens, and the same ones with a weight."""
+    words = vocabulary()
+    of_model = [*words.codec.encode("The answer is 42."), words.specials["<|im_end|>"]]
+    of_tool = words.codec.encode("\n<interpreter><|im_end|>42</interpreter>")
+    of_template = words.codec.encode_prompt("\n<|im_start|>user\nSure?<|im_end|>\n")
+    prompt = "<|im_start|>user\n6*7?<|im_end|>\n<|im_start|>assistant\n"
+
+    def model(ids):
+        return Segment("model", np.array(ids, np.int32), np.zeros(len(ids), np.float32), np.zeros(len(ids), np.int32), words.codec.decode(ids))
+
+    segments = [
+        model(of_model[:-1]),
+        Segment.of_env(of_tool, "\n<interpreter><|im_end|>42</interpreter>"),
+        model(of_model),
+        Segment.of_env(of_template, "\n<|im_start|>user\nSure?<|im_end|>\n"),
+        model(of_model),
+    ]
+    t = Trajectory(0, np.array(words.codec.encode_prompt(prompt), np.int32), segments, finish_reason="stop", reward=1.0, parts={"correct": 1.0})
+    log = TrajectoryLog(tmp_path, "rollout-0", 1.0, words.codec.special)
+    log.write(group_of(GroupKey(0, 0), 0)[0], Group(GroupKey(0, 0), Task(prompt, "42"), [t]))
+    log.close()
+    (row,) = distill(read(tmp_path), Selection()).rows
+    ids, weights = tokenised(Reader(Config().sft, None)("d line 1", row)[0], words)
+    assert ids.tolist() == [*t.prompt_ids.tolist(), *t.token_ids.tolist()]
+    assert (weights[len(t.prompt_ids) :] > 0).tolist() == t.is_model.tolist() and not weights[: len(t.prompt_ids)].any()

@@ -1,0 +1,190 @@
+"""Rows of fine-tuning: what the model wrote is learned, and nothing else is. Texts are read back from the tokens by their weights."""
+
+from __future__ import annotations
+
+import pytest
+
+from openrlhf_tir.config import Config
+from openrlhf_tir.data.chat_template import ChatTemplate, special_texts
+from openrlhf_tir.data.sft.pieces import Reader
+from openrlhf_tir.data.sft.read import load_set
+from openrlhf_tir.data.sft.tokens import Vocabulary, tokenised
+from openrlhf_tir.engines.codec import HfCodec
+from openrlhf_tir.errors import ConfigError, DataError
+from openrlhf_tir.protocol import PYTHON_TOOL
+from tests.data.make_samples import rows as samples
+from tests.unit.data.test_data_prompts import jsonl
+from tests.unit.episodes.chat_models import tokenizer
+
+ASKED, SAID = {"role": "user", "content": "2+2?"}, {"role": "assistant", "content": "It is 4."}
+CALLED = [
+    ASKED,
+    {"role": "assistant", "content": "", "tool_calls": [{"type": "function", "function": {"name": "python", "arguments": {"code": "print(2+2)"}}}]},
+    {"role": "tool", "content": "4"},
+    SAID,
+]
+THOUGHT = [ASKED, {"role": "assistant", "content": "<think>\nhm\n</think>\n\nIt is 4."}, {"role": "user", "content": "Sure?"}, SAID]
+
+
+def vocabulary(model="qwen2_5") -> Vocabulary:
+    t = tokenizer(model)
+    return Vocabulary(HfCodec(t), {s: t.convert_tokens_to_ids(s) for s in special_texts(t)}, t.eos_token_id)
+
+
+def read(row, model="qwen2_5", **sft) -> list[tuple[str, str]]:
+    """(all of the text, what of it is learned) of each chain, learned runs apart by ¦."""
+    words, out = vocabulary(model), []
+    for chain in Reader(Config(sft=sft).sft, ChatTemplate.of(tokenizer(model), {}))("d.jsonl line 1", row):
+        ids, weights = tokenised(chain, words)
+        runs = [[]]
+        for i, w in zip(ids, weights, strict=True):
+            if w:
+                runs[-1].append(i)
+            elif runs[-1]:
+                runs.append([])
+        out.append((words.codec.spell(ids), "¦".join(words.codec.spell(r) for r in runs if r)))
+    return out
+
+
+def said(row, model="qwen2_5", **sft) -> str:
+    ((_, learned),) = read(row, model, **sft)
+    return learned
+
+
+def test_every_message_of_the_assistant_is_learned_with_its_end_and_replies_of_tools_are_not():
+    ((text, learned),) = read({"messages": CALLED, "tools": [PYTHON_TOOL]})
+    assert text.count("<|im_end|>") == 5 and "# Tools" in text and "<tool_response>\n4\n</tool_response>" in text
+    call, answer = learned.split("¦")
+    assert call.strip().startswith("<tool_call>") and call.endswith("</tool_call><|im_end|>") and answer == "It is 4.<|im_end|>"
+
+
+def test_tools_may_be_json_text_and_change_the_prompt_only():
+    one, other = (read({"messages": [ASKED, SAID], "tools": t})[0] for t in ('[{"type": "function", "function": {"name": "f"}}]', None))
+    assert one[1] == other[1] == "It is 4.<|im_end|>" and '"name": "f"' in one[0] and '"name": "f"' not in other[0]
+
+
+def test_of_one_turn_only_the_last_message_is_learned():
+    assert said({"messages": CALLED}, multiturn=False) == "It is 4.<|im_end|>"
+
+
+def test_what_an_interpreter_wrote_inside_of_a_message_is_read_and_not_learned():
+    row = samples()["retool_sft.jsonl"][0]
+    ((text, learned),) = read(row)
+    answer = row["messages"][-1]["content"]
+    head, _, rest = answer.partition("\n<interpreter>")
+    assert answer in text and learned == f"{head}¦{rest.partition('</interpreter>')[2].strip()}<|im_end|>"
+
+
+def test_without_blocks_everything_that_the_assistant_says_is_learned():
+    row = samples()["retool_sft.jsonl"][0]
+    assert said(row, mask_blocks=[]) == row["messages"][-1]["content"] + "<|im_end|>"
+
+
+def test_a_block_that_does_not_end_is_refused_since_the_rest_would_be_learned():
+    with pytest.raises(DataError, match=r"line 1: messages\[1\]: <interpreter> does not end with </interpreter>"):
+        read({"messages": [ASKED, {"role": "assistant", "content": "<code>x</code>\n<interpreter>\n4 It is 4."}]})
+
+
+def test_a_template_that_renders_earlier_messages_otherwise_makes_several_chains():
+    """Qwen3 leaves the thinking of earlier messages out: the second chain shows the first message without it, and learns the second only."""
+    (first, one), (second, two) = read({"messages": THOUGHT}, "qwen3")
+    assert one == "<think>\nhm\n</think>\n\nIt is 4.<|im_end|>" and "hm" in first
+    assert "hm" not in second and "It is 4.<|im_end|>\n<|im_start|>user\nSure?" in second and two.endswith("It is 4.<|im_end|>") and "Sure" not in two
+
+
+@pytest.mark.parametrize("model", ["llama3", "qwen2_5", "mistral_v1"])
+def test_one_chain_holds_a_conversation_whose_template_adds_at_its_end(model):
+    end = {"llama3": "<|eot_id|>", "qwen2_5": "<|im_end|>", "mistral_v1": "</s>"}[model]
+    turns = [ASKED, SAID, {"role": "user", "content": "Sure?"}, {"role": "assistant", "content": "Yes."}]
+    first, second = said({"messages": turns}, model).split("¦")
+    assert (first.strip(), second.strip()) == (f"It is 4.{end}", f"Yes.{end}")
+
+
+def test_a_special_token_in_the_words_of_a_user_is_refused():
+    with pytest.raises(DataError, match=r"line 1: messages\[0\] has a special token's text in it: '<\|im_end\|>"):
+        read({"messages": [{"role": "user", "content": "<|im_end|>hm"}, SAID]})
+
+
+def test_a_response_is_learned_with_an_end_of_text_behind_a_prompt_in_the_template():
+    row = {"prompt": "2+2?", "response": "4"}
+    assert read(row, input_template="Q: {}\nA:")[0][0] == f"Q: 2+2?\nA:4{tokenizer('qwen2_5').eos_token}"
+    assert said(row) == "4" + tokenizer("qwen2_5").eos_token
+    assert said(row, append_eos=False) == "4"
+    assert said({"q": "2+2?", "a": "4"}, input_key="q", output_key="a", append_eos=False) == "4"
+    assert said(row, apply_chat_template=True) == "4<|im_end|>"
+
+
+def test_all_of_a_text_is_learned():
+    assert said({"text": "Four is two and two."}, append_eos=False) == "Four is two and two."
+
+
+def test_of_a_kept_trajectory_who_wrote_it_is_the_mask_and_a_tools_special_tokens_are_text():
+    segments = [
+        {"source": "model", "text": "<code>print(4)</code>", "end": ""},
+        {"source": "env", "text": "\n<interpreter>\n<|im_end|>4</interpreter>\n\n"},
+        {"source": "model", "text": "4", "end": "<|im_end|>"},
+    ]
+    row = {"prompt": "<|im_start|>user\n2+2?<|im_end|>\n<|im_start|>assistant\n", "segments": segments}
+    ((_, learned),) = read(row)
+    assert learned == "<code>print(4)</code>¦4<|im_end|>"
+    ids, _ = tokenised(Reader(Config().sft, None)("d", row)[0], vocabulary())
+    assert list(ids).count(vocabulary().specials["<|im_end|>"]) == 2  # the prompt's and the model's own
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"question": "2+2?"}, "line 1 has none of the columns messages, prompt, text. It has: question. Set sft.input_key"),
+        ({"messages": [ASKED]}, "line 1: none of its 1 messages is the assistant's, so there is nothing to learn"),
+        ({"messages": [{"role": "user"}]}, r"messages\[0\] = .* is no chat message"),
+        ({"messages": [ASKED, SAID], "tools": "[{"}, "line 1: tools is no JSON"),
+        ({"prompt": "2+2?"}, "line 1 has no field 'response', text"),
+        ({"prompt": "2+2?", "response": 4}, r"line 1: response is 4 \(int\), not text"),
+        ({"prompt": "2+2?", "segments": [{"source": "tool", "text": "4"}]}, r"segments\[0\] is .* no segment"),
+        ({"text": "\ud800"}, "lone surrogate"),
+    ],
+)
+def test_a_bad_row_is_told_with_line_field_and_value(row, message):
+    with pytest.raises(DataError, match=message):
+        read(row)
+
+
+def test_a_chat_without_a_chat_template_is_refused_before_a_model_is_loaded():
+    with pytest.raises(ConfigError, match=r"line 1 is a chat, but the model's tokenizer has no chat template. Add chat_template.jinja"):
+        Reader(Config().sft, None)("d line 1", {"messages": [ASKED, SAID]})
+
+
+def load(source, **sections):
+    cfg = Config(**{**sections, "sft": {"dataset": source, **sections.get("sft", {})}})
+    return load_set(cfg, vocabulary(), ChatTemplate.of(tokenizer("qwen2_5"), {}))
+
+
+def test_rows_that_are_too_long_are_left_out_and_counted(tmp_path):
+    path = jsonl(tmp_path / "d.jsonl", [{"text": "a b"}, {"text": "a b " * 200}])
+    found = load(path, sft={"max_len": 64})
+    assert len(found.rows) == 1
+    assert "1 sequences of more than sft.max_len = 64 tokens are left out" in "\n".join(found.facts("d", 64))
+    with pytest.raises(DataError, match=r"nothing is left to learn from \(too long 2\). Raise sft.max_len = 2"):
+        load(path, sft={"max_len": 2})
+
+
+def test_a_bad_row_refuses_the_data_or_is_left_out_and_listed(tmp_path):
+    path = jsonl(tmp_path / "d.jsonl", [{"text": "ab"}, {"txt": "ab"}, {"text": 4}])
+    with pytest.raises(DataError) as e:
+        load(path)
+    first, second, last = str(e.value).splitlines()
+    assert "d.jsonl line 2 has none of the columns" in first and "d.jsonl line 3: text is 4 (int), not text" in second, "all of them at once"
+    assert last == "2 bad rows. Correct them, or leave them out: --data.on_bad_row skip."
+    found = load(path, data={"on_bad_row": "skip"})
+    assert len(found.rows) == 1 and any("d.jsonl line 2" in line for line in found.said)
+
+
+def test_data_that_are_not_there_are_told_by_the_setting_of_fine_tuning():
+    with pytest.raises(ConfigError, match=r"does not exist .* Set sft.dataset to a file"):
+        load("nowhere.jsonl")
+
+
+def test_the_digest_tells_other_rows_and_another_order(tmp_path):
+    a, b = {"text": "one"}, {"text": "two"}
+    digests = {load(jsonl(tmp_path / f"{i}.jsonl", rows)).digest for i, rows in enumerate([[a, b], [b, a], [a], [a, b]])}
+    assert len(digests) == 3
