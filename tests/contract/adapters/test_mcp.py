@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import json
-import socket
 import subprocess
 import sys
-import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from ..env_process import Http, env_server
+from .listening import listening
 
 pytest.importorskip("mcp.server.mcpserver", reason="the package mcp (2.x) is not installed: pip install 'openrlhf-tir[mcp]'")
 pytestmark = pytest.mark.slow
@@ -25,26 +23,6 @@ MODULE = "env_servers.adapters.mcp"
 
 def call(name: str, **arguments: object) -> str:
     return json.dumps([{"name": name, "arguments": arguments}])
-
-
-@contextlib.contextmanager
-def listening(command: str) -> Iterator[int]:
-    """The port on which `command PORT` answers."""
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port = s.getsockname()[1]
-    process = subprocess.Popen([*command.split(), str(port)])
-    try:
-        give_up = time.monotonic() + 60
-        while True:
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
-                break
-            assert process.poll() is None and time.monotonic() < give_up, f"{command} does not listen"
-            time.sleep(0.05)
-        yield port
-    finally:
-        process.kill()
-        process.wait()
 
 
 async def test_the_tools_of_a_stdio_server_are_told_and_called_and_each_session_has_a_process(tmp_path):
@@ -92,7 +70,7 @@ async def test_a_server_that_dies_is_an_environment_error_and_hits_no_other_sess
 
 
 async def test_an_http_server_is_an_environment_until_it_is_gone(tmp_path):
-    with listening(NOTES) as port, env_server(MODULE, tmp_path, "--url", f"http://127.0.0.1:{port}/mcp") as (url, _):
+    with listening(NOTES.split()) as port, env_server(MODULE, tmp_path, "--url", f"http://127.0.0.1:{port}/mcp") as (url, _):
         async with Http(url) as http:
             session, crashing = await http.open(), await http.open()
             _, reply, _ = await http.step(session, 0, call("divide", a=1, b=4))
@@ -118,7 +96,7 @@ async def test_our_functions_served_as_mcp_keep_each_clients_state(over, tmp_pat
     from mcp import Client, MCPError, StdioServerParameters, stdio_client
 
     with contextlib.ExitStack() as kept:
-        port = kept.enter_context(listening(f"{FUNCTIONS} --domains files --http")) if over == "http" else None
+        port = kept.enter_context(listening([*FUNCTIONS.split(), "--domains", "files", "--http"])) if over == "http" else None
         url = f"http://127.0.0.1:{port}/mcp"
         program, *args = FUNCTIONS.split()
 
