@@ -17,8 +17,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from env_servers.admission import CapacityFull
 from openrlhf_tir.errors import EnvError
 
+KNOWN = "openenv-core 0.3"
+"""Whose messages these are."""
 MAX_REPLY = 64 << 20
-"""Bytes of one message, as the package's own client allows some."""
+"""Bytes of one message."""
 RETRY_S = 1
 """When a full server is asked again; it says nothing of that itself."""
 CONNECT_S = 20.0
@@ -63,8 +65,8 @@ async def schema_of(http: aiohttp.ClientSession, url: str) -> Schema:
         raise OpenEnvFailed(f"The OpenEnv server at {url} does not answer: {type(e).__name__}: {e}. Start it, or correct --url.") from e
     if not isinstance(body, dict) or not all(isinstance(body.get(k), dict) for k in ("action", "observation")):
         raise OpenEnvMismatch(
-            f"What answers at {url} is no OpenEnv server of a version that is known here (openenv-core 0.2 to 0.3): GET /schema gives {str(body)[:200]!r} in place "
-            "of the schemas of action and observation. Use a server of such a version."
+            f"What answers at {url} is no OpenEnv server of a version that is known here ({KNOWN}): GET /schema gives {str(body)[:200]!r} in place of "
+            "the schemas of action and observation. Use a server of such a version."
         )
     return Schema(body["action"], body["observation"])
 
@@ -126,7 +128,7 @@ class OpenEnvLink:
 
     def _mismatch(self, kind: str, message: Any) -> OpenEnvMismatch:
         return OpenEnvMismatch(
-            f"The OpenEnv server at {self.url} answers {kind!r} with {str(message)[:200]!r}, which is no message of openenv-core 0.2 to 0.3. Use a server of such a version."
+            f"The OpenEnv server at {self.url} answers {kind!r} with {str(message)[:200]!r}, which is no message of {KNOWN}. Use a server of such a version."
         )
 
     async def close(self) -> None:

@@ -58,7 +58,7 @@ async def test_a_schema_of_another_kind_is_named_at_start(schema):
 
 async def test_a_server_without_the_websocket_is_another_version():
     async with answering(socket=False) as (http, url):
-        with pytest.raises(OpenEnvMismatch, match="is no WebSocket .HTTP 404."):
+        with pytest.raises(OpenEnvMismatch, match=r"is no WebSocket \(HTTP 404\)"):
             await OpenEnvLink(http, url).reset(seed=1)
 
 
