@@ -45,7 +45,7 @@ async def test_a_game_is_played_and_its_reward_is_the_steps(tmp_path):
 async def test_an_episode_is_its_seeds_whatever_others_do_meanwhile(tmp_path):
     with env_server(MODULE, tmp_path) as (url, _):
         async with Http(url) as http:
-            tasks = [{"gem": "game:GuessTheNumber-v0-random"}, {"gem": "game:2048-v0-easy"}]
+            tasks = [{"gem": "game:GuessTheNumber-v0-random"}, {"gem": "game:Game2048-v0-easy"}]
             alone = [await http.send("POST", "/reset", json={"task": t, "seed": 11}) for t in tasks]
             moves = [r"\boxed{left}", r"\boxed{up}", r"\boxed{right}", r"\boxed{down}"] * 3
             seen = [(await http.step(alone[1][1]["session_id"], i, m))[1]["observation"] for i, m in enumerate(moves)]
