@@ -22,7 +22,8 @@ def load(args: argparse.Namespace) -> Any:
     package = required("verifiers", "verifiers")
     if not hasattr(package, "load_environment"):
         raise ConfigError(
-            f"verifiers {package.__version__} has other environments than those with load_environment. Install the version that has: pip install 'openrlhf-tir[verifiers]'."
+            f"verifiers {package.__version__} has other environments than those with load_environment. "
+            "Install the version that has: pip install 'openrlhf-tir[verifiers]'."
         )
     if not isinstance(args.args, dict):
         raise ConfigError(f"--args is {type(args.args).__name__}, not an object of what load_environment takes.")

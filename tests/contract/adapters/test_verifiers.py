@@ -14,7 +14,7 @@ import pytest
 from aiohttp import web
 
 pytest.importorskip("verifiers.envs.multiturn_env", reason="the package verifiers (0.1) is not installed: pip install 'openrlhf-tir[verifiers]'")
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 HERE = Path(__file__).parent
 KEY = "secret"
 
