@@ -13,4 +13,4 @@ def required(module: str, extra: str) -> ModuleType:
         return importlib.import_module(module)
     except ModuleNotFoundError as e:
         lacks = "is not installed here" if e.name == module.partition(".")[0] else f"cannot be imported here, since {e.name!r} is not installed"
-        sys.exit(f"The package {module.partition('.')[0]!r} {lacks}. Install it: pip install 'openrlhf-tir[{extra}]'.")
+        sys.exit(f"The package {module.partition('.')[0]!r} {lacks}. Install it beside this project: pip install '.[{extra}]', in its checkout.")

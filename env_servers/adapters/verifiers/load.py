@@ -23,7 +23,7 @@ def load(args: argparse.Namespace) -> Any:
     if not hasattr(package, "load_environment"):
         raise ConfigError(
             f"verifiers {package.__version__} has other environments than those with load_environment. "
-            "Install the version that has: pip install 'openrlhf-tir[verifiers]'."
+            "Install the version that has: pip install '.[verifiers]'."
         )
     if not isinstance(args.args, dict):
         raise ConfigError(f"--args is {type(args.args).__name__}, not an object of what load_environment takes.")

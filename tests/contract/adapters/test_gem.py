@@ -9,7 +9,7 @@ import pytest
 
 from ..env_process import Http, env_server
 
-pytest.importorskip("gem.envs.registration", reason="the package gem-llm is not installed: pip install 'openrlhf-tir[gem]'")
+pytest.importorskip("gem.envs.registration", reason="the package gem-llm is not installed: pip install '.[gem]'")
 pytestmark = pytest.mark.slow
 MODULE = "env_servers.adapters.gem"
 

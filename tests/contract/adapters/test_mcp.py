@@ -13,7 +13,7 @@ import pytest
 from ..env_process import Http, env_server
 from .listening import listening
 
-pytest.importorskip("mcp.server.mcpserver", reason="the package mcp (2.x) is not installed: pip install 'openrlhf-tir[mcp]'")
+pytest.importorskip("mcp.server.mcpserver", reason="the package mcp (2.x) is not installed: pip install '.[mcp]'")
 pytestmark = pytest.mark.slow
 
 NOTES = f"{sys.executable} {Path(__file__).with_name('mcp_server.py')}"

@@ -12,7 +12,7 @@ import pytest
 from ..env_process import Http, env_server
 from .listening import listening
 
-pytest.importorskip("openenv.core.env_server", reason="the package openenv-core is not installed: pip install 'openrlhf-tir[openenv]'")
+pytest.importorskip("openenv.core.env_server", reason="the package openenv-core is not installed: pip install '.[openenv]'")
 pytestmark = pytest.mark.slow
 
 SERVER = [sys.executable, str(Path(__file__).with_name("openenv_server.py"))]

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-pytest.importorskip("verifiers.envs.multiturn_env", reason="the package verifiers (0.1) is not installed: pip install 'openrlhf-tir[verifiers]'")
+pytest.importorskip("verifiers.envs.multiturn_env", reason="the package verifiers (0.1) is not installed: pip install '.[verifiers]'")
 pytestmark = pytest.mark.long
 HERE = Path(__file__).parent
 KEY = "secret"

@@ -37,6 +37,8 @@ class Higher(vf.MultiTurnEnv):
         said = messages[-1]["content"].strip()
         if said == "break":
             raise vf.InfraError("no room")
+        if not said.isdigit():
+            return [{"role": "user", "content": "Say a number."}]
         return [{"role": "user", "content": "higher" if int(said) < int(state["answer"]) else "lower"}]
 
     @vf.stop
