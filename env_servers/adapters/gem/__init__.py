@@ -1,0 +1,1 @@
+"""GEM (gem-llm): any registered environment of it as ours."""

@@ -1,0 +1,21 @@
+"""One pool of HTTP connections for a server's sessions: made in its event loop when it is first asked for, closed when it stops."""
+
+from __future__ import annotations
+
+import aiohttp
+
+
+class Pool:
+    def __init__(self, headers: dict[str, str] | None = None) -> None:
+        self._headers = headers or {}
+        self._http: aiohttp.ClientSession | None = None
+
+    def __call__(self) -> aiohttp.ClientSession:
+        """Without limit: a session may hold its connection for as long as it lives."""
+        if self._http is None:
+            self._http = aiohttp.ClientSession(headers=self._headers, connector=aiohttp.TCPConnector(limit=0))
+        return self._http
+
+    async def close(self) -> None:
+        if self._http is not None:
+            await self._http.close()

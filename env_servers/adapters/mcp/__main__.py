@@ -1,0 +1,88 @@
+"""python -m env_servers.adapters.mcp: the tools of any MCP server as an environment. It is asked for them at start; /schema tells them."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import sys
+from typing import Any
+
+from env_servers.adapters.calls import ACTION
+from env_servers.adapters.packages import required
+from env_servers.launch import add_serving_flags, serve, serving_config
+from env_servers.processes import run_copies
+from env_servers.serving import create_env_app
+
+from .env import McpEnv
+from .link import McpLink, McpServerFailed, Target
+
+EXAMPLE = """
+example:
+  python -m env_servers.adapters.mcp --command "python -m env_servers.adapters.mcp.functions --domains files" --port 8600 &
+  curl -s localhost:8600/schema
+  curl -s localhost:8600/reset -H 'content-type: application/json' -d '{"session_id": "s1"}'
+  curl -s localhost:8600/step -H 'content-type: application/json' -d '{"session_id": "s1", "step_id": 0, "deadline_s": 5,
+      "action": "[{\\"name\\": \\"list_directory\\", \\"arguments\\": {}}]"}'
+"""
+
+
+def parser() -> argparse.ArgumentParser:
+    raw = argparse.RawDescriptionHelpFormatter
+    p = argparse.ArgumentParser(prog="python -m env_servers.adapters.mcp", description=__doc__, epilog=EXAMPLE, formatter_class=raw)
+    add_serving_flags(p, workers=64)
+    which = p.add_mutually_exclusive_group(required=True)
+    which.add_argument("--command", metavar="COMMAND", help="a server over stdio: one process of COMMAND for each session")
+    which.add_argument("--url", metavar="URL", help="a server over streamable HTTP, e.g. http://127.0.0.1:8000/mcp")
+    p.add_argument("--token-env", metavar="NAME", help="environment variable that holds the bearer token of --url")
+    p.add_argument("--pass-env", nargs="*", default=[], metavar="NAME", help="environment variables that --command gets, besides PATH and HOME")
+    p.add_argument("--tools", nargs="*", metavar="NAME", help="the tools that are offered (default: all)")
+    p.add_argument("--max-chars", type=int, default=1 << 16, metavar="N", help="characters of one result that are shown (default: %(default)s)")
+    p.add_argument("--start-timeout", type=float, default=60.0, metavar="S", help="until the MCP server has told its tools (default: %(default)s)")
+    return p
+
+
+def target_of(args: argparse.Namespace) -> Target:
+    """Exits for a variable that is not set."""
+    if missing := [name for name in [*args.pass_env, *([args.token_env] if args.token_env else [])] if name not in os.environ]:
+        sys.exit(f"mcp does not start: ${', $'.join(missing)} is not set.")
+    token = os.environ[args.token_env] if args.token_env else None
+    return Target(args.command, args.url, token, {name: os.environ[name] for name in args.pass_env})
+
+
+async def tools_of(target: Target, timeout_s: float) -> list[dict[str, Any]]:
+    """Schemas of the server's tools. Raises McpServerFailed."""
+    link = McpLink(target)
+    try:
+        async with asyncio.timeout(timeout_s):
+            return await link.open()
+    except TimeoutError:
+        raise McpServerFailed(f"{target} has not told its tools within {timeout_s:g} s. Give it more --start-timeout.") from None
+    finally:
+        await link.close()
+
+
+def offered(tools: list[dict[str, Any]], names: list[str] | None) -> list[dict[str, Any]]:
+    """Those with these names. Exits for a name that the server does not have."""
+    has = {t["function"]["name"] for t in tools}
+    if strange := sorted(set(names or []) - has):
+        sys.exit(f"mcp does not start: --tools {' '.join(strange)}: the server has {', '.join(sorted(has))}.")
+    return [t for t in tools if names is None or t["function"]["name"] in names]
+
+
+def main() -> None:
+    args = parser().parse_args()
+    required("mcp", "mcp")
+    target = target_of(args)
+    try:
+        tools = offered(asyncio.run(tools_of(target, args.start_timeout)), args.tools)
+    except McpServerFailed as e:
+        sys.exit(f"mcp does not start: {e}")
+    run_copies(args)
+    names = frozenset(t["function"]["name"] for t in tools)
+    config = serving_config(args, env="mcp", action=ACTION, stateful=True, tools=tools)
+    serve(create_env_app(lambda: McpEnv(target, names, args.max_chars), config), args)
+
+
+if __name__ == "__main__":
+    main()

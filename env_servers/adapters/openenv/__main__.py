@@ -1,0 +1,50 @@
+"""python -m env_servers.adapters.openenv --url URL: any OpenEnv server as an environment. Its schemas are read at start; needs no package."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+
+import aiohttp
+
+from env_servers.adapters.http import Pool
+from env_servers.launch import add_serving_flags, serve, serving_config
+from env_servers.processes import run_copies
+from env_servers.serving import create_env_app
+
+from .env import OpenEnvEnv, Shape
+from .link import OpenEnvFailed, Schema, schema_of
+
+
+def parser() -> argparse.ArgumentParser:
+    p = argparse.ArgumentParser(prog="python -m env_servers.adapters.openenv", description=__doc__)
+    add_serving_flags(p, workers=64)
+    p.add_argument("--url", required=True, help="base URL of the OpenEnv server, e.g. http://127.0.0.1:8000")
+    one = 'default: where there is one field, and it is text, that one; "": JSON'
+    p.add_argument("--field", metavar="NAME", help=f"the field of actions that takes the model's text ({one})")
+    p.add_argument("--show", metavar="NAME", help=f"the field of observations that is shown ({one})")
+    return p
+
+
+async def read_schema(url: str) -> Schema:
+    async with aiohttp.ClientSession() as http:
+        return await schema_of(http, url)
+
+
+def main() -> None:
+    args = parser().parse_args()
+    url = args.url.rstrip("/")
+    try:
+        shape = Shape.of(asyncio.run(read_schema(url)), args.field, args.show)
+    except (OpenEnvFailed, ValueError) as e:
+        sys.exit(f"openenv does not start: {e}")
+    run_copies(args)
+    action = f"text, the {shape.field!r} of an action" if shape.field else "a JSON object, the fields of an action"
+    pool = Pool()
+    config = serving_config(args, env="openenv", action=action, stateful=True, tools=[shape.tool])
+    serve(create_env_app(lambda: OpenEnvEnv(pool, url, shape), config, on_stop=pool.close), args)
+
+
+if __name__ == "__main__":
+    main()

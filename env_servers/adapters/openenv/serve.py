@@ -1,0 +1,150 @@
+"""python -m env_servers.adapters.openenv.serve --url URL: an environment server of ours as an OpenEnv environment, for any client of it.
+
+    OpenEnv client --ws--> Environment (one per connection) --/reset, /step--> the server at URL
+
+An action is {"action": text}; an observation {"text", "outcome", "signals", "truncated"}. `reset(task={...}, seed=7)` takes a row's task.
+What our protocol calls env_error, timeout or a full server is an error of the step, never an observation.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+import aiohttp
+
+from env_servers.adapters.http import Pool
+from env_servers.adapters.packages import required
+from env_servers.launch import TOKEN_ENV
+from openrlhf_tir.errors import EnvError
+from openrlhf_tir.protocol import TRAINABLE_OUTCOMES, ResetReply, StepReply
+
+EXPIRES = "the session expires there by itself"
+
+
+class Bridge:
+    """One episode on a server of ours, by plain HTTP."""
+
+    def __init__(self, http: Callable[[], aiohttp.ClientSession], url: str, timeout_s: float) -> None:
+        self._http, self._url, self._timeout_s = http, url, timeout_s
+        self.session: str | None = None
+        self.steps = 0
+
+    async def reset(self, task: dict[str, Any], seed: int) -> str:
+        """Raises EnvError."""
+        await self.end()
+        reply = ResetReply.model_validate(await self._post("/reset", {"task": task, "seed": seed, "session_id": uuid.uuid4().hex}))
+        self._url, self.session, self.steps = reply.server or self._url, reply.session_id, 0
+        return reply.observation
+
+    async def step(self, action: str) -> StepReply:
+        """Raises EnvError for an outcome that is no observation."""
+        if self.session is None:
+            raise EnvError("step before reset: there is no episode.")
+        body = {"session_id": self.session, "step_id": self.steps, "action": action, "deadline_s": self._timeout_s}
+        reply = StepReply.model_validate(await self._post("/step", body))
+        self.steps += 1
+        if reply.outcome not in TRAINABLE_OUTCOMES:
+            raise EnvError(f"{reply.outcome}: {reply.signals.get('error', 'the environment gives no observation')}")
+        return reply
+
+    async def _post(self, path: str, body: dict[str, Any]) -> Any:
+        try:
+            async with self._http().post(self._url + path, json=body, timeout=aiohttp.ClientTimeout(total=self._timeout_s + 5)) as r:
+                if r.status != 200:
+                    raise EnvError(f"{self._url}{path}: HTTP {r.status}: {(await r.text())[:500]}")
+                return await r.json()
+        except (aiohttp.ClientError, TimeoutError) as e:
+            raise EnvError(f"{self._url}{path}: {type(e).__name__}: {e}") from e
+
+    async def end(self) -> None:
+        """Close the session. One that cannot be closed expires there by itself."""
+        session, self.session = self.session, None
+        if session is not None:
+            try:
+                async with self._http().delete(f"{self._url}/session/{session}", timeout=aiohttp.ClientTimeout(total=5)):
+                    pass
+            except (aiohttp.ClientError, TimeoutError):
+                return
+
+
+def create_openenv_app(url: str, *, token: str | None, timeout_s: float, max_sessions: int) -> Any:
+    """The package's FastAPI app around the server at `url`."""
+    import asyncio
+
+    from openenv.core.env_server import Action, Environment, Observation, State, create_fastapi_app
+    from pydantic import Field
+
+    class TirAction(Action):
+        action: str = Field(description="what the environment calls an action: see its /schema")
+
+    class TirObservation(Observation):
+        text: str = ""
+        outcome: str = "ok"
+        truncated: bool = False
+        signals: dict[str, Any] = Field(default_factory=dict)
+
+    pool = Pool({"Authorization": f"Bearer {token}"} if token else {})
+
+    class TirEnvironment(Environment[TirAction, TirObservation, State]):
+        SUPPORTS_CONCURRENT_SESSIONS = True
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.bridge = Bridge(pool, url, timeout_s)
+            self.loop: asyncio.AbstractEventLoop | None = None
+
+        async def reset_async(self, seed: int | None = None, episode_id: str | None = None, task: dict[str, Any] | None = None, **more: Any) -> TirObservation:
+            self.loop = asyncio.get_running_loop()
+            return TirObservation(text=await self.bridge.reset(task or {}, seed or 0))
+
+        async def step_async(self, action: TirAction, timeout_s: float | None = None, **more: Any) -> TirObservation:
+            r = await self.bridge.step(action.action)
+            over = r.done or r.truncated
+            return TirObservation(text=r.observation, outcome=r.outcome, truncated=r.truncated, signals=r.signals, reward=r.reward, done=over)
+
+        def reset(self, seed: int | None = None, episode_id: str | None = None, **more: Any) -> TirObservation:
+            raise RuntimeError("Use the WebSocket: over plain HTTP no episode is kept from one request to the next.")
+
+        def step(self, action: TirAction, timeout_s: float | None = None, **more: Any) -> TirObservation:
+            raise RuntimeError("Use the WebSocket: over plain HTTP no episode is kept from one request to the next.")
+
+        @property
+        def state(self) -> State:
+            return State(episode_id=self.bridge.session, step_count=self.bridge.steps)
+
+        def close(self) -> None:
+            """Called in a thread of the package's, with the loop running beside it."""
+            if self.loop is not None and self.bridge.session is not None:
+                asyncio.run_coroutine_threadsafe(self.bridge.end(), self.loop).result(10)
+
+    app = create_fastapi_app(TirEnvironment, TirAction, TirObservation, max_concurrent_envs=max_sessions)
+    app.router.on_shutdown.append(pool.close)
+    return app
+
+
+def parser() -> argparse.ArgumentParser:
+    p = argparse.ArgumentParser(prog="python -m env_servers.adapters.openenv.serve", description=__doc__.partition("\n")[0])
+    p.add_argument("--url", required=True, help=f"base URL of an environment server of ours; ${TOKEN_ENV} is its bearer token")
+    p.add_argument("--port", type=int, default=8000, help="port on 127.0.0.1 (default: %(default)s)")
+    p.add_argument("--step-timeout", type=float, default=60.0, metavar="S", help="deadline of one step (default: %(default)s)")
+    p.add_argument("--max-sessions", type=int, default=256, metavar="N", help="open connections; more are refused as OpenEnv does (default: %(default)s)")
+    return p
+
+
+def main() -> None:
+    args = parser().parse_args()
+    required("openenv.core.env_server", "openenv")
+    import uvicorn
+
+    app = create_openenv_app(args.url.rstrip("/"), token=os.environ.get(TOKEN_ENV), timeout_s=args.step_timeout, max_sessions=args.max_sessions)
+    print(f"{args.url} is served as an OpenEnv environment at http://127.0.0.1:{args.port}", file=sys.stderr, flush=True)
+    uvicorn.run(app, host="127.0.0.1", port=args.port, log_level="warning")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,50 @@
+"""python -m env_servers.adapters.verifiers ENVIRONMENT RUN_DIR: roll out a verifiers environment beside a run with --rollout.agent external."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from pathlib import Path
+
+from env_servers import logs
+from openrlhf_tir.errors import ConfigError
+
+from .agent import Agent
+from .load import add_environment_flags, load
+from .rollouts import Rollouts
+
+EXAMPLE = """
+example:
+  python -m env_servers.adapters.verifiers.make_tasks my_env --out rows.jsonl
+  openrlhf-tir train ... --rollout.agent external --data.prompt_dataset rows.jsonl --run_dir runs/vf &
+  python -m env_servers.adapters.verifiers my_env runs/vf
+"""
+
+
+def parser() -> argparse.ArgumentParser:
+    raw = argparse.RawDescriptionHelpFormatter
+    p = argparse.ArgumentParser(prog="python -m env_servers.adapters.verifiers", description=__doc__, epilog=EXAMPLE, formatter_class=raw)
+    add_environment_flags(p)
+    p.add_argument("run_dir", type=Path, metavar="RUN_DIR", help="of the training run; its endpoints/ lists the rollout actors")
+    p.add_argument("--workers", type=int, default=64, metavar="N", help="rollouts at once (default: %(default)s)")
+    p.add_argument("--max-tokens", type=int, metavar="N", help="of one answer (default: as many as the context has room for)")
+    p.add_argument("--gone", type=float, default=60.0, metavar="S", help="end when there has been no rollout actor for S seconds (default: %(default)s)")
+    logs.add_log_flags(p)
+    return p
+
+
+def main() -> None:
+    args = parser().parse_args()
+    try:
+        rollouts = Rollouts(load(args), max_tokens=args.max_tokens)
+    except ConfigError as e:
+        sys.exit(f"verifiers does not start: {e}")
+    logs.configure(args.log_level, args.log_format)
+    agent = Agent(args.run_dir, rollouts.run, workers=args.workers, gone_s=args.gone)
+    asyncio.run(agent.work())
+    print(f"the run is over: {agent.ended['rewarded']} rollouts had a reward, {agent.ended['failed']} failed", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,80 @@
+"""Agent: takes a run's tasks from its rollout actors, has each rolled out, and says how it ended. Ends when the run has.
+
+    RUN_DIR/endpoints/rollout-N --> POST /agent/tasks --> Rollouts.run(base_url, row) --> POST /sessions/{id}/reward
+
+Actors come and go: every worker looks anew which there are. A task whose actor is gone is nobody's any more; the run issues it again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+TOKEN_ENV = "TIR_ROLLOUT_TOKEN"
+WAIT_S = 30.0
+"""How long an actor holds a request for a task before it says that there is none."""
+REPLY_S = 60.0
+"""Added to it, and the deadline of the reward: an actor waits up to 30 s for requests of the session that are still being answered."""
+LOOK_S = 1.0
+"""Between two looks at the directory where none, or one that is gone, was found."""
+log = logging.getLogger(__name__)
+
+Run = Callable[[str, str, dict[str, Any]], Awaitable[dict[str, Any]]]
+"""(the session's OpenAI base URL, key, row) -> how it ends."""
+
+
+class Agent:
+    def __init__(self, run_dir: Path, run: Run, *, workers: int, gone_s: float) -> None:
+        """`gone_s`: no rollout actor for so long, and the run is over."""
+        self._endpoints, self._run, self._workers, self._gone_s = run_dir / "endpoints", run, workers, gone_s
+        self.ended: dict[str, int] = {"rewarded": 0, "failed": 0}
+
+    async def work(self) -> None:
+        async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as http, asyncio.TaskGroup() as group:
+            for i in range(self._workers):
+                group.create_task(self._worker(http, i), name=f"rollouts {i}")
+
+    async def _worker(self, http: aiohttp.ClientSession, i: int) -> None:
+        clock = asyncio.get_running_loop().time
+        seen = clock()
+        while clock() - seen < self._gone_s:
+            urls = [f.read_text().strip() for f in sorted(self._endpoints.glob("rollout-*"))]
+            if urls:
+                try:
+                    await self._one(http, urls[i % len(urls)])
+                    seen = clock()
+                    continue
+                except (aiohttp.ClientError, TimeoutError) as e:
+                    log.info("no task: %s: %s", type(e).__name__, e)
+            await asyncio.sleep(LOOK_S)
+
+    async def _one(self, http: aiohttp.ClientSession, url: str) -> None:
+        """One task, or none within WAIT_S. Raises aiohttp.ClientError, TimeoutError when the actor is gone or refuses."""
+        key = self._key()
+        headers, timeout = {"Authorization": f"Bearer {key}"}, aiohttp.ClientTimeout(total=WAIT_S + REPLY_S)
+        async with http.post(f"{url}/agent/tasks", json={"wait_s": WAIT_S, "override_sampling": True}, headers=headers, timeout=timeout) as r:
+            if r.status == 204:
+                return
+            r.raise_for_status()
+            task = await r.json()
+        end = await self._end(task, key)
+        self.ended["failed" if "failed" in end else "rewarded"] += 1
+        async with http.post(f"{url}/sessions/{task['session_id']}/reward", json=end, headers=headers, timeout=timeout) as r:
+            r.raise_for_status()
+
+    async def _end(self, task: dict[str, Any], key: str) -> dict[str, Any]:
+        row = task["meta"].get("verifiers")
+        if not isinstance(row, dict):
+            return {"failed": "the row has no meta.verifiers: make the data with python -m env_servers.adapters.verifiers.make_tasks"}
+        return await self._run(task["base_url"], key, row)
+
+    def _key(self) -> str:
+        """Of the run: the variable's, or the one that it made for itself."""
+        own = self._endpoints / "token"
+        return os.environ.get(TOKEN_ENV) or (own.read_text().strip() if own.exists() else "none")

@@ -1,0 +1,56 @@
+"""python -m env_servers.adapters.verifiers.make_tasks ENVIRONMENT --out FILE: the rows of a verifiers environment's data set, for a run.
+
+A row holds what the environment wants to know of the example (`meta.verifiers`), so that the agent needs no data set of its own. Its
+prompt is for the run's logs and for filters by length: the environment writes the messages.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from openrlhf_tir.errors import ConfigError
+
+from .load import add_environment_flags, load
+
+
+def parser() -> argparse.ArgumentParser:
+    p = argparse.ArgumentParser(prog="python -m env_servers.adapters.verifiers.make_tasks", description=__doc__.partition("\n")[0])
+    add_environment_flags(p)
+    p.add_argument("--out", type=Path, required=True, metavar="FILE.jsonl", help="the rows")
+    p.add_argument("--count", type=int, default=-1, metavar="N", help="the first N of them (default: all)")
+    p.add_argument("--eval", action="store_true", help="the rows of its evaluation data set")
+    return p
+
+
+def rows(environment: Any, count: int, *, evaluation: bool) -> Iterator[dict[str, Any]]:
+    data = environment.get_eval_dataset(n=count) if evaluation else environment.get_dataset(n=count)
+    for row in data:
+        kept = {k: v for k, v in row.items() if v is not None}
+        yield {"prompt": prompt_text(kept["prompt"]), "label": str(kept.get("answer") or "-"), "meta": {"verifiers": kept}}
+
+
+def prompt_text(prompt: Any) -> str:
+    """The messages' texts, one after another."""
+    if isinstance(prompt, str):
+        return prompt
+    return "\n".join(m["content"] for m in prompt if isinstance(m.get("content"), str))
+
+
+def main() -> None:
+    args = parser().parse_args()
+    try:
+        environment = load(args)
+        lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in rows(environment, args.count, evaluation=args.eval)]
+    except (ConfigError, TypeError, ValueError) as e:
+        sys.exit(f"verifiers makes no tasks: {e}")
+    args.out.write_text("".join(lines))
+    print(f"{len(lines)} rows in {args.out}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

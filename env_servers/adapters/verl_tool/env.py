@@ -1,0 +1,62 @@
+"""VerlToolEnv: an action is text for the tool server, which finds the tool that reads it. One trajectory id per session.
+
+An action that no tool reads (`valids` is false) is told to the model and trained (model_error, signals.error_type "invalid"). A tool that
+raised is env_error. A tool server gives no reward, unless a tool's observation is an object with a number `reward`.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+from env_servers.env import Env, Step
+
+from .batches import Batches, VerlToolFailed
+
+FINISH_S = 10.0
+"""Deadline of the note that a trajectory is over."""
+log = logging.getLogger(__name__)
+
+
+class VerlToolEnv(Env):
+    def __init__(self, batches: Callable[[], Batches], observed_in: str = "obs") -> None:
+        """`observed_in`: the key that holds the text of an observation which is an object."""
+        self._batches, self._observed_in = batches(), observed_in
+        self._trajectory = uuid.uuid4().hex
+        self._steps = self._invalid = 0
+
+    async def reset(self, task: dict[str, Any], seed: int) -> str:
+        """`task["extra_field"]` goes with every action. Raises ValueError."""
+        self._extra = task.get("extra_field", {})
+        if not isinstance(self._extra, dict):
+            raise ValueError(f"task.extra_field is {type(self._extra).__name__}, not an object.")
+        return ""
+
+    async def step(self, action: str, deadline_s: float) -> Step:
+        observed = await self._batches.ask(self._trajectory, action, self._extra, deadline_s)
+        self._steps += 1
+        self._invalid += not observed.valid
+        said = observed.observation if isinstance(observed.observation, dict) else {self._observed_in: observed.observation}
+        if said.get("error"):
+            raise VerlToolFailed(f"A tool failed: {str(said['error'])[:500]}")
+        text, reward = said.get(self._observed_in), said.get("reward")
+        if not text and not observed.valid:
+            text = said.get("invalid_reason")
+        return Step(
+            text if isinstance(text, str) else json.dumps(said, ensure_ascii=False),
+            reward=float(reward) if isinstance(reward, int | float) else None,
+            done=observed.done,
+            outcome="ok" if observed.valid else "model_error",
+            signals={"steps": self._steps, "invalid": self._invalid, "error_type": None if observed.valid else "invalid"},
+        )
+
+    async def close(self) -> None:
+        """The tools forget the trajectory. A server that is gone has forgotten it."""
+        if self._steps:
+            try:
+                await self._batches.ask(self._trajectory, "", {**self._extra, "finish": True}, FINISH_S)
+            except Exception as e:  # the episode is over, and its result told: nothing of it depends on this
+                log.warning("the tool server was not told that trajectory %s is over: %s", self._trajectory, e)

@@ -1,0 +1,120 @@
+"""verl-tool's batched /get_observation, against a server that speaks it as verl_tool/servers/serve.py does (the package is in no registry)."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+
+import pytest
+from aiohttp import web
+
+from env_servers.adapters.http import Pool
+from env_servers.adapters.verl_tool.batches import Batches, VerlToolFailed
+from env_servers.adapters.verl_tool.env import VerlToolEnv
+from env_servers.admission import CapacityFull
+
+
+@asynccontextmanager
+async def tool_server(*, max_batch=64, answer=None):
+    """(Batches, requests that came) of a tool server whose tool keeps what each trajectory has said."""
+    requests, said = [], {}
+
+    def observe(trajectory, action, extra):
+        if extra.get("finish"):
+            said.pop(trajectory, None)
+            return "", True, True
+        if action == "?":
+            return {"obs": "", "invalid_reason": "no valid tool found for action"}, False, False
+        if action == "raise":
+            return {"obs": "", "error": "Tool processing failed: oh"}, True, False
+        said.setdefault(trajectory, []).append(action)
+        text = "+".join(said[trajectory]) + extra.get("mark", "")
+        return ({"obs": text, "reward": 0.5}, True, True) if action == "end" else (text, False, True)
+
+    async def get_observation(request):
+        body = await request.json()
+        requests.append(body)
+        if answer is not None:
+            return answer(body)
+        rows = [observe(*row) for row in zip(body["trajectory_ids"], body["actions"], body["extra_fields"], strict=True)]
+        return web.json_response(dict(zip(("observations", "dones", "valids"), map(list, zip(*rows, strict=True)), strict=True)))
+
+    app = web.Application()
+    app.router.add_post("/get_observation", get_observation)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    pool = Pool()
+    batches = Batches(pool, f"http://127.0.0.1:{runner.addresses[0][1]}", window_s=0.02, max_batch=max_batch)
+    yield batches, requests
+    await batches.close()
+    await pool.close()
+    await runner.cleanup()
+
+
+async def opened(batches, **task):
+    env = VerlToolEnv(lambda: batches)
+    await env.reset(task, 0)
+    return env
+
+
+async def test_what_sessions_do_at_once_is_one_request_and_each_gets_its_own_answer():
+    async with tool_server(max_batch=3) as (batches, requests):
+        one, two, three = [await opened(batches, extra_field={"mark": m}) for m in "xyz"]
+        steps = await asyncio.gather(one.step("a", 5.0), two.step("b", 5.0), three.step("c", 5.0))
+        assert [s.observation for s in steps] == ["ax", "by", "cz"] and [len(r["actions"]) for r in requests] == [3]
+        assert (await one.step("d", 5.0)).observation == "a+dx"
+        end = await one.step("end", 5.0)
+        assert (end.observation, end.reward, end.done, end.outcome) == ("a+d+endx", 0.5, True, "ok")
+
+
+async def test_an_action_that_no_tool_reads_is_told_to_the_model():
+    async with tool_server() as (batches, _):
+        env = await opened(batches)
+        step = await env.step("?", 5.0)
+        assert (step.outcome, step.observation, step.reward, step.done) == ("model_error", "no valid tool found for action", None, False)
+        assert step.signals == {"steps": 1, "invalid": 1, "error_type": "invalid"}
+        assert (await env.step("a", 5.0)).outcome == "ok"
+
+
+async def test_the_tools_are_told_that_a_trajectory_is_over_and_only_one_that_was_begun():
+    async with tool_server() as (batches, requests):
+        begun, idle = await opened(batches), await opened(batches)
+        await begun.step("a", 5.0)
+        await begun.close()
+        await idle.close()
+        assert [r["extra_fields"] for r in requests] == [[{}], [{"finish": True}]]
+        assert requests[0]["trajectory_ids"] == requests[1]["trajectory_ids"]
+
+
+async def test_who_left_before_the_batch_went_is_not_sent():
+    async with tool_server() as (batches, requests):
+        one, two = await opened(batches), await opened(batches)
+        leaving = asyncio.create_task(one.step("a", 5.0))
+        staying = asyncio.create_task(two.step("b", 5.0))
+        await asyncio.sleep(0)
+        leaving.cancel()
+        assert (await staying).observation == "b" and [r["actions"] for r in requests] == [["b"]]
+
+
+@pytest.mark.parametrize(
+    ("answer", "error"),
+    [
+        (lambda body: web.json_response({"detail": "broken"}, status=500), VerlToolFailed),
+        (lambda body: web.json_response({"detail": "overloaded"}, status=429), CapacityFull),
+        (lambda body: web.Response(text="<html>"), VerlToolFailed),
+        (lambda body: web.json_response({"observations": [], "dones": [], "valids": []}), VerlToolFailed),
+        (lambda body: web.json_response({"results": ["a"]}), VerlToolFailed),
+    ],
+)
+async def test_what_is_no_answer_is_a_named_error_of_every_action_in_the_batch(answer, error):
+    async with tool_server(answer=answer) as (batches, _):
+        one, two = await opened(batches), await opened(batches)
+        failed = await asyncio.gather(one.step("a", 5.0), two.step("b", 5.0), return_exceptions=True)
+        assert [type(e) for e in failed] == [error, error]
+
+
+async def test_a_tool_that_raised_is_no_observation():
+    async with tool_server() as (batches, _):
+        with pytest.raises(VerlToolFailed, match="A tool failed"):
+            await (await opened(batches)).step("raise", 5.0)
