@@ -31,7 +31,7 @@ FILES = {
 }
 """Files of one's own that recipes of the pages name."""
 RUN_BY = {
-    ("rollout.md", "python", "http.post("): "an outline of examples/openai_agent.py, which tests/e2e/test_openai_sessions.py runs",
+    ("rollout.md", "python", "http.post("): "an outline of examples/openai_agent.py, which tests/e2e/agents/test_openai_sessions.py runs",
     ("run_elsewhere.md", "python", "def answer"): "tests/contract/docs/test_run_elsewhere.py",
     ("run_elsewhere.md", "python", "def server_sampler"): "tests/contract/docs/test_run_elsewhere.py",
     ("environments.md", "python", "class GuessEnv"): "tests/e2e/test_guess_game.py",
@@ -39,7 +39,7 @@ RUN_BY = {
     ("protocols.md", "python", "class Asks"): "tests/unit/episodes/test_chat_group.py",
     ("rewards.md", "python", "def earned"): "the recipes below",
     ("algorithms.md", "python", "def plain_gradient"): "the recipes below",
-    ("openrlhf_files.md", "python", "class AgentInstance"): "tests/e2e/test_openrlhf_files.py",
+    ("openrlhf_files.md", "python", "class AgentInstance"): "tests/e2e/agents/test_openrlhf_files.py",
     ("openrlhf_files.md", "python", "def reward_func"): "tests/contract/test_remote_reward.py",
     ("tutorial.md", "python", "save_model"): "test_the_tutorial_gets_as_far_as_its_check",
     ("tutorial.md", "python", "def share"): "test_the_tutorial_gets_as_far_as_its_check",

@@ -23,12 +23,12 @@ from openrlhf_tir.serving.app import build_app, serve
 from openrlhf_tir.serving.session_requests import REQUIRED, STOP, STRICT
 from openrlhf_tir.types import BatchItem, GroupKey, Task, TrainBatch
 
-from .support.sessions_actor import TOKEN, Actor
-from .support.tiny_model import HfLearner, make_tokenizer
+from ..support.sessions_actor import TOKEN, Actor
+from ..support.tiny_model import HfLearner, make_tokenizer
 
 pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="session")]
 TOLERANCE = 1e-4
-SDKS = json.loads((Path(__file__).parents[1] / "data/sdk_requests.json").read_text())
+SDKS = json.loads((Path(__file__).parents[2] / "data/sdk_requests.json").read_text())
 """What agent SDKs send at their defaults (long prompts shortened): a question with a tool, and the same with the tool's reply."""
 
 

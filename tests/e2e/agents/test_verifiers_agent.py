@@ -16,11 +16,11 @@ import pytest
 
 from openrlhf_tir.types import GroupKey, Task
 
-from .support.sessions_actor import TOKEN
+from ..support.sessions_actor import TOKEN
 from .test_agent_sdks import DEADLINE_S, actor  # noqa: F401  the engine with room for a system prompt
 
 pytestmark = [pytest.mark.long, pytest.mark.asyncio(loop_scope="session")]
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 KINDS = ("single", "tool", "turns")
 
 

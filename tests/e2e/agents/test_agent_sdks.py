@@ -21,11 +21,11 @@ from openrlhf_tir.engines.vllm_engine import VllmEngine
 from openrlhf_tir.serving.app import build_app, serve
 from openrlhf_tir.types import GroupKey, Task
 
-from .support.sessions_actor import TOKEN, Actor
-from .support.tiny_model import save_tiny
+from ..support.sessions_actor import TOKEN, Actor
+from ..support.tiny_model import save_tiny
 
 pytestmark = [pytest.mark.long, pytest.mark.asyncio(loop_scope="session")]
-EXAMPLES = Path(__file__).parents[2] / "examples"
+EXAMPLES = Path(__file__).parents[3] / "examples"
 SDKS = {
     "litellm_agent": ["litellm"],
     "openai_agents_agent": ["openai-agents"],

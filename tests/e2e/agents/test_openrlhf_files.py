@@ -14,7 +14,7 @@ from openrlhf_tir.logs import metrics
 from openrlhf_tir.toy.model import save_model
 from tests.contract.docs.docs_blocks import block
 
-from .test_guess_game import command, lay_out
+from ..test_guess_game import command, lay_out
 
 PAGE = "openrlhf_files.md"
 
