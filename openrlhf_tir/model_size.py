@@ -60,11 +60,14 @@ def _on_hub(name: str) -> Path | None:
     """Where its config.json lies in the cache, beside what else of it is there."""
     if not name or name.startswith(("/", ".", "~")) or name.count("/") > 1:
         return None
-    from huggingface_hub import hf_hub_download, try_to_load_from_cache
+    from huggingface_hub import get_hf_file_metadata, hf_hub_download, hf_hub_url, try_to_load_from_cache
 
     try:
         found = try_to_load_from_cache(name, "config.json")
-        return Path(found if isinstance(found, str) else hf_hub_download(name, "config.json", etag_timeout=HUB_S)).parent
+        if not isinstance(found, str):
+            get_hf_file_metadata(hf_hub_url(name, "config.json"), timeout=HUB_S)  # asks once; the download would ask a hub that is away for half a minute
+            found = hf_hub_download(name, "config.json", etag_timeout=HUB_S)
+        return Path(found).parent
     except Exception:  # HTTP libraries', the hub's and the cache's own: the size is not known, and whoever loads the model says why
         return None
 

@@ -136,8 +136,8 @@ def test_a_game_of_others_trains_and_its_reward_is_not_constant(adapter, protoco
             ('file = "guess.py:GuessEnv"', f'url = "{url}"'),
             ("digits.py:Digits", protocol),
             ('name = "env" ', f'name = "{reward}" '),
-            ("max_new_tokens = 96", "max_new_tokens = 192"),
-            ("max_len = 160", "max_len = 256"),
+            ("max_new_tokens = 96", "max_new_tokens = 960"),  # GEM's rules of the game alone are 300 tokens of the toy model's
+            ("max_len = 160", "max_len = 1024"),
         ):
             assert ours in recipe, ours
             recipe = recipe.replace(ours, theirs)

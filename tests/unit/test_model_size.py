@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import httpx
 import pytest
 
 from openrlhf_tir import model_size
@@ -93,3 +94,17 @@ def test_files_of_which_some_are_missing_are_not_counted_as_the_model(tmp_path):
     assert parameters(str(tmp_path)) == of_config(QWEN_7B)
     index.write_text(json.dumps({"weight_map": {"a": "a.safetensors"}}))
     assert parameters(str(tmp_path)) == 15
+
+
+def test_a_hub_that_is_away_is_asked_once(hub, monkeypatch):
+    """huggingface_hub's download asks for half a minute, and every check of every recipe would wait for it."""
+    asked = []
+
+    def refuse(self, *args, **kwargs):
+        asked.append(args)
+        raise httpx.ConnectError("no network")
+
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    monkeypatch.setattr("httpx.HTTPTransport.handle_request", refuse)
+    assert parameters("org/nothing") is None and parameters("org/nothing") is None
+    assert len(asked) == 1

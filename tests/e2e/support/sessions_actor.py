@@ -35,5 +35,5 @@ class Actor:
         self.cfg.rollout = self.cfg.rollout.model_copy(update={"n_samples_per_prompt": 4, "agent": "external"})
         codec = HfCodec(make_tokenizer())
         self.batcher = Batcher(engine)
-        self.agents = Agents(Sessions(idle_s=60), codec, engine.proof.passed)
+        self.agents = Agents(Sessions(idle_s=300), codec, engine.proof.passed)
         self.runner = GroupRunner(self.cfg, self.batcher, codec, self.envs, LengthReward(), lambda group: KEEP, self.name, self.agents)
