@@ -125,8 +125,10 @@ async def test_a_killed_slot_and_a_killed_container_cost_their_calls_only(server
             sleeping = asyncio.create_task(run_side_by_side(http, [Attack("sleep", "import time; time.sleep(2); print('done')", lambda r: True)]))
             await http.until_running(1)
             await asyncio.sleep(0.3)  # into the sleep: a call that has not begun would not be hit
-            for target in victim():
+            for target in (killed := victim()):
                 os.kill(target, 9)
+            while any(Path(f"/proc/{target}").exists() for target in killed):
+                await asyncio.sleep(0.05)
             assert (await sleeping)[0]["outcome"] == "env_error"
             await say_well(http)
 

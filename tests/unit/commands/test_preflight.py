@@ -489,7 +489,7 @@ def test_every_environment_is_checked_and_told(ready, tmp_path, env_server):
         (
             ["sums", "echo"],
             {"echo": {"server": "ecco"}},
-            "Unknown env 'ecco'. Known: echo, functions, gem, math, mcp, openenv, puzzles, python_tir, search, swe, verl_tool. Set envs.echo.server to one of them",
+            "Unknown env 'ecco'. Known: echo, functions, gem, math, mcp, openenv, puzzles, python_tir, search, swe, verl_tool. Set envs.echo.server to",
         ),
         (
             ["sums", "echo"],
