@@ -161,6 +161,7 @@ def reward_func(queries, prompts, labels, **kwargs):
 """
 
 
+@pytest.mark.slow
 async def test_a_file_scores_in_a_worker_process(pool_of, tmp_path):
     (tmp_path / "reward.py").write_text(FILE)
     pool = pool_of(f"{tmp_path / 'reward.py'}:reward_func")

@@ -50,7 +50,7 @@ def test_the_game_of_the_documentation_trains_and_its_trajectories_can_be_looked
     assert sorted(copies) == ["digits", "guess"], "the run holds the code that it was made with"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_game_as_a_chat_trains_what_the_model_said_and_nothing_of_what_its_template_wrote(tmp_path):
     lay_out(tmp_path)
     done = command("train", "--recipe", "asks.toml", "--train.max_steps", "2", cwd=tmp_path)

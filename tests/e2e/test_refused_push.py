@@ -64,7 +64,7 @@ def config(work: Path) -> Config:
     )
 
 
-@pytest.mark.slow
+@pytest.mark.long
 async def test_an_engine_that_fails_its_canary_is_replaced_and_nothing_that_it_sampled_is_trained(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(ROOT))  # Ray's workers unpickle DamagesOnePush by its name
     monkeypatch.setenv("DS_ACCELERATOR", "cpu")

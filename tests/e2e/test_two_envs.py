@@ -74,7 +74,7 @@ def rows(env: str, n: int) -> str:
     return "".join(json.dumps({"prompt": f"{i}+1=", "label": str(i + 1), "env": env, "meta": {"high": 3}}) + "\n" for i in range(n))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_two_environments_with_servers_protocols_and_rewards_of_their_own_train_in_one_run(tmp_path):
     for name, text in {"sums": rows("sums", 6), "games": rows("guess", 4), "more": rows("sums", 9), "held_out": rows("sums", 2) + rows("guess", 2)}.items():
         (tmp_path / f"{name}.jsonl").write_text(text)

@@ -140,6 +140,7 @@ SHARES = {"recipe": 300, "values": 300, "flags": 150, "rows": 300, "cells": 300,
 """Cases in the ordinary suite: 1,600. Command lines are the slowest."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_input_ends_in_a_traceback(kind, tmp_path):
     tried(KINDS[kind], 0, SHARES[kind], tmp_path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -17,6 +18,7 @@ def rarely(r) -> str:
     return "" if r.random() < 0.1 else "accuracy_high"
 
 
+@pytest.mark.slow
 def test_at_ten_percent_acceptance_auto_feeds_the_learner_and_a_fixed_depth_starves_it(tmp_path):
     """B = 4, groups and steps of 1 s, engines without limit. S = 2 gives a fixed depth 12 slots: 1.2 accepted a second, 3.3 s a step. With risk
     0.01 some 60 may roll, where the learner takes 40 at its fastest; chance and the small batch cost the rest."""
@@ -51,6 +53,7 @@ def test_when_everything_is_accepted_at_once_the_excess_is_surplus_and_its_promp
     assert max(ages(p.learner)) <= 1
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @example(seed=0, mode="pipeline", S=4, B=4, push_every=1, low=0.0, high=1.0, period=46, fault=0.0, slow=1.0, learner=1.0)  # surplus after the last prompt
 @given(

@@ -134,6 +134,7 @@ async def test_what_a_killed_client_left_open_is_closed_by_its_owner(tmp_path):
                 assert (await mine.step("still here", step_id=0)).observation == "still here"
 
 
+@pytest.mark.slow
 async def test_actors_that_share_a_small_server_all_get_through_without_a_failure(tmp_path):
     async def actor(client: EnvClient, sessions: int) -> None:
         async def episode(i: int) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import logging
 
+import pytest
+
 from env_servers.logs import JsonLines, Text
 
 from ..env_process import Http, env_server
@@ -37,6 +39,7 @@ def test_facts_follow_the_message_and_a_traceback_follows_them():
     assert Text().format(record).endswith("INFO step 3 session=a")
 
 
+@pytest.mark.slow
 async def test_the_api_describes_itself(tmp_path):
     with env_server("env_servers.math", tmp_path, "--workers", "1") as (url, _):
         async with Http(url) as http:

@@ -69,6 +69,7 @@ async def test_numerals_of_one_request_or_of_many_need_no_worker(http):
     assert set(await asyncio.gather(*[verify(http, str(i), f"{i}.0") for i in range(50)])) == {(True, "exact")}
 
 
+@pytest.mark.slow
 async def test_hanging_expressions_use_up_their_cpu_and_are_not_equal(http):
     """More than there are workers; afterwards there are as many as before."""
     sessions = [await http.open({"label": "7"}) for _ in range(3)]
@@ -90,6 +91,7 @@ async def test_more_hanging_expressions_than_workers_keep_no_numeral_waiting(pat
     await gone(patient, hanging, sessions)
 
 
+@pytest.mark.slow
 async def test_a_hanging_expression_keeps_one_worker_and_nobody_else(patient):
     hanging = asyncio.create_task(verify(patient, HANGS, "7"))
     await patient.until_running(1)

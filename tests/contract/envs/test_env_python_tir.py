@@ -83,6 +83,7 @@ async def test_isolation_none_runs_code_and_warns_loudly(tmp_path):
         assert "WARNING: --isolation none" in process.stderr.read()
 
 
+@pytest.mark.slow
 async def test_a_killed_server_takes_its_snippets_along(tmp_path):
     marker = f"orphan-{id(tmp_path)}"
     running = ["pgrep", "-f", f"^{marker} 600"]

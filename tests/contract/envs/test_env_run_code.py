@@ -149,6 +149,7 @@ async def test_over_a_backend_the_model_reads_the_same(http, forwarding, code, o
         assert there["signals"]["executed"] == here["signals"]["executed"]
 
 
+@pytest.mark.slow
 async def test_a_backend_that_went_away_is_env_error_and_never_the_models(tmp_path):
     with env_server(PYTHON, tmp_path) as (behind, process):
         with env_server(PYTHON, tmp_path, "--backend-url", behind) as (url, _):

@@ -102,6 +102,7 @@ def test_help_imports_nothing_heavy():
     assert done.stderr.strip() == "[]"
 
 
+@pytest.mark.slow
 def test_preflight_imports_neither_torch_nor_ray_nor_vllm():
     heavy = ("torch", "ray", "vllm", "deepspeed", "openrlhf", "transformers")
     code = f"import sys, openrlhf_tir.commands.preflight\nprint([m for m in {heavy} if m in sys.modules])"

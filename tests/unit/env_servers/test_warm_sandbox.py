@@ -82,6 +82,7 @@ async def test_a_dead_slot_is_the_sandboxs_fault_and_is_replaced(warm):
     assert (await warm.run("print(1)")).stdout == b"1\n"
 
 
+@pytest.mark.slow
 async def test_a_slot_that_hangs_past_the_deadline_costs_the_model_a_time_limit_and_is_replaced(warm, monkeypatch):
     monkeypatch.setattr("env_servers.python_tir.warm.call.ANSWER_S", 0.2)
     await warm.run("")

@@ -106,6 +106,7 @@ def test_with_seeds_per_request_the_law_is_the_same_whether_a_fault_comes_or_not
     assert [trained([draw, draw], 2, fault_s)[0] for draw in DRAWS] == DRAWS
 
 
+@pytest.mark.slow
 def test_lengths_after_random_engine_deaths_are_those_without_and_the_old_rule_would_have_halved_them():
     """600 groups of 8 log-normal lengths, mean e^4.6 = 99.5 tokens, sd 130; the engine dies at a random moment of the longest's life.
 

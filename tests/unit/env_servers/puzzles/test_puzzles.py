@@ -42,6 +42,7 @@ async def score(room: Room, name: str, answer: str, seed: int = 3):
     return await room.score(task, (await room.make(task)).entry, answer)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [*EVALUATING, *READING, "boxnet", "rush_hour", "composite"])
 async def test_a_solution_scores_1_behind_the_guard(room, name):
     assert [await complaint(room, Task(name, seed)) for seed in range(3)] == [None] * 3
@@ -97,6 +98,7 @@ async def test_an_answer_that_hangs_or_eats_memory_ends_itself_and_costs_nobody_
     assert await complaint(room, Task("countdown", 1)) is None
 
 
+@pytest.mark.slow
 async def test_an_integral_that_is_not_solved_is_no_solution(room):
     """Its derivative is the integrand, so the scorer alone would take it; only the data set's own solution may hold one, word for word."""
     puzzle = make_puzzle(Task("simple_integration", 3))
