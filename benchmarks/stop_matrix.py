@@ -43,12 +43,12 @@ CLOSING_S = 10.0
 """What closing the session may take after the grace: with the default of 20 s, the 30 s after which Slurm and Kubernetes kill."""
 HELD_OUT = 8
 PHASES = ("loading", "training", "training", "training", "ending")
-"""Of the moments of one run. The loading one may come before, between or after those of training."""
+"""The phases in which the moments of one run lie. The loading one may come before, between or after those of training."""
 
 
 @dataclass(frozen=True)
 class Timing:
-    """Of an undisturbed run, in seconds: from its start to the first step, a step, and from the last step to its end."""
+    """Durations of an undisturbed run, in seconds: from its start to the first step, a step, and from the last step to its end."""
 
     loading: float
     step: float

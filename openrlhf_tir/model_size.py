@@ -24,7 +24,7 @@ HUB_S = 5.0
 
 
 def push_bytes(cfg: Config) -> int | None:
-    """Of one pushed file of weights. None: not known."""
+    """The size of one pushed file of weights; None if it is not known."""
     n = parameters(cfg.actor.model_name_or_path)
     if n:
         return n * WEIGHT_BYTES[cfg.ds.param_dtype]
@@ -33,13 +33,13 @@ def push_bytes(cfg: Config) -> int | None:
 
 
 def checkpoint_bytes(cfg: Config) -> int:
-    """Of one checkpoint of all ranks; 0: not known."""
+    """The size of one checkpoint of all ranks; 0 if it is not known."""
     each = OPTIMISER_BYTES + (WEIGHT_BYTES[cfg.ds.param_dtype] if cfg.ds.zero_stage < 3 else 0)
     return (parameters(cfg.actor.model_name_or_path) or 0) * each
 
 
 def parameters(model: str) -> int | None:
-    """Of a directory or a name on the hub. None: not known."""
+    """How many parameters a model has, a directory or a name on the hub; None if it is not known."""
     directory = model_directory(model) or _on_hub(model)
     if directory is None:
         return None

@@ -342,7 +342,7 @@ class GroupMeta:
     """Set when the group as a whole cannot be used; names the fault."""
     stats: dict[str, float] = field(default_factory=dict)
     load: dict[str, float] = field(default_factory=dict)
-    """Of its actor when it ended: sequences running and waiting, preemptions so far (adaptive depth looks at them)."""
+    """The load of its actor when it ended: sequences running and waiting, preemptions so far (adaptive depth looks at them)."""
     actor: str = ""
     env: str = ""
     seconds: float = 0.0

@@ -29,7 +29,7 @@ SHAPES = {
     "1.5b": {"hidden_size": 1536, "num_hidden_layers": 28, "num_attention_heads": 12, "num_key_value_heads": 2, "intermediate_size": 8960},
     "3b": {"hidden_size": 2048, "num_hidden_layers": 36, "num_attention_heads": 16, "num_key_value_heads": 2, "intermediate_size": 11008},
 }
-"""Of Qwen2.5; all tie their embeddings. Adam in mixed precision takes 16 bytes per parameter: 3b is 50 GiB before activations."""
+"""Shapes of Qwen2.5; all tie their embeddings. Adam in mixed precision takes 16 bytes per parameter: 3b is 50 GiB before activations."""
 VOCAB = 151_936
 PROMPT_TOKENS = 128
 STEPS = 3

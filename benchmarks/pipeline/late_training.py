@@ -21,7 +21,7 @@ from openrlhf_tir.simulation.workload import SEED_WORKLOAD, Acceptance, Workload
 
 STALENESS = (2, 3, 4, 8)
 BAR = 0.9
-"""Of the engines' best, for depth `auto`."""
+"""The share of the engines' best that depth `auto` must reach."""
 WARM_UP = 2
 LAST = 10
 
@@ -32,7 +32,7 @@ def seconds_per_step(r: Result, steps: int) -> list[float]:
 
 
 def efficiency(workload: Workload, acceptance: Acceptance, r: Result, last: int = 0) -> float:
-    """Of all counted steps, or of the last few."""
+    """The share of the engines' best, over all counted steps or the last few."""
     ideal = [workload.prompts / acceptance.at(step) / workload.saturated_groups_per_s for step in range(WARM_UP, acceptance.steps)]
     return sum(ideal[-last:]) / sum(seconds_per_step(r, acceptance.steps)[-last:])
 

@@ -98,7 +98,7 @@ def compare(seed: int, base: Path, out: Path, flags: list[str]) -> dict[str, Out
 
 
 def seed_of(run_dir: Path) -> int:
-    """Of the base model in it."""
+    """The seed of the base model in it."""
     figures = run_dir / "base" / "figures.json"
     if not figures.exists():
         sys.exit(f"{run_dir} holds no finished base model ({figures} is missing). Give the run_dir of a quickstart or of `openrlhf-tir toy-model`.")

@@ -25,7 +25,7 @@ class ModeFigures:
     step_s: float
     """Mean wall-clock of a step."""
     steps_s: list[float]
-    """Of each counted step."""
+    """Wall-clock of each counted step."""
     trained_tokens_per_s: float
     split: dict[str, float]
     """Mean seconds of a step by phase; `other` is the controller's own."""

@@ -48,7 +48,7 @@ def hull(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def least_period_s(w: Workload, S: int, learner_s: float, speed: Callable[[float], float], acceptance: float = 1.0, late_starts: bool = False) -> float:
-    """Of a step. `speed(r)`: tokens/s of a sequence while its engine decodes r. `late_starts`: groups start until the next push."""
+    """The least period of a step. `speed(r)`: tokens/s of a sequence while its engine decodes r. `late_starts`: groups start until the next push."""
     push_s, work = w.engine.weight_push_s, w.prompts * w.group_tokens / w.engine.count / acceptance
     period = max(learner_s + push_s, work / w.engine.saturated_tokens_per_s)
     while True:

@@ -21,7 +21,7 @@ class Line(NamedTuple):
     name: str
     step_s: float
     figures: ModeFigures
-    """Of the repeat with the median step."""
+    """Those of the repeat with the median step."""
     speedup: float | None
     """Over `sync` at the same R:T, by trained tokens per second; None where that was not run."""
     predicted_s: float | None

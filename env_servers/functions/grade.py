@@ -108,7 +108,7 @@ def outputs_missing(messages: Sequence[str], outputs: Iterable[str]) -> list[str
 
 
 def grade(world: World, gold: Mapping[str, str], made: Tally, expected: Tally, messages: Sequence[str] = (), outputs: Iterable[str] = ()) -> Grade:
-    """Of all that was made so far."""
+    """The grade of all that was made so far."""
     match, total = states(world, gold)
     missing = outputs_missing(messages, outputs)
     return Grade(match, total, calls_matched(made, expected), expected.count, responses_found(made, expected), missing)

@@ -29,7 +29,7 @@ IMPORTS = ("reasoning_gym.factory",)
 _HERE = Path(__file__).parent
 FILES = {"puzzles/__init__.py": b""} | {f"puzzles/{name}.py": (_HERE / f"{name}.py").read_bytes() for name in ("gym", "guard", "inside", "mends", "solvers")}
 KEEP_BYTES = 4 << 20
-"""Of a reply: a puzzle with its question twice. The largest of reasoning-gym has 12 KiB."""
+"""Bytes that are kept of a reply: a puzzle with its question twice. The largest of reasoning-gym has 12 KiB."""
 CPU_SPENT = (-signal.SIGPROF, -signal.SIGXCPU)
 ANY_ANSWER = "0"
 MAKE_CPU_S = 20.0

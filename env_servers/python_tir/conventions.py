@@ -75,7 +75,7 @@ def exit_line(e: Execution) -> str:
 
 
 def ends(text: str) -> str:
-    """Of more than MAX_CHARS characters the first and last half."""
+    """The first and last half of MAX_CHARS, where a text has more characters."""
     return text if len(text) <= MAX_CHARS else f"{text[: MAX_CHARS // 2]}...{text[-MAX_CHARS // 2 :]}"
 
 

@@ -21,9 +21,9 @@ class Limits:
     open_files: int = 256
     stack_bytes: int = 8 << 20
     keep_bytes: int = 64 << 10
-    """Of stdout and of stderr each; more is read and thrown away: signals["stdout_truncated"]."""
+    """Bytes that are kept of stdout and of stderr each; more is read and thrown away: signals["stdout_truncated"]."""
     flood_bytes: int = 8 << 20
-    """Of stdout and stderr together; more kills the snippet: error_type output_flood."""
+    """Bytes of stdout and stderr together; more kills the snippet: error_type output_flood."""
 
     @property
     def files(self) -> int:

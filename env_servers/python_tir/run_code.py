@@ -36,7 +36,7 @@ RunStatus = Literal["Success", "Failed", "SandboxError"]
 CommandStatus = Literal["Finished", "Error", "TimeLimitExceeded"]
 OUTPUT_LIMIT = "OutputLimitExceeded"
 KEEP_BYTES = 4 << 20
-"""Of stdout and of stderr each; the sandbox's flood limit kills what prints much more."""
+"""Bytes that are kept of stdout and of stderr each; the sandbox's flood limit kills what prints much more."""
 LEAST_TIMEOUT_S = 0.1
 LEAST_MEMORY_MB = 32
 """Below these an interpreter does not come up on every machine, and what fails is the sandbox instead of the code."""

@@ -48,7 +48,7 @@ class Execution:
     stdout_truncated: bool = False
     stderr_truncated: bool = False
     files: Mapping[str, bytes] = field(default_factory=dict)
-    """Of the paths asked for, those that exist."""
+    """The files that exist of the paths asked for."""
 
 
 class SandboxError(Exception):

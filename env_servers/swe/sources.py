@@ -31,7 +31,7 @@ Apply = Callable[[Tree, bytes], Awaitable[dict[str, Any]]]
 @dataclass(frozen=True, slots=True)
 class Source:
     name: str
-    """Of the repository's directory in a session."""
+    """The name of the repository's directory in a session."""
     tree: Tree
     suite: Suite
 

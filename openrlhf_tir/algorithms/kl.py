@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import torch
 
 MAX_WEIGHT = 10.0
-"""Of pi / mu, as OpenRLHF's KL_IS_WEIGHT_CLIP: it has no bound of its own off-policy."""
+"""The bound of pi / mu, as OpenRLHF's KL_IS_WEIGHT_CLIP: it has no bound of its own off-policy."""
 MAX_VALUE = 10.0
 """A token's estimate stays within +-MAX_VALUE, as OpenRLHF's compute_approx_kl keeps it: one token of a broken reference is not the whole loss."""
 

@@ -56,7 +56,7 @@ def _batch(c: Config) -> Iterator[str]:
 
 
 def _methods(c: Config) -> Iterator[str]:
-    """Of each environment: its reward and filters work together."""
+    """Each environment's reward and filters work together."""
     for e in c.environments.values():
         of = "" if e.section == "env" else f"{e.section}."
         lo, hi = e.filter.accuracy_range

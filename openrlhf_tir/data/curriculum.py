@@ -78,7 +78,7 @@ class AdaptivePass:
         self.last[order] = np.arange(size) - size
         self.drawn = 0
         self._chance: np.ndarray | None = None
-        """Of every prompt, until something is learned."""
+        """Each prompt's chance of a kept group; None until something is learned."""
         self._explored, self._chosen, self._expected = 0, 0, 0.0
 
     @property

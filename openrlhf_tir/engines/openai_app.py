@@ -38,7 +38,7 @@ NEUTRAL = {
     "frequency_penalty": 0.0,
     "repetition_penalty": 1.0,
 }
-"""Of these anything else means a distribution that is not the policy's, whose log-probs the loss would compare with the policy's."""
+"""Any other value of these means a distribution that is not the policy's, whose log-probs the loss would compare with the policy's."""
 FORBIDDEN = {
     "n": 1,
     "min_tokens": 0,

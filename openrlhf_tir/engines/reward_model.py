@@ -16,7 +16,7 @@ from ..config import Config
 from ..errors import ConfigError
 
 BATCH_TOKENS = 16384
-"""Of a forward pass, padding included; memory is bounded by it, and by the longest response."""
+"""Tokens of a forward pass, padding included; memory is bounded by it, and by the longest response."""
 
 
 class RewardModel:

@@ -46,7 +46,7 @@ class EnvClients:
         return sorted({url for client in self.clients.values() for url in client.servers})
 
     def stats(self) -> dict[str, float]:
-        """Of all clients; the names hold the environment."""
+        """The counters of all clients; their names hold the environment's."""
         return {name: value for client in self.clients.values() for name, value in client.stats().items()}
 
     async def close(self) -> None:

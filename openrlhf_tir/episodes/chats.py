@@ -16,7 +16,7 @@ from .chat_show import ChatCodec, ChatShow
 
 
 class Chats:
-    """Of one environment, owned by a rollout actor. Raises ConfigError for a template that cannot show the protocol's replies."""
+    """The conversations of one environment, owned by a rollout actor. Raises ConfigError for a template that cannot show the protocol's replies."""
 
     def __init__(self, env: Env, codec: Codec, template: ChatTemplate) -> None:
         self.env, self.codec, self.template = env, cast(ChatCodec, codec), template

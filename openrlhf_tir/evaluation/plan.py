@@ -49,7 +49,7 @@ class Plan:
         return asked.directory / f"{SWEPT[self.swept]}={self.value(how):g}" if self.swept else asked.directory
 
     def value(self, how: Sampled) -> float:
-        """Of the swept setting."""
+        """The swept setting's value."""
         return float(getattr(how, SWEPT[self.swept]))
 
 
@@ -131,5 +131,5 @@ def check_whole(asked: Asked, tasks: Sequence[Task], dropped: dict[str, int], lo
 
 
 def digest_of(tasks: Sequence[Task]) -> str:
-    """Of all problems as they are asked, in their order."""
+    """The digest of all problems as they are asked, in their order."""
     return xxhash.xxh3_64_hexdigest(json.dumps([[t.row, t.prompt, t.env] for t in tasks]).encode())

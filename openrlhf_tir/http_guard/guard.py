@@ -30,7 +30,7 @@ class BodyLimits:
     body_timeout_s: float = 60.0
     """Seconds that may pass from the end of the header to the end of the body."""
     held_bytes: int = 256 << 20
-    """Of all bodies at once, until their requests are answered. Parsed, a body takes a few times its size."""
+    """Bytes of all bodies at once, until their requests are answered. Parsed, a body takes a few times its size."""
 
 
 class _Refused(Exception):

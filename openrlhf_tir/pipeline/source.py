@@ -51,7 +51,7 @@ class Source:
         self._instead: deque[tuple[int, int, int]] = deque()
         """(epoch, prompt, instead): in place of groups that were dropped."""
         self._ended: list[PromptOutcome] = []
-        """Of the groups that ended since the last batch was trained."""
+        """Outcomes of the groups that ended since the last batch was trained."""
 
     @property
     def ready(self) -> bool:

@@ -55,7 +55,7 @@ class Ledger:
         self._open: set[GroupKey] = set()
         self._attempts: dict[tuple[int, int], int] = {}
         self._first_attempt = 0
-        """Of a prompt that is not in `_attempts`."""
+        """The first attempt of a prompt that is not in `_attempts`."""
         self._digest = xxhash.xxh3_128()
         try:
             path.parent.mkdir(parents=True, exist_ok=True)

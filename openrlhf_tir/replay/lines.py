@@ -24,7 +24,7 @@ FORMAT = 2
 KEYED, PLACED = TERMINAL | {"issued"}, frozenset({"committed", "rolled_back"})
 """Events that have a key, and those that have a line, `upto`."""
 LARGEST = 1 << 28
-"""Of a key's numbers, exclusive: what is beyond is a damaged line, not a data set."""
+"""The bound of a key's numbers, exclusive: what is beyond is a damaged line, not a data set."""
 _decode = json.JSONDecoder().decode
 SEAL = len(b', "c": "00000000"}\n')
 """Bytes at the end of a line: its checksum, hexadecimal."""
@@ -99,7 +99,7 @@ class Mark:
     attempts: tuple[tuple[int, int, int], ...] = ()
     """(epoch, prompt, last attempt) of the prompts that had not ended."""
     first_attempt: int = 0
-    """Of a prompt that was never issued, or only before a roll-back to the beginning."""
+    """The first attempt of a prompt that was never issued, or only before a roll-back to the beginning."""
 
     @classmethod
     def of_json(cls, state: dict[str, Any]) -> Mark:
@@ -107,7 +107,7 @@ class Mark:
 
 
 BEGINNING = Mark()
-"""Of a run that resumes without a checkpoint: nothing that happened survives."""
+"""The mark of a run that resumes without a checkpoint: nothing that happened survives."""
 
 
 def compare(path: Path, mark: Mark) -> None:

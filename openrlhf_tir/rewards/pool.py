@@ -130,7 +130,7 @@ class RewardPool:
         raise VerifierError(f"Reward {c.name!r} asked for {MAX_ASKED} different things of one trajectory. It must be a pure function.")
 
     def _context(self, c: _Component, task: Task) -> RewardContext:
-        """Of one call: a reward that is run again must not have asked for its changes twice. In a sum, options are by reward."""
+        """The context of one call: a reward that is run again must not have asked for its changes twice. In a sum, options are by reward."""
         return RewardContext(self.cfg, task.run, self.cfg.options_of(c.name))
 
     def _called(self, c: _Component, trajectory: Trajectory, task: Task, context: RewardContext, **ask: Any) -> RewardParts:

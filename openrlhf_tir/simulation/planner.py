@@ -75,6 +75,6 @@ def _plans(workload: Workload, candidates: list[Split], tick: Callable[[Plan], N
 
 
 def recommend(found: list[Plan]) -> Plan:
-    """Of the plans as fast as the fastest (CLOSE), the one with the freshest tokens."""
+    """The plan with the freshest tokens, of those that are as fast as the fastest (CLOSE)."""
     best = max(p.throughput for p in found)
     return min((p for p in found if p.throughput >= CLOSE * best), key=lambda p: (round(p.result.staleness_mean, 2), p.staleness, p.split.engines))

@@ -32,7 +32,7 @@ MATCH_BATCHES = 3
 
 @dataclass(slots=True)
 class Result:
-    """Of the steps after warm-up. Shares are of time; `rows[name]` has a number per step, the warm-up's included; 8 bytes each."""
+    """What the steps after warm-up gave. Shares are of time; `rows[name]` has a number per step, the warm-up's included; 8 bytes each."""
 
     steps: int
     seconds: float
@@ -90,7 +90,7 @@ def batch_rollout_s(workload: Workload) -> float:
 
 
 def learner_seconds(workload: Workload, ratio: float = 1.0) -> float:
-    """Of one step: the workload's number, or for "match" the batch's rollout time; times `ratio`."""
+    """The learner's time for one step: the workload's number, or for "match" the batch's rollout time; times `ratio`."""
     said = workload.learner_seconds_per_step
     return ratio * (batch_rollout_s(workload) if said == "match" else said)
 

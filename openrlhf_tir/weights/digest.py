@@ -27,12 +27,12 @@ _SAFETENSORS_NAME = {
 
 
 def tensors_digest(tensors: Iterable[tuple[str, Any]]) -> str:
-    """Of (name, numpy array or torch tensor on any device). bfloat16 counts as itself, not as what numpy would make of it."""
+    """One digest of all (name, numpy array or torch tensor on any device) pairs. bfloat16 counts as itself, not as what numpy would make of it."""
     return _combine({name: _tensor_hash(*_raw(tensor)) for name, tensor in tensors})
 
 
 def digest_file(path: Path) -> str:
-    """Of a safetensors file, read once. Raises WeightsUnverified when the file is missing, cut short or no safetensors file."""
+    """The digest of a safetensors file, which is read once. Raises WeightsUnverified when the file is missing, cut short or no safetensors file."""
     try:
         with open(path, "rb") as f, mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ) as data, memoryview(data) as view:
             (header_bytes,) = struct.unpack_from("<Q", view)

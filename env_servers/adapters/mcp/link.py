@@ -21,7 +21,7 @@ from openrlhf_tir.errors import EnvError
 INVALID_PARAMS = -32602
 """JSON-RPC's code for what the server says of arguments that its tool does not take."""
 TIMEOUT_S = 300.0
-"""Of one HTTP read; a step's own deadline ends it earlier."""
+"""Longest wait of one HTTP read; a step's own deadline ends it earlier."""
 
 
 class McpServerFailed(EnvError):

@@ -75,6 +75,6 @@ class Agent:
         return await self._run(task["base_url"], key, row)
 
     def _key(self) -> str:
-        """Of the run: the variable's, or the one that it made for itself."""
+        """The run's key: the variable's, or the one that it made for itself."""
         own = self._endpoints / "token"
         return os.environ.get(TOKEN_ENV) or (own.read_text().strip() if own.exists() else "none")

@@ -34,7 +34,7 @@ _SOCKETS = re.compile(rb"sockets: used (\d+)\nTCP: inuse (\d+)")
 
 
 def used_bytes(pid: int, enough: int, *, directories: Sequence[int] = (), net: int | None = None, tcp_bytes: int = SOCKET_BYTES) -> int:
-    """Of everything below `pid`: exact above `enough`, an upper bound below it.
+    """Memory of everything below `pid`: exact above `enough`, an upper bound below it.
 
     `directories`: descriptors of the call's tmpfs mounts; `net`: a process in its network namespace, None where it has none of its own;
     `tcp_bytes`: what each end of a connection may hold.

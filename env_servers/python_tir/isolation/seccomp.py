@@ -42,7 +42,7 @@ MAP_TYPE, MAP_SHARED, MAP_SHARED_VALIDATE, MAP_ANONYMOUS = 0x0F, 0x01, 0x03, 0x2
 F_SETSIG = 10
 SO_SNDBUF, SO_RCVBUF, SO_ZEROCOPY = 7, 8, 60
 INT = 0xFFFFFFFF
-"""Of an argument that the kernel takes as an int, which ignores what is above it in the register."""
+"""The bits of an argument that the kernel takes as an int; it ignores what is above it in the register."""
 SOCKET_TYPE = 0x0F
 """The rest of socket()'s second argument are flags."""
 

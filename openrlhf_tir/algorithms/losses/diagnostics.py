@@ -30,7 +30,7 @@ SUMS = (
 )
 MAXIMA = ("log_ratio_abs_max", "mismatch_max", "staleness_max")
 PER_DECADE, SMALLEST, DECADES = 20, 1e-7, 9
-"""Of the histogram of |l|: 1e-7 to 100 in steps of 12 %; what is below is in the first bin."""
+"""The bins of the histogram of |l|: 1e-7 to 100 in steps of 12 %; what is below is in the first bin."""
 PERCENTILES = (50, 95, 99)
 
 

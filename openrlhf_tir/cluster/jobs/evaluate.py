@@ -30,8 +30,8 @@ MAX_FAILED = 0.02
 
 
 @dataclass(slots=True)
-class EnvFigures:
-    """Of one environment of several, over its valid samples."""
+class EnvResult:
+    """What an evaluation found in one environment of several, over its valid samples."""
 
     accuracy: float
     code_ratio: float
@@ -41,7 +41,7 @@ class EnvFigures:
 
 
 @dataclass(slots=True)
-class Figures:
+class EvalResult:
     """Fractions over all valid samples. `failed` counts samples lost to infrastructure, which are no part of the fractions."""
 
     accuracy: float
@@ -51,11 +51,11 @@ class Figures:
     samples: int
     failed: int
     by_kind: dict[str, tuple[float, float]] = field(default_factory=dict)
-    by_env: dict[str, EnvFigures] = field(default_factory=dict)
+    by_env: dict[str, EnvResult] = field(default_factory=dict)
     """With several environments: each one's own."""
 
 
-async def evaluate_held_out(services: Services, cfg: Config, tasks: list[Task], what: str) -> tuple[Figures, Figures]:
+async def evaluate_held_out(services: Services, cfg: Config, tasks: list[Task], what: str) -> tuple[EvalResult, EvalResult]:
     """Sampled (eval.temperature, n samples) and greedy figures of the engines' current weights. Raises EvaluationFailed."""
     n = cfg.eval.n_samples_per_prompt
     with bar(f"evaluate {what}", (n + 1) * len(tasks), services.console) as advance:
@@ -73,7 +73,7 @@ async def try_to_evaluate(services: Services, cfg: Config, tasks: list[Task], wh
     return scores(*figures)
 
 
-def scores(sampled: Figures, greedy: Figures) -> Scores:
+def scores(sampled: EvalResult, greedy: EvalResult) -> Scores:
     """As the run's summary holds them; by environment those that both evaluations have."""
     envs = {
         env: EnvScores(accuracy=figures.accuracy, code_ratio=figures.code_ratio, calls=figures.calls, greedy_accuracy=greedy.by_env[env].accuracy)
@@ -88,7 +88,7 @@ def mode_of(cfg: Config) -> EvalMode:
     return EvalMode(cfg.eval.n_samples_per_prompt, cfg.eval.temperature, cfg.eval.top_p, cfg.eval.max_calls)
 
 
-async def evaluate(pool: RolloutPool, tasks: list[Task], mode: EvalMode, *, tick: Callable[[], None] = lambda: None) -> Figures:
+async def evaluate(pool: RolloutPool, tasks: list[Task], mode: EvalMode, *, tick: Callable[[], None] = lambda: None) -> EvalResult:
     """mode.n samples per task (temperature 0: greedy); `tick` after each. Raises EvaluationFailed when more than 2 % of the samples failed."""
     gate = asyncio.Semaphore(CONCURRENT_GROUPS)
 
@@ -118,7 +118,7 @@ async def sampled_group(pool: RolloutPool, i: int, task: Task, mode: EvalMode) -
     return EngineGone.reason
 
 
-def summarise(tasks: list[Task], ended: list[GroupMeta | str], n: int) -> Figures:
+def summarise(tasks: list[Task], ended: list[GroupMeta | str], n: int) -> EvalResult:
     """`ended[i]` is of tasks[i]: its group's metadata, or the reason why it has none. Raises EvaluationFailed."""
     reasons: Counter[str] = Counter()
     for end in ended:
@@ -138,7 +138,7 @@ def summarise(tasks: list[Task], ended: list[GroupMeta | str], n: int) -> Figure
     kinds: dict[str, list[tuple[float, float]]] = {}
     for t, m in measured:
         kinds.setdefault(str(t.meta.get("kind", "all")), []).extend(zip(m.correct, m.used_code, strict=True))
-    return Figures(
+    return EvalResult(
         accuracy=float(correct.mean()),
         code_ratio=float(code.mean()),
         format_ok=float(np.average(formats, weights=weights)),
@@ -150,7 +150,7 @@ def summarise(tasks: list[Task], ended: list[GroupMeta | str], n: int) -> Figure
     )
 
 
-def _by_env(tasks: list[Task], ended: list[GroupMeta | str], n: int) -> dict[str, EnvFigures]:
+def _by_env(tasks: list[Task], ended: list[GroupMeta | str], n: int) -> dict[str, EnvResult]:
     """Nothing where all tasks are of one environment. One of which nothing could be measured has no figures."""
     ends: dict[str, list[GroupMeta | str]] = {}
     for task, end in zip(tasks, ended, strict=True):
@@ -159,7 +159,7 @@ def _by_env(tasks: list[Task], ended: list[GroupMeta | str], n: int) -> dict[str
     for env, of_env in sorted(ends.items()) if len(ends) > 1 else ():
         metas = [m for m in of_env if isinstance(m, GroupMeta) and m.correct]
         if metas:
-            found[env] = EnvFigures(
+            found[env] = EnvResult(
                 accuracy=float(np.concatenate([m.correct for m in metas]).astype(float).mean()),
                 code_ratio=float(np.concatenate([m.used_code for m in metas]).astype(float).mean()),
                 calls=float(np.average([m.stats["calls"] for m in metas], weights=[len(m.correct) for m in metas])),

@@ -22,7 +22,7 @@ from ...report.summary import Summary
 from ...report.sweep import sweep_png
 from ..services import running_services
 from .chat_tools import with_tools
-from .evaluate import Figures, evaluate_held_out, scores
+from .evaluate import EvalResult, evaluate_held_out, scores
 from .evaluate_suites import Evaluated, evaluate_plan, tasks_of
 from .inputs import load_inputs
 from .play import pick_task
@@ -45,13 +45,13 @@ def train(cfg: Config) -> Summary:
     return _run(go())
 
 
-def evaluate(cfg: Config, out: Path | None = None) -> tuple[Figures, Figures]:
+def evaluate(cfg: Config, out: Path | None = None) -> tuple[EvalResult, EvalResult]:
     """The `eval` command: prints figures, writes them as JSON to `out`."""
     if not cfg.eval.dataset:
         raise ConfigError("eval.dataset is not set. Give the held-out problems, e.g. --eval.dataset data/test.jsonl.")
     cfg = with_tools(freeze(cfg))
 
-    async def go() -> tuple[Figures, Figures]:
+    async def go() -> tuple[EvalResult, EvalResult]:
         tasks = load_inputs(cfg, training=False).held_out
         async with running_services(cfg, model=cfg.actor.model_name_or_path, learner=False) as services:
             return await evaluate_held_out(services, cfg, tasks, cfg.actor.model_name_or_path)

@@ -23,7 +23,7 @@ from ...toy.task import write_data
 from ...toy.traces import ColdStartTrace
 from ...weights.publisher import WeightPublisher, push_directory
 from ..services import Services
-from .evaluate import Figures, evaluate_held_out
+from .evaluate import EvalResult, evaluate_held_out
 from .inputs import Inputs
 
 
@@ -63,7 +63,7 @@ class ToyBase:
         )
 
 
-async def make_base(services: Services, base: ToyBase, inputs: Inputs) -> tuple[Figures, Figures]:
+async def make_base(services: Services, base: ToyBase, inputs: Inputs) -> tuple[EvalResult, EvalResult]:
     """Fine-tune the services' learner, prove it on the services' engines, export. Returns (sampled, greedy) figures of the base on the problems,
     without the games.
 
@@ -80,7 +80,7 @@ async def make_base(services: Services, base: ToyBase, inputs: Inputs) -> tuple[
         deadline=Deadline.of(cfg, "timeouts.push_s"),
     )
     services.pool.on_join = publisher.join
-    measured: list[tuple[Figures, Figures]] = []
+    measured: list[tuple[EvalResult, EvalResult]] = []
     schedule = Schedule()
 
     async def sft_step(rows: list[ColdStartTrace], lr: float) -> Mapping[str, float]:
@@ -90,7 +90,7 @@ async def make_base(services: Services, base: ToyBase, inputs: Inputs) -> tuple[
     with ExitStack() as shown:  # one display at a time: the bar of the fine-tuning ends before the evaluation's begins
         advance = shown.enter_context(bar("cold start: supervised fine-tuning", schedule.steps, services.console))
 
-        async def judge() -> Figures:
+        async def judge() -> EvalResult:
             shown.close()
             await publisher.publish(0)
             if measured:

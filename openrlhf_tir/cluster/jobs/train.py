@@ -47,7 +47,7 @@ log = logging.getLogger(__name__)
 BUSY_EVERY_S = 5.0
 BASE = "base.json"
 CALIBRATIONS = 3
-"""Of the canary's tolerance, while every engine dies under it: an engine that is lost for a reason of its own is not lost three times."""
+"""Tries to calibrate the canary's tolerance, while every engine dies under it: an engine that is lost for a reason of its own is not lost three times."""
 RESTARTED = (LearnerDied, PayloadLost)
 """What is answered by learner ranks that start again from the last checkpoint."""
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ...engines.reward_model import RewardModel
 
 RESTARTS = 20
-"""Of a replica, by Ray, over a run: more deaths than that are no accident."""
+"""How often Ray restarts a replica in a run: more deaths than that are no accident."""
 
 
 def _name(replica: int) -> str:

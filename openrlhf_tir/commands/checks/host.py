@@ -27,7 +27,7 @@ BWRAP_TRIAL_S = 10
 """Deadline of one `bwrap true`, which takes milliseconds; a starved machine may need seconds."""
 LANDLOCK_CREATE_RULESET = 444
 LANDLOCK_ABI = 6
-"""Of Linux 6.12: the first that also confines signals and abstract sockets (env_servers/python_tir/isolation/fence.py needs it)."""
+"""The version of Linux 6.12, the first that also confines signals and abstract sockets (env_servers/python_tir/isolation/fence.py needs it)."""
 
 
 def isolation_fault() -> str | None:

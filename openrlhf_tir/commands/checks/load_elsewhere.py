@@ -16,7 +16,7 @@ from ...errors import ConfigError
 LOAD_S = 300.0
 """Importing torch and vLLM takes a minute on a starved host; a file that is not loaded after five waits for something."""
 SAID_BYTES = 1 << 15
-"""Of a complaint: less than a pipe holds."""
+"""Bytes that are shown of a complaint: fewer than a pipe holds."""
 
 
 def load_elsewhere(place: str, name: str) -> None:

@@ -28,7 +28,7 @@ TEXTS = ("question", "input", "prompt")
 
 @dataclass(slots=True)
 class Outcome:
-    """Of one row: right and all samples, by epoch."""
+    """What became of one row: its right and all its samples, by epoch."""
 
     right: dict[int, int] = field(default_factory=lambda: defaultdict(int))
     samples: dict[int, int] = field(default_factory=lambda: defaultdict(int))

@@ -13,7 +13,7 @@ from ...errors import DataError
 
 
 def pattern(blocks: Sequence[str]) -> re.Pattern[str] | None:
-    """Of sft.mask_blocks: 'BEGIN...END' each. None where there is none."""
+    """A pattern of sft.mask_blocks, each 'BEGIN...END'. None where there is none."""
     ends = [block.partition("...")[::2] for block in blocks]
     return re.compile("|".join(rf"\s*{re.escape(a)}.*?{re.escape(b)}\s*" for a, b in ends), re.DOTALL) if ends else None
 

@@ -40,7 +40,7 @@ class SftSet:
 
     @property
     def digest(self) -> str:
-        """Of all tokens and weights, in order: whether a resumed run learns from the same rows."""
+        """The digest of all tokens and weights, in order: it tells whether a resumed run learns from the same rows."""
         hashing = xxhash.xxh3_128()
         for row in self.rows:
             hashing.update(np.int64(len(row.token_ids)).tobytes() + row.token_ids.tobytes() + row.weights.tobytes())

@@ -99,7 +99,7 @@ class Logprob:
 
 @dataclass(frozen=True)
 class CompletionOutput:
-    """Of one request. `logprobs`: [T] of {sampled token id: Logprob}."""
+    """What one request sampled. `logprobs`: [T] of {sampled token id: Logprob}."""
 
     token_ids: list[int]
     text: str

@@ -94,7 +94,7 @@ class Process:
 
     @property
     def identity(self) -> str:
-        """Of the process that runs now: what goes down with it hits all its runs."""
+        """The name of the process that runs now: what goes down with it hits all its runs."""
         return f"{self.log.stem}/{self.starts}"
 
     async def ready(self) -> None:

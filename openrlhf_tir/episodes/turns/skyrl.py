@@ -26,7 +26,7 @@ CONTINUE = (
     "IMPORTANT: YOU SHOULD NEVER ASK FOR HUMAN HELP."
 )
 MOST_CHARS = 32_768
-"""Of one result; its middle is left out."""
+"""Characters that are shown of one result; its middle is left out."""
 FINISH = "finish"
 LAST = "This was the last result: after your next message the task is judged."
 
@@ -40,7 +40,7 @@ class SkyRL:
         self.calls_left, self.budget_message, self.continue_message = max_calls, budget_message, continue_message
         self.max_turn_tokens = max_turn_tokens
         self.name: str | None = None
-        """Of the function just called; None: the reply is no result."""
+        """The name of the function just called; None if the reply is no result."""
 
     def advance(self, completion: Completion) -> Call | Reject | End:
         if (completion.finish_reason != "stop" and completion.stop_reason != TURN_LIMIT) or not self.calls_left:

@@ -56,7 +56,7 @@ class _Structured(ABC):
     def __init__(self, *, max_calls: int, budget_message: bool = False, user: bool = False) -> None:
         self.calls_left, self.budget_message, self.user = max_calls, budget_message, user
         self.names: str | None = ""
-        """Of the functions just called; None after a message to the user."""
+        """The names of the functions just called; None after a message to the user."""
 
     @property
     def stops(self) -> tuple[str, ...]:

@@ -21,7 +21,7 @@ _NOISE = re.compile(r"\\text(?:bf|rm)?\s*\{([^{}]*)\}")
 _IGNORED = re.compile(r"\s+|\$|\\[,;!]")
 _NUMBER = re.compile(r"[-+]?(?:\d{1,3}(?:,\d{3})+|\d+)?(?:\.\d+)?")
 MAX_CHARS = 200
-"""Of an answer's text that votes: whoever rambles into the box has an answer of their own anyhow."""
+"""The length of an answer's text that votes: whoever rambles into the box has an answer of their own anyhow."""
 
 
 def ballot(answer: str | None) -> str | None:

@@ -54,5 +54,5 @@ def normalise_torl(text: str) -> str:
 
 
 def normalise_dapo(text: str) -> str:
-    """Of an equation only the last side counts."""
+    """DAPO's normal form of an answer; only the last side of an equation counts."""
     return _rewrite(text.split("=")[-1], _DAPO).strip()

@@ -20,14 +20,14 @@ from ...errors import VerifierError
 
 CHAT = "/chat/completions"
 MOST_CHARS = 4000
-"""Of question and answer, each: of the question its beginning, of the answer its end, where the final answer is."""
+"""Characters that are shown of the question, from its beginning, and of the answer, to its end, where the final answer is."""
 MOST_TOKENS = 256
-"""Of the reply: a verdict, or a short thought and a verdict."""
+"""Length of the reply: a verdict, or a short thought and a verdict."""
 REPLY_BYTES = 1 << 20
 FIRST_PAUSE_S = 0.5
 TRANSIENT = {408, 425, 429, 500, 502, 503, 504}
 SHARE = 0.9
-"""Of the deadline is ours: we say what the server did before the worker is killed for being late."""
+"""The part of the deadline that is ours: we say what the server did before the worker is killed for being late."""
 
 PROMPT = """Compare a candidate's final answer with the reference answer of a problem. Do not solve the problem.
 They agree if they are the same value or expression, however written: 1/2 and 0.5, 50% and 0.5, x=3 and 3, with or without units or LaTeX.

@@ -200,7 +200,7 @@ def test_an_engine_that_is_replaced_in_a_cold_start_is_measured_with_the_weights
         measured.append(sorted(m.actor.weights for m in cluster.pool.members))
         learned.append(session.learner.weights)
         ratio = 0.3 if len(measured) == 3 else 0.9
-        figures = toy.Figures(accuracy=0.35, code_ratio=ratio, format_ok=1.0, code_correct=1.0, samples=1, failed=0)
+        figures = toy.EvalResult(accuracy=0.35, code_ratio=ratio, format_ok=1.0, code_correct=1.0, samples=1, failed=0)
         return figures, figures
 
     async def go():
