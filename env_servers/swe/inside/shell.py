@@ -17,7 +17,7 @@ from typing import Any
 
 KEEP_CHARS = 30_000
 FLOOD_BYTES = 32 << 20
-INTERRUPT_S = 1.0
+INTERRUPT_S = 3.0
 """How long what gets SIGINT may take to end before it is killed."""
 _READ = 1 << 16
 _LOOP = 'while IFS= read -r -d "" __c <&{c}; do eval "$__c" {c}<&- {s}>&-; printf "%d %s\\0" $? "$PWD" >&{s}; done'
