@@ -23,7 +23,7 @@ case ${1:-} in
 esac
 
 failed=0
-"$python" -m pytest -q -m "not gpu and not long" --ignore tests/e2e --dist loadfile -n 2 || failed=1
+"$python" -m pytest -q -m "not gpu and not long" --ignore tests/e2e --dist loadfile -n 4 || failed=1
 "$python" -m pytest -q -m "not long" tests/e2e || failed=1
 golden=../shared/golden
 if [[ -d $golden && -f tests/golden/__main__.py ]]; then
