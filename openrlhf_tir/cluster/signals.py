@@ -65,6 +65,7 @@ class StopSignals:
 
     def receive(self, number: int) -> None:
         """In the handler itself: the second one counts although the event loop is blocked, by ray.init or whatever hangs."""
+        signal.alarm(0)  # while Ray starts, its C++ handler comes before this one, and sets an alarm that aborts the process after 3 s
         name, now = signal.Signals(number).name, time.monotonic()
         if self._first_at is None:
             self._first_at = now

@@ -18,7 +18,7 @@ from openrlhf_tir.exit_codes import STOPPED
 pytestmark = pytest.mark.slow
 
 PROGRAM = """
-import asyncio, subprocess, sys, time
+import asyncio, signal, subprocess, sys, time
 from pathlib import Path
 from openrlhf_tir import cli
 from openrlhf_tir.cluster import signals
@@ -31,12 +31,17 @@ async def main(stubborn, limit):
         print(child.pid, flush=True)
         if stubborn == "blocked":
             time.sleep(1000)
-        if stubborn == "starting":
+        if stubborn in ("starting", "alarmed"):
             try:
                 with s.blocking():
+                    if stubborn == "alarmed":
+                        signal.alarm(5)
+                        print("alarm set", flush=True)
                     time.sleep(1000)
             finally:
                 child.kill()
+                if stubborn == "alarmed":
+                    time.sleep(6)
         try:
             await asyncio.sleep(1000)
         except asyncio.CancelledError:
@@ -116,6 +121,15 @@ def test_a_signal_while_ray_starts_is_not_waited_for_until_it_is_up(tmp_path):
     process.send_signal(signal.SIGTERM)
     _, said = process.communicate(timeout=120)
     assert process.returncode == STOPPED and gone(child) and "Stopped by a signal while Ray started" in said and "Traceback" not in said
+
+
+def test_the_alarm_that_rays_own_handler_sets_before_ours_does_not_abort_the_closing(tmp_path):
+    """Ray's C++ handler of SIGTERM is there from the middle of ray.init to its end: it sets an alarm of 3 s and calls ours; closing may take longer."""
+    process, child = started(tmp_path, "alarmed", "0.2")
+    assert process.stdout.readline() == "alarm set\n"
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=60) == STOPPED
+    assert gone(child)
 
 
 def test_the_time_limit_of_the_job_asks_like_a_signal(tmp_path):
