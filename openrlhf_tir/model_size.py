@@ -118,7 +118,7 @@ def of_config(config: dict[str, Any]) -> int | None:
             mlp = 3 * h * (inner * experts + shared) + h * experts
         else:
             mlp = 3 * h * int(text["intermediate_size"])
-    except (KeyError, TypeError, ValueError, ZeroDivisionError, AttributeError):
+    except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError):  # the last: infinity, or no heads
         return None
     tied = text.get("tie_word_embeddings", config.get("tie_word_embeddings", False))
     total = layers * (2 * h * heads * d + 2 * h * keys * d + mlp) + vocabulary * h * (1 if tied is True else 2)

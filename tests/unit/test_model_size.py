@@ -108,3 +108,8 @@ def test_a_hub_that_is_away_is_asked_once(hub, monkeypatch):
     monkeypatch.setattr("httpx.HTTPTransport.handle_request", refuse)
     assert parameters("org/nothing") is None and parameters("org/nothing") is None
     assert len(asked) == 1
+
+
+@pytest.mark.parametrize("damage", [{"hidden_size": float("inf")}, {"num_attention_heads": 0}, {"vocab_size": None}, {"num_hidden_layers": float("nan")}])
+def test_a_damaged_config_has_no_size(damage):
+    assert of_config({k: v for k, v in QWEN_7B.items() if k != "head_dim"} | damage) is None
