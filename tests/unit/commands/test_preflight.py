@@ -2,86 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
-import http.server
 import json
 import socket
-import threading
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 import pytest
 
 from openrlhf_tir.commands.checks import host as host_checks
 from openrlhf_tir.commands.preflight import Machine, check
 from openrlhf_tir.config.settings import load
-from openrlhf_tir.envs.probe import probe_env
-from openrlhf_tir.errors import CheckpointDamaged, ConfigError, DataError, Unavailable
-from openrlhf_tir.pipeline.checkpoints.lineage import LEDGER, checkpoints_of
-from openrlhf_tir.replay.ledger import Ledger
-from openrlhf_tir.types import Task
+from openrlhf_tir.errors import ConfigError, DataError, Unavailable
 
-CPU = Machine(gpus=0, cpus=2, shm_free=1 << 30, has_module=lambda name: True, isolation_fault=lambda: None)
-GPUS = Machine(gpus=4, cpus=32, shm_free=1 << 30, has_module=lambda name: True, isolation_fault=lambda: None)
-ON_CPU = {
-    "ds.attn_implementation": "sdpa",
-    "vllm.sync_backend": "file",
-    "actor.num_gpus_per_node": 1,
-    "rollout.batch_size": 2,
-    "rollout.n_samples_per_prompt": 2,
-}
-
-
-@pytest.fixture
-def ready(tmp_path):
-    """Overrides of a run that passes: a model directory and two problems."""
-    model = tmp_path / "model"
-    model.mkdir()
-    (model / "config.json").write_text(json.dumps({"hidden_size": 128, "num_attention_heads": 4}))
-    (model / "tokenizer.json").write_text("{}")
-    (model / "model.safetensors").write_bytes(b"x" * 1000)
-    data = tmp_path / "d.jsonl"
-    data.write_text('{"prompt": "1+1?", "label": "2"}\n' * 2)
-    return {**ON_CPU, "actor.model_name_or_path": str(model), "data.prompt_dataset": str(data)}
-
-
-def refused(ready, machine=CPU, error=ConfigError, **overrides) -> str:
-    with pytest.raises(error) as e:
-        check(load(None, {**ready, **{k.replace("__", "."): v for k, v in overrides.items()}}), machine=machine)
-    return str(e.value)
-
-
-class FakeEnv(http.server.BaseHTTPRequestHandler):
-    """/health and /schema of an environment; wants the token when the server has one."""
-
-    def do_GET(self):
-        if self.server.token and self.headers.get("Authorization") != f"Bearer {self.server.token}":
-            return self.send_error(401)
-        body = self.server.bodies[self.path]
-        if isinstance(body, int):
-            return self.send_error(body)
-        self.send_response(200)
-        self.end_headers()
-        self.wfile.write(body if isinstance(body, bytes) else json.dumps(body).encode())
-
-    def log_message(self, *args):
-        pass
-
-
-@pytest.fixture
-def env_server():
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), FakeEnv)
-    server.token = None
-    server.bodies = {
-        "/health": {"status": "ok", "env": "python_tir", "isolation": "bwrap"},
-        "/schema": {"env": "python_tir", "action": "python source code", "capacity": 3},
-    }
-    server.url = f"http://127.0.0.1:{server.server_port}"
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield server
-    server.shutdown()
-    thread.join()
-    server.server_close()
+from .preflight_runs import CPU, GPUS, refused
 
 
 def test_a_run_that_can_work_gives_facts(ready):
@@ -176,139 +108,9 @@ def test_a_small_dev_shm_is_told_because_pushes_then_go_through_the_run_director
     assert not any("weight pushes go through" in fact for fact in check(load(None, ready), machine=enough))
 
 
-class NoLearner:
-    """A learner whose share of a checkpoint is one file."""
-
-    async def save(self, directory):
-        (directory / "rank0.pt").write_bytes(b"weights")
-
-    async def written(self):
-        return {}
-
-
-def checkpointed(overrides, tmp_path) -> dict:
-    """Overrides of a run that resumes from its own checkpoint."""
-    run = {**overrides, "run_dir": str(tmp_path / "run")}
-    cfg = load(None, run)
-    checkpoints = checkpoints_of(cfg, [Task("1+1?", "2")] * 2)
-    ledger = Ledger(cfg.run_dir / LEDGER)
-    state = {"max_staleness": cfg.pipeline.S, "batch_size": 2, "world_size": 1, "ledger": asdict(ledger.mark())}
-
-    async def save():
-        await checkpoints.take(2, NoLearner())
-        await checkpoints.commit(2, state, [], NoLearner())
-
-    asyncio.run(save())
-    return {**run, "train.resume": "true"}
-
-
-def test_a_resume_with_another_staleness_bound_is_refused(ready, tmp_path):
-    run = checkpointed(ready, tmp_path)
-    assert "resuming from step_000002" in check(load(None, run), machine=CPU)
-    assert "pipeline.max_staleness = 4, this run has 1" in refused({**run, "pipeline.max_staleness": "1"})
-    assert "Go on with --resume" in refused({**run, "train.resume": "false"})
-
-
-def test_all_that_does_not_fit_is_refused_at_once_and_what_changed_besides_is_listed(ready, tmp_path):
-    run = checkpointed(ready, tmp_path)
-    said = refused(run, train__seed="7", rollout__batch_size="1", ds__param_dtype="fp32", actor__learning_rate="0.1")
-    for part in ("train.seed = 42, this run has 7 (the order", "rollout.batch_size = 2, this run has 1", "ds.param_dtype = bf16, this run has fp32"):
-        assert part in said
-    other = {"actor.learning_rate": "0.5", "rollout.n_samples_per_prompt": "8", "vllm.num_engines": "2", "ckpt.max_num": "5"}
-    facts = check(load(None, {**run, **other}), machine=CPU)
-    changed = [fact for fact in facts if fact.startswith("changed since the checkpoint: ")]
-    assert [fact.split(": ")[1] for fact in changed] == ["actor.learning_rate 1e-06 -> 0.5", "rollout.n_samples_per_prompt 2 -> 8"]
-
-
-def test_a_resume_with_another_model_or_tokenizer_is_refused_before_anything_loads(ready, tmp_path):
-    run = checkpointed(ready, tmp_path)
-    (tmp_path / "model/config.json").write_text(json.dumps({"hidden_size": 256, "num_attention_heads": 4}))
-    (tmp_path / "model/tokenizer.json").write_text('{"other": 1}')
-    said = refused(run)
-    assert "the model's hidden_size = 128, this run has 256" in said and "another tokenizer" in said
-
-
-def test_a_damaged_checkpoint_is_named_before_anything_loads(ready, tmp_path):
-    run = checkpointed(ready, tmp_path)
-    (tmp_path / "run/ckpt/step_000002/learner/rank0.pt").write_bytes(b"wEights")
-    assert "learner/rank0.pt was changed since it was written" in refused(run, error=CheckpointDamaged)
-
-
-def test_resume_without_a_checkpoint_is_refused_unless_it_may_start_anew(ready, tmp_path):
-    run = {**ready, "run_dir": str(tmp_path / "empty"), "train.resume": "true"}
-    assert "There is no checkpoint in" in refused(run) and "leave --resume out to start anew" in refused(run)
-    facts = check(load(None, {**run, "train.resume_or_start": "true"}), machine=CPU)
-    assert any("the run starts anew" in fact for fact in facts)
-
-
-def test_a_new_run_does_not_delete_checkpoints_whose_pointer_is_lost(ready, tmp_path):
-    run = {**checkpointed(ready, tmp_path), "train.resume": "false"}
-    (tmp_path / "run/ckpt/latest").unlink()
-    assert "holds a run with checkpoints (step_000002)" in refused(run)
-
-
-def test_a_disk_that_cannot_hold_the_checkpoints_is_told_at_start(ready, tmp_path):
-    header = json.dumps({"w": {"dtype": "BF16", "shape": [10**6, 10**6], "data_offsets": [0, 0]}}).encode()
-    (tmp_path / "model/model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
-    assert any("checkpoints take about 11175.87 GiB each" in fact for fact in check(load(None, ready), machine=CPU))
-
-
 def test_wandb_without_its_package_is_refused(ready):
     bare = Machine(gpus=0, cpus=2, shm_free=1 << 30, has_module=lambda name: name != "wandb", isolation_fault=lambda: None)
     assert "wandb is not installed" in refused(ready, bare, logger__wandb__key="env")
-
-
-def test_rows_of_another_environment_are_refused(ready, tmp_path):
-    (tmp_path / "d.jsonl").write_text('{"prompt": "x", "label": "1", "env": "echo"}\n' * 2)
-    said = refused(ready, error=DataError)
-    assert "d.jsonl line 1: env = 'echo' is no environment of this run. Known: python_tir. Add [envs.echo], or correct the column." in said
-
-
-def test_a_running_server_is_asked_who_it_is(ready, env_server):
-    facts = check(load(None, {**ready, "env.url": env_server.url}), machine=CPU)
-    assert f"environment python_tir at {env_server.url}: isolation bwrap, capacity 3" in facts
-
-
-def test_a_server_of_another_environment_is_refused(ready, env_server):
-    env_server.bodies["/schema"]["env"] = "search"
-    assert "is env 'search', the tasks use 'python_tir'" in refused(ready, env__url=env_server.url)
-
-
-def test_every_server_of_a_list_is_asked(ready, env_server):
-    assert "127.0.0.1:9/health does not answer" in refused(ready, error=Unavailable, env__url=f"{env_server.url}, http://127.0.0.1:9")
-
-
-def test_a_person_is_told_at_once_of_a_server_that_does_not_answer_and_what_to_do(ready):
-    said = refused(ready, error=Unavailable, env__url="http://127.0.0.1:9")
-    assert "http://127.0.0.1:9/health does not answer" in said and "Start the server, or unset env.url to have one started" in said
-
-
-def test_nobody_waits_for_a_server_of_a_run_that_has_a_mistake_and_both_are_told(ready):
-    """With a wait of an hour."""
-    said = refused(ready, env__url="http://127.0.0.1:9", reward__name="maths", train__start_wait_s=3600)
-    assert "Unknown reward 'maths'" in said and "http://127.0.0.1:9/health does not answer" in said
-
-
-def test_a_server_that_says_503_may_be_back_in_a_minute(env_server):
-    env_server.bodies["/health"] = 503
-    with pytest.raises(Unavailable, match="503"):
-        probe_env(env_server.url)
-
-
-def test_something_else_that_answers_is_refused(env_server):
-    env_server.bodies["/schema"] = {"hello": 1}
-    with pytest.raises(ConfigError, match="not as an environment server: env"):
-        probe_env(env_server.url)
-    env_server.bodies["/health"] = b"<html>"
-    with pytest.raises(ConfigError, match="not with JSON"):
-        probe_env(env_server.url)
-
-
-def test_a_missing_token_is_named(env_server):
-    env_server.token = "secret"
-    with pytest.raises(ConfigError, match=r"401.*env\.token_env"):
-        probe_env(env_server.url)
-    assert probe_env(env_server.url, token="secret")[1].capacity == 3
 
 
 def test_everything_that_cannot_work_is_told_at_once(ready, tmp_path):
@@ -415,12 +217,6 @@ def test_a_chat_without_a_user_message_is_refused_before_the_model_is_loaded(rea
     assert "d.jsonl line 1 has a list as its input" in refused(ready, error=DataError, data__input_template="Q {}")
 
 
-@pytest.mark.parametrize("url", ["http://[::1", "http://h:99999999", "http://h:x", "http://\udcff"])
-def test_what_is_no_url_is_told(url):
-    with pytest.raises(ConfigError, match="is no URL"):
-        probe_env(url)
-
-
 def test_a_reward_of_ones_own_that_cannot_be_imported_names_its_line(ready, tmp_path, monkeypatch):
     (tmp_path / "my_reward_that_fails.py").write_text("x = 1\nraise RuntimeError('no key')\n")
     (tmp_path / "my_reward_that_is_no_python.py").write_text("x = 1\n\ndef f(:\n")
@@ -458,70 +254,6 @@ def test_a_run_with_its_own_code_says_which_files_it_works_with(ready, tmp_path,
     monkeypatch.chdir(tmp_path)
     facts = check(load(None, {**ready, "reward.name": "mine:score"}), machine=CPU)
     assert f"own code: {tmp_path}/mine.py" in facts[0]
-
-
-def several(ready, tmp_path, rows, **sections):
-    """Overrides of a run with [envs.NAME] `sections`; `rows` are the env columns of the data."""
-    lines = (json.dumps({"prompt": "1+1?", "label": "2"} | ({"env": env} if env else {})) for env in rows)
-    (tmp_path / "d.jsonl").write_text("".join(line + "\n" for line in lines))
-    return {**ready, **{f"envs.{name}.{field}": value for name, fields in sections.items() for field, value in fields.items()}}
-
-
-def test_every_environment_is_checked_and_told(ready, tmp_path, env_server):
-    sections = {
-        "sums": {"server": "python_tir", "url": env_server.url},
-        "more": {"server": "python_tir", "url": env_server.url, "protocol": "torl"},
-        "echo": {"share": None},
-    }
-    facts = check(load(None, several(ready, tmp_path, ["sums", "echo", "echo", "more"], **sections)), machine=CPU)
-    assert any(fact.endswith("(echo: 2, more: 1, sums: 1)") for fact in facts)
-    assert f"environment sums at {env_server.url}: isolation bwrap, capacity 3" in facts
-    assert "environment echo: a server will be started" in facts
-    assert f"{env_server.url} serves sums (protocol zerotir) and more (protocol torl): it runs what each of them sends" in facts
-
-
-@pytest.mark.parametrize(
-    ("rows", "sections", "expected"),
-    [
-        (["sums", None], {}, "d.jsonl line 2 names no environment in column 'env', and the run has sums, echo. Fill it in"),
-        (["sums", "wiki"], {}, "d.jsonl line 2: env = 'wiki' is no environment of this run. Known: sums, echo."),
-        (["sums", "sums"], {"sums": {"share": 1}, "echo": {"share": 1}}, "envs.echo.share = 1, but no row of "),
-        (
-            ["sums", "echo"],
-            {"echo": {"server": "ecco"}},
-            "Unknown env 'ecco'. Known: echo, functions, gem, math, mcp, openenv, puzzles, python_tir, search, swe, verl_tool. Set envs.echo.server to",
-        ),
-        (
-            ["sums", "echo"],
-            {"echo": {"server": "search"}},
-            "envs.echo.server_options = {}: the search server says: the following arguments are required: --corpus",
-        ),
-        (["sums", "echo"], {"echo": {"server_options": {"colour": "red"}}}, "the echo server says: unrecognized arguments: --colour red"),
-        (
-            ["sums", "echo"],
-            {"echo": {"server": "search", "server_options": {"corpus": "/no/where.jsonl"}}},
-            "envs.echo.server_options.corpus = '/no/where.jsonl' is no file",
-        ),
-        (["sums", "echo"], {"echo": {"protocol": "zeroti"}}, "Set envs.echo.protocol to one of them"),
-        (["sums", "echo"], {"echo": {"reward.name": "maths"}}, "Set envs.echo.reward.name to one of them"),
-        (["sums", "echo"], {"echo": {"file": "/no/guess.py:Guess"}}, "envs.echo.file = '/no/guess.py:Guess': there is no file"),
-        (["sums", "echo"], {"echo": {"input_template": "no place"}}, "has no {} where the problem goes"),
-    ],
-)
-def test_what_cannot_work_in_one_environment_of_several_is_one_line_that_names_it(ready, tmp_path, rows, sections, expected):
-    over = several(
-        ready, tmp_path, rows, **{"sums": {"server": "python_tir", **sections.get("sums", {})}, "echo": {"batch_wait_ms": 1.0, **sections.get("echo", {})}}
-    )
-    with pytest.raises((ConfigError, DataError)) as e:
-        check(load(None, over), machine=CPU)
-    (line,) = str(e.value).splitlines()
-    assert expected in line
-
-
-def test_a_server_of_another_environment_than_its_section_says_is_refused(ready, tmp_path, env_server):
-    over = several(ready, tmp_path, ["sums", "sums"], sums={"url": env_server.url})
-    with pytest.raises(ConfigError, match=r"is env 'python_tir', the tasks use 'sums'. Set envs.sums.server or envs.sums.url to match"):
-        check(load(None, over), machine=CPU)
 
 
 def test_a_messages_protocol_and_its_template_are_checked_before_the_tokenizer_is_loaded(ready, tmp_path):
