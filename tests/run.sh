@@ -9,9 +9,8 @@ export OMP_NUM_THREADS=1 HF_HUB_OFFLINE=${HF_HUB_OFFLINE:-1}
 
 bash train_scripts/setup_env.sh
 python=${TIR_VENV:-.venv}/bin/python
-fast=("$python" -m pytest -q -m "not slow and not gpu and not long" --dist loadfile)
 case ${1:-} in
-    fast) exec "${fast[@]}" -n 4 "${@:2}" ;;
+    fast) exec "$python" -m pytest -q -m "not slow and not gpu and not long" --dist loadfile -n 4 "${@:2}" ;;
     long)
         shift
         echo "covers, marked long (minutes each, left out of the ordinary run):"
@@ -23,7 +22,7 @@ case ${1:-} in
 esac
 
 failed=0
-"$python" -m pytest -q -m "not gpu and not long" --ignore tests/e2e --dist loadfile -n 4 || failed=1
+"$python" -m pytest -q -m "not long" --ignore tests/e2e --dist loadfile -n 4 || failed=1
 "$python" -m pytest -q -m "not long" tests/e2e || failed=1
 golden=../shared/golden
 if [[ -d $golden && -f tests/golden/__main__.py ]]; then
