@@ -13,7 +13,7 @@ from openrlhf_tir.commands.preflight import Machine, check
 from openrlhf_tir.config.settings import load
 from openrlhf_tir.errors import ConfigError, DataError, Unavailable
 
-from .preflight_runs import CPU, GPUS, refused
+from .runs import CPU, GPUS, refused
 
 
 def test_a_run_that_can_work_gives_facts(ready):

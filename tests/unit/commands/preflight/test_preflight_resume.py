@@ -13,7 +13,7 @@ from openrlhf_tir.pipeline.checkpoints.lineage import LEDGER, checkpoints_of
 from openrlhf_tir.replay.ledger import Ledger
 from openrlhf_tir.types import Task
 
-from .preflight_runs import CPU, refused
+from .runs import CPU, refused
 
 
 class NoLearner:

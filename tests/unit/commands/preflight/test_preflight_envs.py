@@ -11,7 +11,7 @@ from openrlhf_tir.config.settings import load
 from openrlhf_tir.envs.probe import probe_env
 from openrlhf_tir.errors import ConfigError, DataError, Unavailable
 
-from .preflight_runs import CPU, refused
+from .runs import CPU, refused
 
 
 def test_rows_of_another_environment_are_refused(ready, tmp_path):

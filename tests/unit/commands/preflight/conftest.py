@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from .preflight_runs import ON_CPU
+from .runs import ON_CPU
 
 
 @pytest.fixture
