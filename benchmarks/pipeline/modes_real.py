@@ -11,16 +11,14 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import shutil
 import statistics
-import subprocess
-import sys
 from pathlib import Path
 from typing import NamedTuple
 
 from openrlhf_tir.logs import metrics
 from openrlhf_tir.report import summary
+
+from ..quickstart_runs import base_of, seed_of, train_from
 
 MODES = ("sync", "pipeline")
 
@@ -58,36 +56,10 @@ def outcome(run_dir: Path) -> Outcome:
     return Outcome(seconds, tokens, said.trained.accuracy, said.overlap_ratio)
 
 
-def openrlhf_tir(command: str, run_dir: Path, seed: int, *flags: str) -> None:
-    """One command of ours as a user would type it; exits with its error."""
-    run_dir.mkdir(parents=True, exist_ok=True)
-    log = run_dir / "benchmark.log"
-    words = [sys.executable, "-m", "openrlhf_tir.cli", command, "--run-dir", str(run_dir), "--train.seed", str(seed), *flags]
-    with log.open("wb") as out:
-        done = subprocess.run(words, stdout=out, stderr=subprocess.STDOUT, check=False, env={**os.environ, "OMP_NUM_THREADS": "1"})
-    if done.returncode:
-        sys.exit(f"{' '.join(words)} ended with {done.returncode}; its output is {log}.")
-
-
-def base_of(seed: int, given: dict[int, Path], out: Path) -> Path:
-    """A run directory with the seed's base model and problems."""
-    if seed in given:
-        return given[seed]
-    made = out / f"base-{seed}"
-    print(f"seed {seed}: making the base model", flush=True)
-    openrlhf_tir("toy-model", made, seed)
-    return made
-
-
 def compare(seed: int, base: Path, out: Path, flags: list[str]) -> dict[str, Outcome]:
     outcomes = {}
     for mode in MODES if seed % 2 else MODES[::-1]:
-        run_dir = out / f"{mode}-{seed}"
-        shutil.rmtree(run_dir, ignore_errors=True)
-        run_dir.mkdir(parents=True)
-        for part in ("base", "data", "init"):
-            shutil.copytree(base / part, run_dir / part)
-        openrlhf_tir("quickstart", run_dir, seed, "--pipeline.mode", mode, *flags)
+        run_dir = train_from(base, out / f"{mode}-{seed}", seed, "--pipeline.mode", mode, *flags)
         o = outcomes[mode] = outcome(run_dir)
         print(
             f"seed {seed} {mode}: {len(o.seconds)} steps, {o.tokens[-1]:,.0f} tokens in {o.seconds[-1]:.1f} s, accuracy {100 * o.accuracy:.1f} %, "
@@ -95,14 +67,6 @@ def compare(seed: int, base: Path, out: Path, flags: list[str]) -> dict[str, Out
             flush=True,
         )
     return outcomes
-
-
-def seed_of(run_dir: Path) -> int:
-    """The seed of the base model in it."""
-    figures = run_dir / "base" / "figures.json"
-    if not figures.exists():
-        sys.exit(f"{run_dir} holds no finished base model ({figures} is missing). Give the run_dir of a quickstart or of `openrlhf-tir toy-model`.")
-    return json.loads(figures.read_text())["seed"]
 
 
 def main() -> None:
