@@ -26,6 +26,7 @@ COMMANDS = {
     "show-config": "print the configuration that a recipe and flags add up to",
     "check-env": "check that an environment server keeps the protocol",
     "simulate": "predict throughput, idle shares and staleness of a configuration on a virtual clock, or plan a cluster",
+    "size": "what every GPU, host and disk would hold of a configuration, and whether it fits",
     "control": "change a run that is running: number of rollout actors, servers of environments",
     "audit": "what became of every prompt of a run: trained once, filtered, failed",
     "report": "write report.html and the curves of a run's directory again",

@@ -40,10 +40,14 @@ def checkpoint_bytes(cfg: Config) -> int:
 
 def parameters(model: str) -> int | None:
     """How many parameters a model has, a directory or a name on the hub; None if it is not known."""
+    directory = model_directory(model)
+    return (_in_files(directory) if directory else None) or of_config(config_json(model))
+
+
+def config_json(model: str) -> dict[str, Any]:
+    """What config.json says of a model, a directory or a name on the hub; {} if it is not to be had."""
     directory = model_directory(model) or _on_hub(model)
-    if directory is None:
-        return None
-    return _in_files(directory) or of_config(_json(directory / "config.json"))
+    return _json(directory / "config.json") if directory else {}
 
 
 def model_directory(name: str) -> Path | None:

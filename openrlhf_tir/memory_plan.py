@@ -1,0 +1,173 @@
+"""Memory plan: a Config and a model's config.json -> what each GPU, host and disk has to hold. Arithmetic only; nothing is loaded.
+
+P parameters, N learner ranks, w bytes of a weight (ds.param_dtype), T tokens of a micro batch (train.max_tokens_per_gpu):
+
+    learner rank   P w / N               weights
+                   4 P / N               gradients, accumulated in ds.grad_accum_dtype (fp32 unless set)
+                   12 P / N              Adam's moments and master weights; in host memory with ds.adam_offload
+                   w min(P, 1e9)         weights of other ranks that are gathered at one time (DeepSpeed's stage3_max_live_parameters)
+                   w T h L + 1 layer     activations with gradient checkpointing: each layer's input, and one layer computed again
+                   2 chunks              logits, never [T, V] (learner/linear_head.py)
+    engine GPU     P w / tp              weights
+                   the rest of vllm.gpu_memory_utilization, less ENGINE_RESERVE, for the KV cache: 2 L k d w / tp bytes a token
+
+A layer's activations are counted as tensors that a plain forward pass keeps for backward (ACTIVATIONS): an estimate, within some tenths of what a
+kernel library keeps. Other buffers (NCCL, CUDA graphs, fragments) are in RESERVE. Critic and reference model are counted by their weights and states.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from .config import Config
+from .model_size import OPTIMISER_BYTES, WEIGHT_BYTES, checkpoint_bytes, config_json, parameters
+from .sizes import size
+
+LIVE_PARAMETERS = 10**9
+"""DeepSpeed's default of stage3_max_live_parameters."""
+GRADIENT_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4, None: 4}
+RESERVE = 3 << 30
+"""Of a learner's GPU: the CUDA context, NCCL's buffers, the allocator's fragments. A round figure, not measured."""
+ENGINE_RESERVE = 2 << 30
+"""Of an engine's share: activations of a prefill, CUDA graphs. A round figure, not measured."""
+CHUNK_BYTES = 64 << 20
+"""One chunk of logits of the learner's head, which holds two."""
+
+REMEDIES = {
+    "weights": "Raise actor.num_nodes or actor.num_gpus_per_node; with ds.zero_stage = 2 every rank holds all weights, with 3 a share.",
+    "gradients": "Raise actor.num_nodes or actor.num_gpus_per_node, or set ds.grad_accum_dtype = 'bf16' (less exact).",
+    "optimiser": "Set ds.adam_offload, or raise actor.num_nodes or actor.num_gpus_per_node.",
+    "activations": "Set actor.gradient_checkpointing_enable, or lower train.max_tokens_per_gpu (not below data.max_len).",
+    "reference model": "Set ref.offload.",
+}
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A decoder: hidden size, layers, attention heads and those of keys, their size, the MLP's inner size."""
+
+    hidden: int
+    layers: int
+    heads: int
+    keys: int
+    head_dim: int
+    inner: int
+
+    @classmethod
+    def of(cls, config: dict[str, Any]) -> Shape | None:
+        """None when config.json does not say enough."""
+        text = config.get("text_config") or config
+        try:
+            hidden, layers, heads = (int(text[key]) for key in ("hidden_size", "num_hidden_layers", "num_attention_heads"))
+            experts = int(text.get("num_experts_per_tok") or 0)
+            inner = int(text["moe_intermediate_size"]) * experts if experts and text.get("moe_intermediate_size") else int(text["intermediate_size"])
+            return cls(hidden, layers, heads, int(text.get("num_key_value_heads") or heads), int(text.get("head_dim") or hidden // heads), inner)
+        except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError):
+            return None
+
+    @property
+    def activations(self) -> int:
+        """Values per token that a layer's forward pass keeps: two norms and their inputs (4 h); q, k, v and the attention's output; gate, up and their
+        product (3 i)."""
+        return 4 * self.hidden + (2 * self.heads + 2 * self.keys) * self.head_dim + 3 * self.inner
+
+    @property
+    def kv_values(self) -> int:
+        """Of the KV cache, per token."""
+        return 2 * self.layers * self.keys * self.head_dim
+
+
+@dataclass(frozen=True)
+class MemoryPlan:
+    """Bytes. `learner` is of one rank's GPU (its parts by name), `learner_host` of its host memory, `engine` of one of an engine's GPUs."""
+
+    parameters: int
+    ranks: int
+    learner: dict[str, int]
+    learner_host: int
+    engine: dict[str, int]
+    kv_tokens: int
+    """Tokens that one engine's cache holds."""
+    longest: int
+    """Tokens of the longest sequence: data.max_len."""
+    push: int
+    """Two files of weights: the one that is served and the one that arrives."""
+    checkpoints: int
+    """All that are kept, and the one that is being written."""
+
+    @property
+    def learner_gpu(self) -> int:
+        return sum(self.learner.values())
+
+    @property
+    def engine_gpu(self) -> int:
+        return sum(self.engine.values())
+
+    @property
+    def sequences(self) -> float:
+        """Sequences of the greatest length that one engine holds at once."""
+        return self.kv_tokens / self.longest
+
+    def faults(self, gpu_bytes: int) -> list[str]:
+        """What does not fit, a sentence each with the settings that change it."""
+        said = []
+        if self.learner_gpu > gpu_bytes:
+            largest = max((name for name in self.learner if name in REMEDIES), key=lambda name: self.learner[name])
+            said.append(f"a learner rank needs {size(self.learner_gpu)} of {size(gpu_bytes)}, most of what can be changed for {largest}. {REMEDIES[largest]}")
+        if self.kv_tokens < self.longest:
+            said.append(
+                f"an engine's KV cache holds {self.kv_tokens:,} tokens, one sequence may have {self.longest:,} (data.max_len). "
+                "Raise vllm.tensor_parallel_size or vllm.gpu_memory_utilization, or lower data.max_len."
+            )
+        return said
+
+
+def memory_plan(cfg: Config, gpu_bytes: int) -> MemoryPlan | None:
+    """For GPUs of `gpu_bytes` each; None when the model's size or shape cannot be read here."""
+    model = cfg.actor.model_name_or_path
+    n, shape = parameters(model), Shape.of(config_json(model))
+    if not n or shape is None:
+        return None
+    w, ranks, tp = WEIGHT_BYTES[cfg.ds.param_dtype], cfg.actor.num_nodes * cfg.actor.num_gpus_per_node, cfg.vllm.tensor_parallel_size
+    learner, host = _learner(cfg, n, shape, w, ranks)
+    weights = math.ceil(n * w / tp)
+    cache = int(gpu_bytes * cfg.vllm.gpu_memory_utilization) - weights - ENGINE_RESERVE
+    return MemoryPlan(
+        parameters=n,
+        ranks=ranks,
+        learner=learner,
+        learner_host=host,
+        engine={"weights": weights, "KV cache": max(0, cache), "reserve": ENGINE_RESERVE},
+        kv_tokens=max(0, cache) * tp // (shape.kv_values * w),
+        longest=cfg.data.max_len,
+        push=2 * n * w,
+        checkpoints=checkpoint_bytes(cfg) * (cfg.ckpt.max_num + 1),
+    )
+
+
+def _learner(cfg: Config, n: int, shape: Shape, w: int, ranks: int) -> tuple[dict[str, int], int]:
+    """One rank's GPU by parts, and its host memory."""
+    share = math.ceil(n / ranks)
+    tokens = max(cfg.train.max_tokens_per_gpu, cfg.data.max_len)
+    trained = 1 if cfg.ds.lora.rank == 0 else 0  # LoRA's own are a hundredth: left out
+    models = 1 + (cfg.algo.advantage.estimator == "gae")
+    states = share * OPTIMISER_BYTES * trained * models
+    kept = w * tokens * shape.hidden * shape.layers if cfg.actor.gradient_checkpointing_enable else w * tokens * shape.activations * (shape.layers - 1)
+    parts = {
+        "weights": (share * w if cfg.ds.zero_stage == 3 else n * w) * models,
+        "gradients": share * GRADIENT_BYTES[cfg.ds.grad_accum_dtype] * trained * models,
+        "optimiser": 0 if cfg.ds.adam_offload else states,
+        "gathered weights": w * min(n, LIVE_PARAMETERS) if cfg.ds.zero_stage == 3 else 0,
+        "activations": kept + w * tokens * shape.activations,
+        "logits": 2 * CHUNK_BYTES,
+        "reserve": RESERVE,
+    }
+    host = states if cfg.ds.adam_offload else 0
+    if cfg.algo.kl.init_coef > 0:
+        if cfg.ref.offload:
+            host += share * w
+        else:
+            parts["reference model"] = share * w if cfg.ds.zero_stage == 3 else n * w
+    return {name: n for name, n in parts.items() if n}, host

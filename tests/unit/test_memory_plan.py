@@ -1,0 +1,114 @@
+"""What each GPU, host and disk has to hold: worked by hand for a small decoder, and judged by `openrlhf-tir size`."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from openrlhf_tir.cli import main
+from openrlhf_tir.config import Config
+from openrlhf_tir.memory_plan import CHUNK_BYTES, ENGINE_RESERVE, RESERVE, memory_plan
+from tests.unit.test_model_size import QWEN3_30B_A3B, QWEN_7B
+
+GIB = 2**30
+SMALL = {
+    "hidden_size": 8,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 16,
+    "vocab_size": 50,
+    "tie_word_embeddings": True,
+}
+N = 3 * (2 * 8 * 4 * 2 + 2 * 8 * 2 * 2 + 3 * 8 * 16) + 50 * 8
+"""Its parameters: per layer q and o, k and v, the MLP; embeddings."""
+
+
+def model(tmp_path, config) -> str:
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    return str(tmp_path)
+
+
+@pytest.fixture
+def small(tmp_path):
+    return Config(
+        actor={"model_name_or_path": model(tmp_path, SMALL), "num_nodes": 2, "num_gpus_per_node": 2, "gradient_checkpointing_enable": True},
+        vllm={"tensor_parallel_size": 2, "gpu_memory_utilization": 0.5},
+        data={"max_len": 100},
+        rollout={"max_new_tokens": 50},
+        train={"max_tokens_per_gpu": 1000},
+        ckpt={"max_num": 2},
+    )
+
+
+def test_each_part_is_what_the_arithmetic_of_the_page_says(small):
+    plan = memory_plan(small, 80 * GIB)
+    assert plan.parameters == N == 2128
+    layer = 4 * 8 + (2 * 4 + 2 * 2) * 2 + 3 * 16  # values per token
+    assert plan.learner == {
+        "weights": 2 * N // 4,
+        "gradients": 4 * N // 4,
+        "optimiser": 12 * N // 4,
+        "gathered weights": 2 * N,
+        "activations": 2 * 1000 * 8 * 3 + 2 * 1000 * layer,
+        "logits": 2 * CHUNK_BYTES,
+        "reserve": RESERVE,
+    }
+    assert plan.engine == {"weights": N, "KV cache": 40 * GIB - N - ENGINE_RESERVE, "reserve": ENGINE_RESERVE}
+    assert plan.kv_tokens == (40 * GIB - N - ENGINE_RESERVE) * 2 // (2 * 3 * 2 * 2 * 2), "two GPUs share a token's keys and values"
+    assert (plan.push, plan.checkpoints, plan.learner_host) == (2 * 2 * N, 3 * 12 * N, 0)
+
+
+@pytest.mark.parametrize(
+    ("change", "part", "of_gpu", "of_host"),
+    [
+        ({"ds": {"adam_offload": True}}, "optimiser", 0, 3 * N),
+        ({"ds": {"lora": {"rank": 4}}}, "optimiser", 0, 0),
+        ({"ds": {"grad_accum_dtype": "bf16"}}, "gradients", 2 * N // 4, 0),
+        ({"ds": {"zero_stage": 2}}, "weights", 2 * N, 0),
+        ({"algo": {"advantage": {"estimator": "gae"}}}, "optimiser", 2 * 3 * N, 0),
+        ({"algo": {"kl": {"init_coef": 0.1}}}, "reference model", 2 * N // 4, 0),
+        ({"algo": {"kl": {"init_coef": 0.1}}, "ref": {"offload": True}}, "reference model", 0, 2 * N // 4),
+    ],
+)
+def test_settings_move_what_they_are_for(small, change, part, of_gpu, of_host):
+    plan = memory_plan(Config(**{**small.model_dump(exclude_unset=True), **change}), 80 * GIB)
+    assert plan.learner.get(part, 0) == of_gpu and plan.learner_host == of_host
+
+
+def test_without_gradient_checkpointing_every_layer_keeps_its_activations(small):
+    kept = Config(**{**small.model_dump(exclude_unset=True), "actor": {**small.actor.model_dump(exclude_unset=True), "gradient_checkpointing_enable": False}})
+    assert memory_plan(kept, 80 * GIB).learner["activations"] == 2 * 1000 * 3 * (4 * 8 + 12 * 2 + 3 * 16)
+
+
+def test_the_cache_of_a_7b_engine_holds_what_its_shape_says(tmp_path):
+    """57,344 bytes a token in bf16: 2 x 28 layers x 4 heads of keys x 128 x 2."""
+    cfg = Config(actor={"model_name_or_path": model(tmp_path, QWEN_7B)})
+    plan = memory_plan(cfg, 80 * GIB)
+    assert plan.kv_tokens == plan.engine["KV cache"] // 57_344
+    assert plan.sequences == plan.kv_tokens / cfg.data.max_len
+
+
+def test_of_a_model_of_experts_only_those_that_a_token_uses_are_active(tmp_path):
+    few, all_ = ({**QWEN3_30B_A3B, "num_experts_per_tok": n} for n in (8, 128))
+    (tmp_path / "few").mkdir()
+    (tmp_path / "all").mkdir()
+    plans = [memory_plan(Config(actor={"model_name_or_path": model(tmp_path / at, c)}), 80 * GIB) for at, c in (("few", few), ("all", all_))]
+    assert plans[0].parameters == plans[1].parameters and plans[0].learner["activations"] < plans[1].learner["activations"]
+
+
+def test_size_says_what_does_not_fit_and_which_setting_changes_it(tmp_path, capsys):
+    argv = ["size", "--recipe", "zerotir_7b", "--actor.model_name_or_path", model(tmp_path, QWEN_7B)]
+    assert main(argv) == 0
+    assert "7.62 billion parameters" in capsys.readouterr().out
+    assert main([*argv, "--gpu-gib", "24"]) == 1
+    said = capsys.readouterr().out
+    assert "a learner rank needs" in said and "Set ds.adam_offload" in said
+    assert main([*argv, "--gpu-gib", "16", "--ds.adam_offload"]) == 1
+    assert "an engine's KV cache holds" in capsys.readouterr().out
+
+
+def test_size_refuses_a_model_that_it_cannot_read(tmp_path, capsys):
+    assert main(["size", "--recipe", "zerotir_7b", "--actor.model_name_or_path", str(tmp_path)]) == 2
+    assert "cannot be read here" in capsys.readouterr().err
