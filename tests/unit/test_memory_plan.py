@@ -90,6 +90,12 @@ def test_the_cache_of_a_7b_engine_holds_what_its_shape_says(tmp_path):
     assert plan.sequences == plan.kv_tokens / cfg.data.max_len
 
 
+def test_the_heads_chunk_is_the_learners():
+    from openrlhf_tir.learner import linear_head
+
+    assert linear_head.CHUNK_BYTES == CHUNK_BYTES
+
+
 def test_of_a_model_of_experts_only_those_that_a_token_uses_are_active(tmp_path):
     few, all_ = ({**QWEN3_30B_A3B, "num_experts_per_tok": n} for n in (8, 128))
     (tmp_path / "few").mkdir()

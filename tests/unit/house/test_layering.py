@@ -12,7 +12,7 @@ REPO = Path(__file__).resolve().parents[3]
 
 LAYERS = [
     {"types", "protocol", "errors", "http_guard", "machine", "plugins", "config", "backoff", "exit_codes"},
-    {"ports", "background", "deadlines", "sizes", "model_size"},
+    {"ports", "background", "deadlines", "sizes", "model_size", "memory_plan"},
     {"algorithms", "rewards", "filters"},
     {"engines", "envs", "data", "evaluation", "replay", "weights", "learner", "logs"},
     {"episodes"},
@@ -50,6 +50,7 @@ TORCH_FREE = {
     "filters",
     "http_guard",
     "logs",
+    "memory_plan",
     "model_size",
     "pipeline",
     "plugins",
