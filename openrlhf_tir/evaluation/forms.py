@@ -108,7 +108,10 @@ def ast(where: str, row: Row) -> dict[str, Any]:
     functions = [functions] if isinstance(functions, Mapping) else functions
     if not isinstance(functions, list) or not all(isinstance(f, Mapping) and isinstance(f.get("name"), str) for f in functions):
         raise DataError(f"{where}: function is {kind(functions)}, not a list of function descriptions. Give BFCL's own file.")
-    turns = turns[0] if isinstance(turns, list) and turns and isinstance(turns[0], list) else turns
+    if isinstance(turns, list) and turns and isinstance(turns[0], list):
+        if len(turns) > 1:
+            raise DataError(f"{where}: question has {len(turns)} turns, and a row of this set has one. Give the file of category {category}.")
+        turns = turns[0]
     if not isinstance(turns, list) or not turns or not all(isinstance(m, Mapping) and isinstance(m.get("content"), str) for m in turns):
         raise DataError(f"{where}: question is {kind(row.get('question'))}, not a list of chat messages. Give BFCL's own file.")
     gold = [] if "irrelevance" in category else row.get("ground_truth")

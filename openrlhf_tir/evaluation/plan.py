@@ -14,6 +14,7 @@ from pathlib import Path
 import xxhash
 
 from ..config import Config, Data
+from ..data.json_rows import read_json
 from ..errors import ConfigError
 from ..types import Task
 from .settings import SWEPT, Sampled, parse_sweep
@@ -114,8 +115,8 @@ def _check_chat(cfg: Config, name: str, path: Path) -> None:
     """A text template asks the last user message alone: what a system message says, the functions of BFCL for one, would be lost."""
     if cfg.data.apply_chat_template:
         return
-    for line in path.read_text().splitlines():
-        prompt = json.loads(line)["prompt"]
+    for _, row in read_json(path):
+        prompt = row["prompt"]
         if isinstance(prompt, list) and any(m.get("role") == "system" for m in prompt):
             raise ConfigError(f"The prompts of {name} have system messages, which only a chat template renders. Set --data.apply_chat_template.")
 

@@ -16,8 +16,10 @@ import xxhash
 
 from ..config import Reward
 from ..config.paths import asked, local_path
+from ..data import checks
 from ..data.json_rows import read_json
 from ..data.rows import SUFFIXES, read_rows
+from ..data.schemas import INPUT
 from ..errors import ConfigError, DataError, unknown
 from .forms import Form, answers, ast, call, maths
 
@@ -155,16 +157,28 @@ def rows_of(found: SuiteFile) -> Iterator[dict[str, Any]]:
     try:
         for where, row in read_rows(str(found.path), "test"):
             if found.suite.category:
-                row = {**row, "category": found.suite.category, **({"ground_truth": gold[row["id"]]} if row.get("id") in gold else {})}
-            yield found.suite.form(where, row)
+                name = row.get("id")
+                row = {**row, "category": found.suite.category, **({"ground_truth": gold[name]} if isinstance(name, str) and name in gold else {})}
+            yield _sound(where, found.suite.form(where, row))
     except DataError as e:
         raise DataError(f"{e} This is read as {found.suite.title}: {found.suite.shape}.") from None
 
 
-def _gold(found: SuiteFile) -> dict[Any, Any]:
+def _sound(where: str, row: dict[str, Any]) -> dict[str, Any]:
+    """The row, once it is known that it can be asked and written. Raises DataError for a chat that is none, and for what UTF-8 cannot hold."""
+    if isinstance(row[INPUT], list):
+        checks.messages(row[INPUT], where, INPUT)
+    for column, value in row.items():
+        checks.json_value(value, where, column)
+    return row
+
+
+def _gold(found: SuiteFile) -> dict[str, Any]:
     """id -> the allowed calls, from the file of the same name in the directory of answers; {} where there is none (rows may have their own)."""
     path = found.path.parent / ANSWER_DIRECTORY / found.path.name
-    return {row.get("id"): row.get("ground_truth") for _, row in read_json(path)} if asked(path, Path.is_file, "--suite") else {}
+    if not asked(path, Path.is_file, "--suite"):
+        return {}
+    return {row["id"]: row.get("ground_truth") for _, row in read_json(path) if isinstance(row.get("id"), str)}
 
 
 def convert(found: SuiteFile, target: Path) -> tuple[int, str]:
@@ -174,7 +188,7 @@ def convert(found: SuiteFile, target: Path) -> tuple[int, str]:
         raise DataError(f"{found.path} holds no rows of {found.suite.title}. {where_from(found.suite)}")
     text = "".join(lines)
     target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_text(text)
+    target.write_text(text, encoding="utf-8")
     return len(lines), xxhash.xxh3_64_hexdigest(text.encode())
 
 

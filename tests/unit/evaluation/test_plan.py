@@ -96,6 +96,12 @@ def test_functions_in_a_system_message_are_never_lost_to_a_text_template(tmp_pat
     assert planned(tmp_path, "bfcl_irrelevance", data={"apply_chat_template": True}).cfg.reward.name == "bfcl"
 
 
+@pytest.mark.parametrize("separator", ["\u2028", "\x85"])
+def test_what_some_call_the_end_of_a_line_is_a_character_of_a_problem(tmp_path, separator):
+    jsonl(tmp_path / "sets" / "aime24.jsonl", *({"problem": f"P{i}{separator}?", "answer": i} for i in range(30)))
+    assert planned(tmp_path, "aime24").asked[0].rows == 30
+
+
 @pytest.mark.parametrize(
     ("named", "cfg", "said"),
     [

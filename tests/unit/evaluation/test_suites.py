@@ -83,6 +83,11 @@ def test_a_problem_of_any_publisher_is_read(tmp_path, row, prompt, label, meta):
         ("bfcl_simple", {"id": "a", "question": [[{"role": "user", "content": "Q"}]], "function": [{"name": "f"}]}, "possible_answer directory"),
         ("bfcl_simple", {"id": "a", "question": "Q", "function": [{"name": "f"}]}, "not a list of chat messages"),
         ("bfcl_simple", {"id": "a", "question": [[]]}, "function is"),
+        ("bfcl_simple", {"id": ["a"], "question": [[{"role": "user", "content": "Q"}]], "function": [{"name": "f"}]}, "possible_answer directory"),
+        ("bfcl_simple", {"id": "a", "question": [[{"role": "user", "content": "Q"}]] * 2, "function": [{"name": "f"}], "ground_truth": [{}]}, "has 2 turns"),
+        ("aime24", {"problem": [1, 2], "answer": 1}, "prompt[0] = 1 is no chat message"),
+        ("apibank_l1", {"messages": ["Q"], "label": {"name": "f", "parameters": {}}}, "prompt[0] = 'Q' is no chat message"),
+        ("aime24", {"problem": "half an emoji \ud83d", "answer": 1}, "prompt has the lone surrogate \\ud83d"),
     ],
 )
 def test_a_row_of_another_form_names_file_line_and_what_was_wanted(tmp_path, name, row, said):
