@@ -17,6 +17,13 @@ SWEPT = {
     "eval.top_p": "top_p",
 }
 """What a sweep may vary without new engines: the key of the configuration -> the field here."""
+WHERE_AND_WHEN = {
+    *("url", "token_env", "step_timeout_s", "reset_timeout_s", "capacity_timeout_s", "outage_timeout_s", "hedge_after_s", "max_retries"),
+    *("max_concurrency", "batch_wait_ms", "max_batch", "workers"),
+    *("remote_timeout_s", "remote_retries", "remote_batch", "verify_deadline_s", "model_replicas", "model_timeout_s", "max_failed_groups"),
+}
+"""Fields of [env] and [reward] that never change what an item is: whatever they cost is a lost sample, and those are sampled again. Every other field
+counts, also one that is added to these sections later."""
 WEIGHTS = ("*.safetensors", "*.bin")
 
 
@@ -68,17 +75,15 @@ def made_under(cfg: Config, how: Sampled, suite: str, source: str) -> dict[str, 
         "input_template": cfg.data.input_template,
         "apply_chat_template": cfg.data.apply_chat_template,
         "chat_template_options": dict(cfg.data.chat_template_options),
+        "agent": [cfg.rollout.agent, cfg.train.agent_func_path],
+        "engine": [cfg.rollout.engine, cfg.vllm.dtype, cfg.vllm.max_model_len],
+        "engine_args": dict(cfg.vllm.engine_args),
         "env": {
             name: {
-                "protocol": e.env.protocol,
-                "options": dict(e.env.options),
+                **e.env.model_dump(mode="json", exclude=WHERE_AND_WHEN),
                 "max_calls": e.env.max_calls if how.max_calls is None else how.max_calls,
-                "output_max_tokens": e.env.output_max_tokens,
-                "code_timeout_s": e.env.code_timeout_s,
                 "input_template": e.input_template,
-                "reward": dict(e.reward.used),
-                "reward_options": dict(e.reward.options),
-                "reward_format": e.reward.format,
+                "reward": e.reward.model_dump(mode="json", exclude=WHERE_AND_WHEN),
             }
             for name, e in sorted(cfg.environments.items())
         },

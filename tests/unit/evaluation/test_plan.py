@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+from dataclasses import replace
 
 import pytest
 
@@ -129,10 +131,42 @@ def test_a_model_that_was_trained_on_is_another_model(tmp_path):
     cfg = Config(actor={"model_name_or_path": str(tmp_path)})
     before = made_under(cfg, BASE, "aime24", "d")
     assert json.loads(json.dumps(before)) == before and differences(before, before) == []
-    (tmp_path / "model.safetensors").write_bytes(b"1234")
-    assert [d.partition(":")[0] for d in differences(made_under(cfg, BASE, "aime24", "d"), before)] == ["weights"]
+    weights = tmp_path / "model.safetensors"
+    before_s = weights.stat().st_mtime_ns / 1e9
+    for content, at_s in ((b"1234", before_s), (b"321", before_s + 60)):  # other bytes as many as before: the time tells
+        weights.write_bytes(content)
+        os.utime(weights, (at_s, at_s))
+        assert [d.partition(":")[0] for d in differences(made_under(cfg, BASE, "aime24", "d"), before)] == ["weights"]
+    before["weights"] = made_under(cfg, BASE, "aime24", "d")["weights"]
     other = Config(actor={"model_name_or_path": str(tmp_path)}, env={"protocol": "torl"})
     assert "env.python_tir.protocol: 'zerotir' then, 'torl' now" in differences(made_under(other, BASE, "aime24", "d"), before)
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"env": {"budget_message": True}}, "env.python_tir.budget_message"),
+        ({"env": {"file": "/own/env-1f2e.py:Mine"}}, "env.python_tir.file"),
+        ({"reward": {"overlong_buffer_len": 9}}, "env.python_tir.reward.overlong_buffer_len"),
+        ({"reward": {"name": "remote", "remote_url": "http://judge:1"}}, "env.python_tir.reward.remote_url"),
+        ({"reward": {"verify_timeout_s": 1.0}}, "env.python_tir.reward.verify_timeout_s"),
+        ({"train": {"agent_func_path": "a.py:AgentExecutor"}}, "agent"),
+        ({"vllm": {"engine_args": {"revision": "b"}}}, "engine_args.revision"),
+        ({"vllm": {"dtype": "float16"}}, "engine"),
+        ({"train": {"seed": 7}}, "seed"),
+        ({"rollout": {"max_new_tokens": 9}}, "max_new_tokens"),
+        ({"env": {"workers": 9, "step_timeout_s": 1.0}, "reward": {"workers": 9, "verify_deadline_s": 9.0}}, None),
+    ],
+)
+def test_whatever_decides_what_a_response_is_or_counts_is_a_setting_and_where_it_runs_is_none(changed, told):
+    found = differences(made_under(Config(**changed), BASE, "s", "d"), made_under(Config(), BASE, "s", "d"))
+    assert told in [d.partition(":")[0] for d in found] if told else found == []
+
+
+def test_the_sampling_is_a_setting():
+    now = made_under(Config(), replace(BASE, n=8, temperature=0.6, top_p=1.0, max_calls=3), "s", "d")
+    told = {d.partition(":")[0] for d in differences(now, made_under(Config(), BASE, "s", "d"))}
+    assert told == {"n", "temperature", "top_p", "max_calls", "env.python_tir.max_calls"}
 
 
 def test_the_digest_is_of_the_problems_as_they_are_asked():
