@@ -24,6 +24,8 @@ from ..rewards.searchr1 import last_answer
 from ..types import Group, Task, Trajectory
 
 MAX_ANSWER_CHARS = 1000
+ITEMS = "items.jsonl"
+"""The file of one set under one setting, a row per problem."""
 
 
 @dataclass(slots=True)

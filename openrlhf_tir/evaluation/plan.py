@@ -121,14 +121,22 @@ def _check_chat(cfg: Config, name: str, path: Path) -> None:
             raise ConfigError(f"The prompts of {name} have system messages, which only a chat template renders. Set --data.apply_chat_template.")
 
 
-def check_whole(asked: Asked, tasks: Sequence[Task], dropped: dict[str, int], longest: int) -> None:
-    """Raises ConfigError where problems of a set do not fit: figures without them would be of another set."""
+def check_whole(asked: Asked, tasks: Sequence[Task], dropped: dict[str, int], longest: int) -> str | None:
+    """What is to be said of own rows that are left out. Raises ConfigError where problems of a suite do not fit, since figures without them would be of
+    another set, and where no row is left."""
+    what = ", ".join(f"{reason} {n}" for reason, n in dropped.items())
+    if not tasks:
+        raise ConfigError(
+            f"No problem of {asked.name} can be asked ({what or 'it has none'}; a prompt may have {longest} tokens). Give other rows, or raise --data.max_len."
+        )
+    if asked.rows is None and dropped:
+        return f"{sum(dropped.values())} rows of {asked.name} are left out ({what}; a prompt may have {longest} tokens); raise data.max_len to ask them"
     if asked.rows is not None and len(tasks) < asked.rows:
-        what = ", ".join(f"{reason} {n}" for reason, n in dropped.items())
         raise ConfigError(
             f"{asked.rows - len(tasks)} of {asked.rows} problems of {asked.name} cannot be asked ({what}; a prompt may have {longest} tokens). "
             "A set is not cut: raise --data.max_len, or lower --rollout.max_new_tokens."
         )
+    return None
 
 
 def digest_of(tasks: Sequence[Task]) -> str:

@@ -19,10 +19,10 @@ from typing import Any
 from ..errors import ConfigError
 from ..logs.jsonl import JsonlWriter, cut_torn_line, read_rows, replace_rows
 from ..types import Task
-from .items import Item, read_item
+from .items import ITEMS, Item, read_item
 from .settings import differences
 
-SETTINGS, PROBLEMS, ITEMS, FIGURES = "settings.json", "problems.jsonl", "items.jsonl", "figures.json"
+SETTINGS, PROBLEMS, FIGURES = "settings.json", "problems.jsonl", "figures.json"
 MOST_SHOWN = 4
 """Differences of settings that a message names."""
 
@@ -54,6 +54,11 @@ class Store:
         self.directory.mkdir(parents=True, exist_ok=True)
         path = self.directory / SETTINGS
         if not path.exists():
+            if (self.directory / ITEMS).exists():
+                raise ConfigError(
+                    f"{self.directory} has {ITEMS} and no {SETTINGS}, so nobody knows how its items were sampled. Remove the directory to sample again, or "
+                    "choose another --items directory."
+                )
             _write(path, settings)
             return
         try:

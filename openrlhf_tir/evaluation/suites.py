@@ -22,6 +22,7 @@ from ..data.rows import SUFFIXES, read_rows
 from ..data.schemas import INPUT
 from ..errors import ConfigError, DataError, unknown
 from .forms import Form, answers, ast, call, maths
+from .items import ITEMS
 
 MATHS = ("math", "zerotir", "torl", "retool", "artist")
 ANSWER_DIRECTORY = "possible_answer"
@@ -182,12 +183,17 @@ def _gold(found: SuiteFile) -> dict[str, Any]:
 
 
 def convert(found: SuiteFile, target: Path) -> tuple[int, str]:
-    """Write the set in our form; returns the number of rows and a digest of them. Raises DataError for a set without rows."""
+    """Write the set in our form; returns the number of rows and a digest of them.
+
+    Raises DataError for a set without rows, ConfigError where `target` is another set and has items below its directory: it says what they answer.
+    """
     lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in rows_of(found)]
     if not lines:
         raise DataError(f"{found.path} holds no rows of {found.suite.title}. {where_from(found.suite)}")
     text = "".join(lines)
     target.parent.mkdir(parents=True, exist_ok=True)
+    if target.exists() and target.read_bytes() != text.encode() and any(target.parent.rglob(ITEMS)):
+        raise ConfigError(f"{target.parent} holds items of other problems than {found.path} has. Choose another --items directory, or remove that one.")
     target.write_text(text, encoding="utf-8")
     return len(lines), xxhash.xxh3_64_hexdigest(text.encode())
 

@@ -7,6 +7,7 @@ Infrastructure that loses more than 2 % of the samples costs the figures, never 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -28,6 +29,8 @@ from .evaluate import CONCURRENT_GROUPS, MAX_FAILED, sampled_group
 if TYPE_CHECKING:
     from ..pool import RolloutPool
     from ..services import Services
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -51,7 +54,8 @@ def tasks_of(plan: Plan) -> dict[str, list[Task]]:
     found = {}
     for asked in plan.asked:
         prompts = prompts_of(cfg, asked.data, tokenizer, longest)
-        check_whole(asked, prompts.tasks, prompts.dropped, longest)
+        if said := check_whole(asked, prompts.tasks, prompts.dropped, longest):
+            log.warning(said)
         found[asked.name] = prompts.tasks
     return found
 

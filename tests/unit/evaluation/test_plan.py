@@ -10,12 +10,17 @@ import pytest
 
 from openrlhf_tir.config import Config
 from openrlhf_tir.errors import ConfigError
-from openrlhf_tir.evaluation.plan import check_whole, digest_of, plan
+from openrlhf_tir.evaluation.plan import Asked, check_whole, digest_of, plan
 from openrlhf_tir.evaluation.settings import Sampled, differences, made_under, parse_sweep
 from openrlhf_tir.types import Task
 from tests.unit.evaluation.test_suites import WEATHER, jsonl
 
 BASE = Sampled(4, 1.0, 0.7)
+READ_OTHERWISE = {
+    **{"max_samples": 3, "input_key": "question", "label_key": "gold", "input_template": "torl", "on_bad_row": "skip"},
+    **{"prompt_dataset": ["a.jsonl", "b.jsonl"], "prompt_probs": [0.7, 0.3], "row_schema": "torl"},
+}
+"""What a recipe says of its training data, none of which a suite's own file is like."""
 
 
 def aime(tmp_path, rows: int = 30):
@@ -54,10 +59,11 @@ def test_a_sweep_that_cannot_be_is_refused(text, said):
 
 def test_a_set_is_planned_whole_whatever_the_recipe_reads_of_its_training_data(tmp_path):
     aime(tmp_path)
-    p = planned(tmp_path, "aime24", data={"max_samples": 3, "input_key": "question", "input_template": "torl"}, eval={"max_calls": 2, "top_p": 0.7})
+    p = planned(tmp_path, "aime24", data=READ_OTHERWISE, eval={"max_calls": 2, "top_p": 0.7})
     (asked,) = p.asked
     assert (asked.rows, asked.published, asked.facts) == (30, 30, ())
     assert (asked.data.max_samples, asked.data.input_key, asked.data.row_schema, asked.data.input_template) == (100_000_000, "prompt", None, "torl")
+    assert (asked.data.on_bad_row, asked.data.prompt_probs, asked.data.label_key) == ("error", None, "label")
     assert len((tmp_path / "items" / "aime24" / "problems.jsonl").read_text().splitlines()) == 30
     assert p.settings == [Sampled(4, 1.0, 0.7, 2)] and p.directory(asked, p.settings[0]) == tmp_path / "items" / "aime24"
 
@@ -75,6 +81,14 @@ def test_a_smaller_file_is_said_and_problems_that_do_not_fit_are_refused(tmp_pat
     check_whole(asked, [Task("p", "1")] * 29, {}, 10)
     with pytest.raises(ConfigError, match=r"2 of 29 problems of aime24 cannot be asked \(prompt_too_long 2; a prompt may have 10 tokens\).*data.max_len"):
         check_whole(asked, [Task("p", "1")] * 27, {"prompt_too_long": 2}, 10)
+
+
+def test_own_rows_that_do_not_fit_are_told_and_none_at_all_is_refused(tmp_path):
+    own = Asked("own", Config().data, tmp_path, None, None)
+    assert check_whole(own, [Task("p", "1")], {}, 10) is None
+    assert (check_whole(own, [Task("p", "1")], {"prompt_too_long": 2}, 10) or "").startswith("2 rows of own are left out (prompt_too_long 2;")
+    with pytest.raises(ConfigError, match=r"No problem of own can be asked \(prompt_too_long 2; a prompt may have 10 tokens\)"):
+        check_whole(own, [], {"prompt_too_long": 2}, 10)
 
 
 def test_a_recipe_whose_reward_does_not_grade_the_set_gets_the_sets_own_and_says_so(tmp_path):
@@ -119,6 +133,25 @@ def test_what_cannot_be_evaluated_together_is_refused(tmp_path, named, cfg, said
     named = [name.replace("FILE", str(folder / "copy.jsonl")) for name in named]
     with pytest.raises(ConfigError, match=said):
         planned(tmp_path, *named, **cfg)
+
+
+@pytest.mark.parametrize("sweep", [None, "env.max_calls=0,4"])
+def test_the_problems_of_items_are_never_written_over_by_those_of_another_file(tmp_path, sweep):
+    aime(tmp_path)
+    p = planned(tmp_path, "aime24", sweep=sweep)
+    items = p.directory(p.asked[0], p.settings[0])
+    kept = (tmp_path / "items" / "aime24" / "problems.jsonl").read_text()
+    aime(tmp_path, 29)
+    planned(tmp_path, "aime24", sweep=sweep)  # nothing was sampled yet: the file may be corrected
+    aime(tmp_path)
+    planned(tmp_path, "aime24", sweep=sweep)
+    items.mkdir(exist_ok=True)
+    (items / "items.jsonl").write_text("")
+    planned(tmp_path, "aime24", sweep=sweep)
+    aime(tmp_path, 29)
+    with pytest.raises(ConfigError, match=r"holds items of other problems than .*aime24.jsonl has. Choose another --items"):
+        planned(tmp_path, "aime24", sweep=sweep)
+    assert (tmp_path / "items" / "aime24" / "problems.jsonl").read_text() == kept
 
 
 def test_own_rows_are_a_set_too(tmp_path):

@@ -9,8 +9,8 @@ import pytest
 
 from openrlhf_tir.data.prepare.outcomes import read_outcomes
 from openrlhf_tir.errors import ConfigError, DataError
-from openrlhf_tir.evaluation.items import answer_of, item_of, read_item
-from openrlhf_tir.evaluation.store import ITEMS, Store
+from openrlhf_tir.evaluation.items import ITEMS, answer_of, item_of, read_item
+from openrlhf_tir.evaluation.store import Store
 from openrlhf_tir.types import Group, GroupKey, Segment, Task, ToolCall, Trajectory
 
 TASKS = [Task(f"p{i}", str(i), row=f"row{i}", meta={"kind": "easy"}) for i in range(3)]
@@ -47,6 +47,11 @@ def test_an_item_holds_what_every_valid_sample_did():
 def test_a_box_that_a_tool_printed_is_no_answer():
     assert answer_of(sample(0, "I think <answer> Beijing </answer>", 1.0, calls=["ok"])) == "Beijing"
     assert answer_of(sample(0, "I do not know", 0.0, calls=["ok"])) is None
+    assert answer_of(sample(0, "```python\nprint('\\boxed{9}')\n```", 0.0)) is None
+
+
+def test_half_right_is_not_right():
+    assert item(0, 0.5, 0.51).correct == [False, True]
 
 
 def test_a_second_run_samples_only_what_is_left(tmp_path):
@@ -82,6 +87,13 @@ def test_items_of_other_settings_are_refused_by_name(tmp_path):
     store(tmp_path).close()
     with pytest.raises(ConfigError, match=r"other settings \(temperature: 1.0 then, 0.0 now\).*another --items"):
         store(tmp_path, temperature=0.0)
+
+
+def test_items_of_which_nobody_knows_the_settings_are_refused(tmp_path):
+    store(tmp_path).close()
+    (tmp_path / "aime" / "settings.json").unlink()
+    with pytest.raises(ConfigError, match=r"has items.jsonl and no settings.json.*Remove the directory"):
+        store(tmp_path)
 
 
 def test_items_of_other_problems_are_refused(tmp_path):
