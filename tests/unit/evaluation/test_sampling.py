@@ -9,13 +9,16 @@ from collections import Counter
 from types import SimpleNamespace
 
 import pytest
+from rich.console import Console
 
 from openrlhf_tir.config import Config
-from openrlhf_tir.errors import EngineError, EvaluationFailed
+from openrlhf_tir.errors import ConfigError, EngineError, EvaluationFailed
+from openrlhf_tir.evaluation.items import ITEMS
 from openrlhf_tir.evaluation.settings import Sampled
-from openrlhf_tir.evaluation.store import ITEMS, Store
+from openrlhf_tir.evaluation.store import Store
 from openrlhf_tir.types import Task
 from tests.pipeline.fakes import group_of
+from tests.unit.episodes.chat_models import tokenizer
 
 pytestmark = pytest.mark.slow  # importing ray
 TASKS = [Task(f"p{i}", "0", row=f"row{i}") for i in range(100)]
@@ -86,6 +89,39 @@ async def test_more_than_two_percent_lost_is_no_figure_and_keeps_the_items(tmp_p
         check_lost(store.items, 2, tmp_path)
 
 
+def own(tmp_path):
+    from openrlhf_tir.evaluation.plan import plan
+
+    (tmp_path / "own.jsonl").write_text("{}\n")
+    cfg = Config(actor={"model_name_or_path": "m"}, eval={"dataset": str(tmp_path / "own.jsonl"), "n_samples_per_prompt": 2})
+    return plan(cfg, [], "sets", tmp_path / "items", None)
+
+
+async def test_a_set_that_lost_too_much_has_no_figures_until_the_rest_is_sampled(tmp_path):
+    from openrlhf_tir.cluster.jobs.evaluate_suites import evaluate_plan
+
+    console = Console(file=io.StringIO())
+    with pytest.raises(EvaluationFailed):
+        await evaluate_plan(SimpleNamespace(pool=Pool(lost=[3, 50, 60]), console=console), own(tmp_path), {"own": TASKS})
+    assert not (tmp_path / "items/own/figures.json").exists()
+    again = Pool()
+    (result,) = await evaluate_plan(SimpleNamespace(pool=again, console=console), own(tmp_path), {"own": TASKS})
+    assert sorted(i for i, _ in again.asked) == [3, 50, 60] and result.figures["samples"] == 200
+
+
+def test_a_published_set_whose_problems_do_not_all_fit_is_refused_before_anything_starts(tmp_path, monkeypatch):
+    from openrlhf_tir.cluster.jobs import evaluate_suites, inputs
+    from openrlhf_tir.evaluation.plan import plan
+
+    monkeypatch.setattr(inputs, "tokenizer_of", lambda cfg: tokenizer("qwen2_5"))
+    rows = [{"problem": "1+1? " * (1 + 99 * (i == 7)), "answer": 2} for i in range(30)]
+    (tmp_path / "aime24.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    cfg = Config(data={"max_len": 164}, rollout={"max_new_tokens": 64})
+    planned = plan(cfg, ["aime24"], tmp_path, tmp_path / "items", None)
+    with pytest.raises(ConfigError, match=r"1 of 30 problems of aime24 cannot be asked \(prompt_too_long 1; a prompt may have 100 tokens\)"):
+        evaluate_suites.tasks_of(planned)
+
+
 async def test_a_reward_that_is_broken_ends_it_soon_with_its_error(tmp_path):
     pool = Pool(broken=range(100))
     with pytest.raises(ExceptionGroup) as e:
@@ -95,8 +131,6 @@ async def test_a_reward_that_is_broken_ends_it_soon_with_its_error(tmp_path):
 
 
 async def test_a_plan_is_evaluated_set_by_set_and_value_by_value(tmp_path):
-    from rich.console import Console
-
     from openrlhf_tir.cluster.jobs.evaluate_suites import evaluate_plan
     from openrlhf_tir.evaluation.plan import plan
 

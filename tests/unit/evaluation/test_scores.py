@@ -63,6 +63,10 @@ def test_the_commonest_answer_is_judged_and_ties_are_shared():
     assert maj_at_k(["8", "8", "7"], [False, False, True], 3) == 0.0
 
 
+def test_an_answer_is_worth_the_share_of_its_samples_that_are_right():
+    assert maj_at_k(["7", "7", "8"], [True, False, False], 3) == 0.5
+
+
 def test_of_fewer_votes_than_samples_the_mean_over_subsets_is_told():
     """7 7 8 in pairs: 77 -> 1, 78 -> 1/2, 78 -> 1/2."""
     assert maj_at_k(["7", "7", "8"], [True, True, False], 2) == pytest.approx(2 / 3)
@@ -78,6 +82,11 @@ def test_many_subsets_are_drawn_with_a_seed():
     answers, correct = ["7"] * 20 + ["8"] * 12, [True] * 20 + [False] * 12
     first = maj_at_k(answers, correct, 9, seed=3)
     assert first == maj_at_k(answers, correct, 9, seed=3) and 0.7 < first < 0.95
+
+
+def test_random_subsets_hold_no_sample_twice():
+    """11 right of 20 in 1,140 subsets of 17: the right ones lose the vote only where all of the 3 left out are right, 165 times. 1 - 165/1140 = .855."""
+    assert maj_at_k(["7"] * 11 + ["8"] * 9, [True] * 11 + [False] * 9, 17) == pytest.approx(1 - 165 / 1140, abs=0.04)
 
 
 @pytest.mark.parametrize(
