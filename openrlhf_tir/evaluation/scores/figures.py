@@ -4,7 +4,7 @@
      "avg@n": [value, low, high], "pass@k": {k: [...]}, "pass^k": ..., "maj@k": ..., "tools": {name: [...]}, "kinds": {kind: {...}}}
 
 avg@n is the mean over problems of the share of right samples; a problem without a valid sample has no say, one with fewer than k none in the
-figures of that k. `failed` counts what infrastructure lost.
+figures of that k. maj@k has no figure where what is right are calls, not answers. `failed` counts what infrastructure lost.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 
 from ..items import Item
 from .bootstrap import LEVEL, Interval, Ratio, intervals
-from .majority import maj_at_k
+from .majority import ballot, maj_at_k
 from .pass_at_k import ks_of, pass_at_k, pass_hat_k
 from .tool_use import tool_use
 
@@ -27,10 +27,11 @@ def figures(items: Sequence[Item], n: int, *, seed: int = 0) -> dict[str, Any]:
     """`n`: samples that were asked of each problem."""
     ks, average = ks_of(n), f"avg@{n}"
     ratios = {average: _over(items, 1, lambda i: sum(i.correct) / i.n)}
+    votes, nobody = _votes(items), Ratio(np.zeros(len(items)), np.zeros(len(items)))
     for k in ks:
         ratios[f"pass@{k}"] = _over(items, k, lambda i, k=k: pass_at_k(i.n, sum(i.correct), k))
         ratios[f"pass^{k}"] = _over(items, k, lambda i, k=k: pass_hat_k(i.n, sum(i.correct), k))
-        ratios[f"maj@{k}"] = _over(items, k, lambda i, k=k: maj_at_k(i.answers, i.correct, k, seed=seed + i.index))
+        ratios[f"maj@{k}"] = _over(items, k, lambda i, k=k: maj_at_k(i.answers, i.correct, k, seed=seed + i.index)) if votes else nobody
     tools = tool_use(items)
     found = intervals({**ratios, **tools}, seed=seed)
     return {
@@ -56,6 +57,12 @@ def _kinds(items: Sequence[Item], average: str, seed: int) -> dict[str, Any]:
         found = intervals({average: _over(of_kind, 1, lambda i: sum(i.correct) / i.n), **{name: tools[name] for name in BY_KIND}}, seed=seed)
         out[kind] = {"problems": len(of_kind), **{name: _told(interval) for name, interval in found.items()}}
     return out
+
+
+def _votes(items: Sequence[Item]) -> bool:
+    """False where samples are right and none of these states an answer: what is right is a call, a patch or a state then, and has no vote."""
+    right = [answer for i in items for answer, ok in zip(i.answers, i.correct, strict=True) if ok]
+    return not right or any(ballot(answer) is not None for answer in right)
 
 
 def _over(items: Sequence[Item], k: int, value: Any) -> Ratio:

@@ -123,6 +123,14 @@ ITEMS = [
 ]
 
 
+def test_where_right_responses_state_no_answer_there_is_no_majority():
+    """BFCL: a right response is a call. A set without a right response has a majority, which is wrong."""
+    calls = [item(0, [1, 0], [1, 1], answers=[None, "7"]), item(1, [1, 1], [1, 1], answers=[None, None])]
+    assert figures(calls, 2)["maj@k"] == {"1": [None] * 3, "2": [None] * 3} and figures(calls, 2)["pass@k"]["2"][0] == 1.0
+    assert figures([item(0, [0, 0], [0, 0], answers=[None, None])], 2)["maj@k"]["2"][0] == 0.0
+    assert figures([item(0, [1, 1], [0, 0], answers=[None, "7"])], 2)["maj@k"]["2"][0] == 1.0
+
+
 def test_figures_of_two_problems_by_hand():
     f = figures(ITEMS, 4)
     assert (f["problems"], f["samples"], f["failed"], f["n"]) == (2, 8, 0, 4)
