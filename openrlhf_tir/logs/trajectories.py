@@ -102,6 +102,6 @@ def _plain(value: Any) -> Any:
 
 
 def read(run_dir: Path) -> Iterator[dict[str, Any]]:
-    """Every row that the run has kept, actor by actor. Raises DataError for a damaged line."""
+    """Every row that the run has kept, actor by actor. A line that is none is left out and said."""
     for path in sorted((Path(run_dir) / DIRECTORY).glob("*.jsonl")):
         yield from read_rows(path)

@@ -1,7 +1,7 @@
 """Distill: a run's kept trajectories -> rows for fine-tuning, by rejection sampling. What the model wrote stays the model's, word for word.
 
     kept trajectory -> refused, for one reason (the first of REASONS that holds)       counted
-                    -> the same response to the same prompt as an earlier one          duplicate
+                    -> the same response to the same prompt as another one             duplicate, the one of the highest reward stays
                     -> of each prompt the best `per_prompt`                            over_cap
                     -> {"prompt", "segments": [{"source", "text", "end"}], ...}
 
@@ -22,6 +22,9 @@ from ...errors import DataError
 HALF = 0.5
 """Above it a response counts as correct, as for filters."""
 REASONS = ("failed", "masked", "truncated", "wrong", "low_reward", "several_chains", "no_response")
+
+FIELDS = ("prompt", "label", "env", "reward", "key", "index", "versions", "parts", "failed", "masked", "finish_reason", "branches", "runs")
+"""What is read of a kept trajectory."""
 
 Row = Mapping[str, Any]
 
@@ -60,20 +63,21 @@ class Distilled:
 
 
 def distill(kept: Iterable[Row], selection: Selection) -> Distilled:
-    """Raises DataError for trajectories that were kept before the log told how a response ended."""
+    """Raises DataError for trajectories that an earlier version kept, which did not tell all that is asked here, or how a response ended."""
     out = Distilled()
     by_prompt: dict[str, dict[str, Row]] = defaultdict(dict)
     for row in kept:
-        why = selection.refused(row)
-        if not why and _text(row) in by_prompt[row["prompt"]]:
-            why = "duplicate"
-        if why:
+        _check_fields(row)
+        if why := selection.refused(row):
             out.counts[why] += 1
-        else:
-            _check(row)
-            by_prompt[row["prompt"]][_text(row)] = row
+            continue
+        _check(row)
+        responses, text = by_prompt[row["prompt"]], _text(row)
+        out.counts["duplicate"] += text in responses
+        if text not in responses or _reward(row) > _reward(responses[text]):
+            responses[text] = row
     for responses in by_prompt.values():
-        best = sorted(responses.items(), key=lambda item: (-(item[1]["reward"] or 0.0), zlib.crc32(item[0].encode()), item[0]))
+        best = sorted(responses.items(), key=lambda item: (-_reward(item[1]), zlib.crc32(item[0].encode()), item[0]))
         out.rows += [_made(row) for _, row in best[: selection.per_prompt]]
         out.counts["over_cap"] += max(0, len(best) - selection.per_prompt)
     out.counts["kept"] = len(out.rows)
@@ -83,6 +87,18 @@ def distill(kept: Iterable[Row], selection: Selection) -> Distilled:
 def _text(row: Row) -> str:
     """Who said what, as text: two responses that differ in it differ in what is learned, or in what it is learned from."""
     return "\0".join(f"{run['source']}:{run['text']}" for run in row["runs"])
+
+
+def _reward(row: Row) -> float:
+    return row["reward"] or 0.0
+
+
+def _check_fields(row: Row) -> None:
+    if missing := [name for name in FIELDS if name not in row]:
+        raise DataError(
+            f"A kept trajectory (prompt {row.get('key')}) has no {', '.join(missing)}: an earlier version kept it, or something else wrote it. "
+            "Run again with --logger.trajectories 1."
+        )
 
 
 def _check(row: Row) -> None:

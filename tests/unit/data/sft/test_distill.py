@@ -40,13 +40,32 @@ def kept(text="4", *, prompt="2+2?", reward=1.0, correct=1.0, end="<|im_end|>", 
 )
 def test_a_trajectory_that_is_no_example_is_counted_by_its_reason(row, why):
     out = distill([row, kept()], Selection(min_reward=0.9))
-    assert out.counts == {why: 1, "kept": 1, "over_cap": 0} and len(out.rows) == 1
+    assert +out.counts == {why: 1, "kept": 1} and len(out.rows) == 1
 
 
 def test_the_same_response_to_the_same_prompt_is_kept_once():
     out = distill([kept(), kept(key=[1, 0, 0]), kept(prompt="1+3?"), kept("four")], Selection())
     assert [(r["prompt"], r["segments"][-1]["text"]) for r in out.rows if r["prompt"] != "2+2?"] == [("1+3?", "4")]
-    assert out.counts == {"kept": 3, "duplicate": 1, "over_cap": 0}
+    assert +out.counts == {"kept": 3, "duplicate": 1}
+
+
+def test_of_the_same_response_the_higher_reward_counts_whatever_came_first():
+    rows = [kept("4", reward=0.6), kept("four", reward=0.8), kept("4", reward=1.0)]
+    for given in (rows, rows[::-1]):
+        out = distill(given, Selection(per_prompt=1))
+        assert [(r["segments"][-1]["text"], r["reward"]) for r in out.rows] == [("4", 1.0)] and out.counts == {"kept": 1, "duplicate": 1, "over_cap": 1}
+
+
+def test_responses_that_differ_in_who_wrote_what_are_no_duplicates():
+    other = kept(runs=[{"source": "model", "text": "hint: add. 4", "end": "<|im_end|>"}])
+    assert distill([kept(), other], Selection()).counts["kept"] == 2
+
+
+@pytest.mark.parametrize("name", ["masked", "finish_reason", "branches", "runs", "parts", "prompt"])
+def test_a_log_that_lacks_what_is_asked_for_is_refused_by_name(name):
+    row = {k: v for k, v in kept().items() if k != name}
+    with pytest.raises(DataError, match=rf"has no {name}: an earlier version kept it.*Run again with --logger\.trajectories 1"):
+        distill([row], Selection())
 
 
 def test_of_a_prompt_the_highest_rewards_are_kept_and_the_order_of_the_log_decides_nothing():
