@@ -29,6 +29,7 @@ from .stop import StopRequest
 
 log = logging.getLogger(__name__)
 EVAL_LOSS = "eval/loss"
+TAKEN = "rows_taken"
 
 
 class Tuner(Saves, Protocol):
@@ -59,12 +60,16 @@ class Schedule:
 
     def batch(self, step: int) -> list[int]:
         """Indices of rows. The last batch of all may be smaller; none is left out."""
-        places = range(step * self.batch_size, min((step + 1) * self.batch_size, self.rows * self.epochs))
+        places = range(self.taken(step), self.taken(step + 1))
         return [_order(self.rows, self.seed, place // self.rows)[place % self.rows] for place in places]
+
+    def taken(self, step: int) -> int:
+        """Places that so many updates have taken."""
+        return min(step * self.batch_size, self.rows * self.epochs)
 
     def epoch(self, step: int) -> float:
         """Passes over the rows when so many updates are made."""
-        return min(step * self.batch_size / self.rows, float(self.epochs))
+        return self.taken(step) / self.rows
 
 
 @lru_cache(maxsize=2)
@@ -172,7 +177,7 @@ class FineTuning:
         except CheckpointFailed as e:
             log.warning("%s", e)
             return
-        state: dict[str, Any] = {"step": self.step, "world_size": self.cfg.actor.world_size}
+        state: dict[str, Any] = {"step": self.step, "world_size": self.cfg.actor.world_size, TAKEN: self.schedule.taken(self.step)}
         self._writing = asyncio.create_task(self.checkpoints.commit(self.step, state, [], self.tuner))
         self._saved = self.step
 

@@ -10,7 +10,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from ...config import Config
 from ...config.settings import to_toml
 from ...errors import TirError
 from ...learner.schedule import lr_schedule
-from ...logs.metrics import MetricsLog
+from ...logs.metrics import MetricsLog, read
 from ...logs.progress import bar
 from ...pipeline.checkpoints.checkpoint import Checkpoints
 from ...pipeline.fine_tuning import EVAL_LOSS, FineTuning
@@ -67,7 +67,7 @@ async def _run(cfg: Config, inputs: SftInputs, resume: Path | None, console: Con
     losses: dict[str, float] = {}
     try:
         with MetricsLog(cfg.run_dir, cfg.logger, public.model_dump(mode="json")) as metrics, bar("fine-tuning", inputs.schedule.steps, console) as advance:
-            shown = _Shown(metrics, advance, losses)
+            shown = _Shown(cfg.run_dir, metrics, advance, losses)
             for left in reversed(range(cfg.train.max_learner_restarts + 1)):
                 shown.goes_on_from(Checkpoints.state(resume)["step"] if resume else -1)
                 try:
@@ -103,22 +103,31 @@ def _tuning(cfg: Config, inputs: SftInputs, ranks: LearnerGroup, checkpoints: Ch
 class _Shown:
     """metrics.jsonl, the bar, and the losses for the summary."""
 
-    def __init__(self, metrics: MetricsLog, advance: Callable[..., None], losses: dict[str, float]) -> None:
-        self.metrics, self.advance, self.losses, self.step = metrics, advance, losses, 0
+    def __init__(self, run_dir: Path, metrics: MetricsLog, advance: Callable[..., None], losses: dict[str, float]) -> None:
+        self.run_dir, self.metrics, self.advance, self.losses, self.step = run_dir, metrics, advance, losses, 0
 
     def goes_on_from(self, step: int) -> None:
-        """Rows of later updates are forgotten: they are made again. -1: all of them."""
+        """Rows of later updates are forgotten: they are made again. -1: all of them. The losses before count on, whoever measured them."""
         self.metrics.truncate_after(step)
+        self.losses.clear()
+        columns = read(self.run_dir)
+        for values in zip(*columns.values(), strict=True):
+            row = dict(zip(columns, values, strict=True))
+            if row["step"] <= step:
+                self._note({name: value for name, value in row.items() if value is not None})
         self.advance(max(0, step) - self.step)
         self.step = max(0, step)
 
     def __call__(self, step: int, row: dict[str, float]) -> None:
         self.metrics.log(step, row)
+        self._note(row)
+        held_out = f", held out {self.losses['eval_loss']:.3f}" if "eval_loss" in self.losses else ""
+        self.advance(step - self.step, note=f"loss {row['loss']:.3f}{held_out}" if "loss" in row else "")
+        self.step = step
+
+    def _note(self, row: Mapping[str, float]) -> None:
         if EVAL_LOSS in row:
             self.losses.setdefault("first_eval_loss", row[EVAL_LOSS])
             self.losses["eval_loss"] = row[EVAL_LOSS]
         if "loss" in row:
             self.losses["loss"] = row["loss"]
-        held_out = f", held out {self.losses['eval_loss']:.3f}" if "eval_loss" in self.losses else ""
-        self.advance(step - self.step, note=f"loss {row['loss']:.3f}{held_out}" if "loss" in row else "")
-        self.step = step

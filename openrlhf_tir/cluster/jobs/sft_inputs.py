@@ -21,7 +21,7 @@ from ...engines.codec import HfCodec
 from ...errors import ConfigError
 from ...model_size import checkpoint_bytes
 from ...pipeline.checkpoints.checkpoint import Checkpoints
-from ...pipeline.fine_tuning import Schedule
+from ...pipeline.fine_tuning import TAKEN, Schedule
 
 
 @dataclass
@@ -90,10 +90,10 @@ def checkpoints_of(cfg: Config, made_of: dict[str, Any] | None = None) -> Checkp
     return Checkpoints(cfg.run_dir / cfg.ckpt.path, cfg.ckpt.max_num, facts=facts, expected_bytes=checkpoint_bytes(cfg))
 
 
-def resumable(cfg: Config, made_of: dict[str, Any]) -> Path | None:
+def resumable(cfg: Config, made_of: dict[str, Any], schedule: Schedule) -> Path | None:
     """The verified checkpoint that a run with train.resume goes on from; None: there is none, and train.resume_or_start allows that.
 
-    Raises ConfigError for a checkpoint of another run, or none at all; CheckpointDamaged.
+    Raises ConfigError for a checkpoint of another run, of passes that ended elsewhere, or none at all; CheckpointDamaged.
     """
     checkpoints = checkpoints_of(cfg)
     path = checkpoints.choose(cfg.train.resume_from)
@@ -104,9 +104,16 @@ def resumable(cfg: Config, made_of: dict[str, Any]) -> Path | None:
             f"There is no checkpoint in {checkpoints.directory}, so --resume has nothing to go on from. Correct --run-dir, or leave --resume out to start "
             "anew; --train.resume_or_start starts anew by itself as long as there is none."
         )
-    before = (checkpoints.state(path).get("facts") or {}).get("sft")
+    state = checkpoints.state(path)
+    before = (state.get("facts") or {}).get("sft")
     if before is None:
         raise ConfigError(f"{path} is a checkpoint of `openrlhf-tir train`. Resume it with that command, or give this run another --run-dir.")
     if wrong := [f"{name} = {before.get(name)}, this run has {now}" for name, now in made_of.items() if before.get(name) != now]:
         raise ConfigError(f"The checkpoint {path.name} was made with {'; '.join(wrong)}. Resume with the same, or start anew in another --run-dir.")
+    taken, now = state.get(TAKEN), schedule.taken(state["step"])
+    if taken not in (None, now):
+        raise ConfigError(
+            f"The updates of {path.name} have taken {taken} rows; with sft.max_epochs = {schedule.epochs} they would have taken {now}, since an update that "
+            "ends the passes is smaller. Resume with the same passes, or fine-tune that run's model further in another --run-dir."
+        )
     return path

@@ -38,5 +38,5 @@ def check_sft(cfg: Config, problems: Problems, machine: Machine | None = None) -
 
     with counting("read rows") as tick:
         inputs = load_sft_inputs(cfg, tick)
-    resume = resumable(cfg, inputs.made_of) if cfg.train.resume else None
+    resume = resumable(cfg, inputs.made_of, inputs.schedule) if cfg.train.resume else None
     return inputs, resume, [*facts, *inputs.facts, *([f"resuming from {resume.name}"] if resume else [])]

@@ -7,7 +7,7 @@ import json
 from rich.console import Console
 
 from openrlhf_tir.cluster.jobs import sft
-from openrlhf_tir.cluster.jobs.sft_inputs import SftInputs
+from openrlhf_tir.cluster.jobs.sft_inputs import SftInputs, checkpoints_of
 from openrlhf_tir.cluster.learner_group import LearnerDied
 from openrlhf_tir.config import Config
 from openrlhf_tir.data.sft.read import SftSet
@@ -21,7 +21,7 @@ class Ranks(Counting):
     stopped = False
 
     async def export(self, directory):
-        directory.mkdir()
+        directory.mkdir(exist_ok=True)
 
     async def stop(self):
         self.stopped = True
@@ -48,4 +48,7 @@ async def test_ranks_that_die_start_again_from_the_last_checkpoint_and_every_upd
     assert new.seen[2:] and len(new.seen) == 5 and new.stopped
     assert [round(lr / 5e-6, 3) for lr in columns["lr"][1:]] == [0.5, 1.0, 0.775, 0.325, 0.1], "one update of warm-up, then a cosine to a tenth"
     assert summary == json.loads((tmp_path / "sft.json").read_text()) and (summary["steps"], summary["first_eval_loss"], summary["eval_loss"]) == (5, 0.0, 1.25)
+    finished = checkpoints_of(cfg, inputs.made_of).choose()
+    again = await sft._run(cfg, inputs, finished, Console(quiet=True), StopRequest(60.0), Ranks())
+    assert {**again, "seconds": 0} == {**summary, "seconds": 0}, "a resume tells the losses before it too"
     assert (tmp_path / "model").is_dir() and (tmp_path / "config.toml").is_file()
