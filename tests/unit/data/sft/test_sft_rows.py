@@ -75,6 +75,22 @@ def test_what_an_interpreter_wrote_inside_of_a_message_is_read_and_not_learned()
     assert answer in text and learned == f"{head}¦{rest.partition('</interpreter>')[2].strip()}<|im_end|>"
 
 
+def test_between_two_blocks_the_model_speaks():
+    content = "<code>1</code>\n<interpreter>1</interpreter>\nHm.\n<interpreter>2</interpreter>\nIt is 2."
+    assert said({"messages": [ASKED, {"role": "assistant", "content": content}]}) == "<code>1</code>¦Hm.¦It is 2.<|im_end|>"
+
+
+def test_a_template_that_writes_no_generation_prompt_of_the_assistants_is_refused():
+    """Else words of the template would be learned as the model's, or words of the model cut."""
+
+    def apply(messages, *, add_generation_prompt, **_):
+        return "".join(f"<|im_start|>{m['role']}\n{m['content']}<|im_end|>\n" for m in messages) + ("<|im_start|>model\n" if add_generation_prompt else "")
+
+    template = ChatTemplate(apply, ["<|im_start|>", "<|im_end|>"])
+    with pytest.raises(DataError, match=r"does not render messages\[1\] behind its own generation prompt.*Set data.chat_template_options"):
+        Reader(Config().sft, template)("d line 1", {"messages": [ASKED, SAID]})
+
+
 def test_without_blocks_everything_that_the_assistant_says_is_learned():
     row = samples()["retool_sft.jsonl"][0]
     assert said(row, mask_blocks=[]) == row["messages"][-1]["content"] + "<|im_end|>"
@@ -168,6 +184,16 @@ def test_rows_that_are_too_long_are_left_out_and_counted(tmp_path):
         load(path, sft={"max_len": 2})
 
 
+def test_the_first_token_of_a_text_is_not_learned_so_one_token_teaches_nothing(tmp_path):
+    found = load(jsonl(tmp_path / "d.jsonl", [{"text": "a"}, {"text": "ab"}]), sft={"append_eos": False})
+    assert [row.trained for row in found.rows] == [1] and found.counts["nothing_learned"] == 1
+
+
+def test_no_more_rows_of_a_data_set_are_read_than_asked_for(tmp_path):
+    path = jsonl(tmp_path / "d.jsonl", [{"text": f"row {i}"} for i in range(5)])
+    assert len(load(f"{path},{path}", sft={"max_samples": 3}).rows) == 6
+
+
 def test_a_bad_row_refuses_the_data_or_is_left_out_and_listed(tmp_path):
     path = jsonl(tmp_path / "d.jsonl", [{"text": "ab"}, {"txt": "ab"}, {"text": 4}])
     with pytest.raises(DataError) as e:
@@ -188,3 +214,10 @@ def test_the_digest_tells_other_rows_and_another_order(tmp_path):
     a, b = {"text": "one"}, {"text": "two"}
     digests = {load(jsonl(tmp_path / f"{i}.jsonl", rows)).digest for i, rows in enumerate([[a, b], [b, a], [a], [a, b]])}
     assert len(digests) == 3
+
+
+def test_the_digest_tells_another_mask_of_the_same_tokens(tmp_path):
+    chat = {"messages": [ASKED, {"role": "assistant", "content": "7"}, ASKED, SAID]}
+    path = jsonl(tmp_path / "d.jsonl", [chat])
+    all_of_it, the_last = load(path), load(path, sft={"multiturn": False})
+    assert all_of_it.rows[0].token_ids.tolist() == the_last.rows[0].token_ids.tolist() and all_of_it.digest != the_last.digest
