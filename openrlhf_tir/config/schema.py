@@ -90,6 +90,12 @@ class Config(Section):
         return resolve(self)
 
     @property
+    def held_out(self) -> Data:
+        """The section that describes eval.dataset, which is read as data.prompt_dataset is."""
+        e = self.eval
+        return self.data.model_copy(update={"prompt_dataset": e.dataset, "prompt_split": e.split, "max_samples": e.max_samples})
+
+    @property
     def max_running(self) -> int:
         """Requests that an actor hands to its engine at once."""
         return self.rollout.max_running or self.vllm.max_num_seqs + (self.vllm.max_num_seqs + 3) // 4

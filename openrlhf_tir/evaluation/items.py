@@ -102,6 +102,8 @@ def read_item(row: Mapping[str, Any], where: str) -> Item:
         lengths = {len(getattr(item, name)) for name in LISTS}
     except TypeError as e:
         raise DataError(f"{where} is no item of an evaluation ({e}). Remove the file to sample again.") from None
+    if type(item.index) is not int or not isinstance(item.failures, dict) or not all(type(n) is int for n in item.failures.values()):
+        raise DataError(f"{where} is no item of an evaluation: index {item.index!r}, failures {item.failures!r}. Remove the file to sample again.")
     if len(lengths) > 1:
         raise DataError(f"{where} is no item of an evaluation: its lists have {', '.join(map(str, sorted(lengths)))} entries. Remove the file to sample again.")
     return item

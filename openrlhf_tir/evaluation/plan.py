@@ -60,8 +60,7 @@ def plan(cfg: Config, named: Sequence[str], suites_dir: str | Path, items_dir: P
     if not named:
         if not cfg.eval.dataset:
             raise ConfigError("Evaluate what? Give --suite NAME (openrlhf-tir eval --list-suites), or rows of your own: --eval.dataset FILE.")
-        data = cfg.data.model_copy(update={"prompt_dataset": cfg.eval.dataset, "prompt_split": cfg.eval.split, "max_samples": cfg.eval.max_samples})
-        return Plan(cfg, [Asked(OWN, data, items_dir / OWN, None, None)], settings, swept)
+        return Plan(cfg, [Asked(OWN, cfg.held_out, items_dir / OWN, None, None)], settings, swept)
     if cfg.eval.dataset:
         raise ConfigError("--suite and --eval.dataset are both given. Evaluate one after the other.")
     if cfg.envs:

@@ -53,11 +53,6 @@ def prompts_of(cfg: Config, data: Data, tokenizer: Any, max_prompt_tokens: int |
     return load_prompts(data, tokenizer, env=cfg.env.name, templates_of=templates, tools_of=tools, max_prompt_tokens=max_prompt_tokens)
 
 
-def held_out_data(cfg: Config) -> Data:
-    """The section that describes eval.dataset."""
-    return cfg.data.model_copy(update={"prompt_dataset": cfg.eval.dataset, "prompt_split": cfg.eval.split, "max_samples": cfg.eval.max_samples})
-
-
 def tokenizer_of(cfg: Config) -> Any:
     """The policy's. Raises ConfigError where there is none, Unavailable when the hub is."""
     try:
@@ -81,6 +76,6 @@ def load_inputs(cfg: Config, *, training: bool = True) -> Inputs:
         )
     if training:
         lanes_of(prompts, cfg.environments, cfg.data.prompt_probs)
-    held_out = prompts_of(cfg, held_out_data(cfg), tokenizer, longest).tasks if cfg.eval.dataset else []
+    held_out = prompts_of(cfg, cfg.held_out, tokenizer, longest).tasks if cfg.eval.dataset else []
     canary = [tokenizer(t.prompt, add_special_tokens=False)["input_ids"] for t in (prompts.tasks or held_out)[:CANARY_PROMPTS]]
     return Inputs(prompts, held_out, canary)

@@ -12,7 +12,7 @@ from ...errors import ConfigError
 from ...types import GroupKey, Task, Trajectory
 from ..services import Services
 from .evaluate import EVAL_EPOCH
-from .inputs import held_out_data, prompts_of
+from .inputs import prompts_of
 
 
 def pick_task(cfg: Config, question: str | None, row: int, tokenizer=None) -> Task:
@@ -20,7 +20,7 @@ def pick_task(cfg: Config, question: str | None, row: int, tokenizer=None) -> Ta
     if question is not None:
         first = next(iter(cfg.environments.values()))
         return Task(render(resolve(first.input_template), question), label="", env=first.name)
-    data = held_out_data(cfg).model_copy(update={"max_samples": cfg.data.max_samples}) if cfg.eval.dataset else cfg.data
+    data = cfg.held_out.model_copy(update={"max_samples": cfg.data.max_samples}) if cfg.eval.dataset else cfg.data
     prompts = prompts_of(cfg, data, tokenizer)
     if not 0 <= row < len(prompts):
         raise ConfigError(f"--row {row}: {data.prompt_dataset} has the rows 0 to {len(prompts) - 1}.")

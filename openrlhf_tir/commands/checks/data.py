@@ -28,8 +28,7 @@ def check_data(cfg: Config, *, training: bool) -> list[str]:
     if training and cfg.eval.steps > 0 and not cfg.eval.dataset:
         raise ConfigError("eval.steps is set, but eval.dataset is not. Give the held-out problems, or leave eval.steps unset.")
     if cfg.eval.dataset:
-        held_out = cfg.data.model_copy(update={"prompt_dataset": cfg.eval.dataset, "prompt_split": cfg.eval.split, "max_samples": cfg.eval.max_samples})
-        found, bad = _scan(cfg, held_out)
+        found, bad = _scan(cfg, cfg.held_out)
         facts += [f"{found.total()} problems for evaluation in {cfg.eval.dataset}{_by_env(found)}", *bad.facts()]
     return facts
 

@@ -107,6 +107,9 @@ def test_items_of_other_problems_are_refused(tmp_path):
 def test_a_row_that_is_no_item_is_told(tmp_path):
     with pytest.raises(DataError, match="is no item of an evaluation"):
         read_item({"correct": [True]}, "f row 1")
+    for column, value in (("index", "0"), ("failures", ["timeout"]), ("failures", {"timeout": "1"}), ("answers", None)):
+        with pytest.raises(DataError, match=r"f row 1 is no item of an evaluation.*Remove the file to sample again"):
+            read_item(item(0, 1.0).as_row() | {column: value}, "f row 1")
     with pytest.raises(DataError, match="its lists have 1, 2 entries"):
         read_item(item(0, 1.0, 0.0).as_row() | {"calls": [0]}, "f row 1")
 
