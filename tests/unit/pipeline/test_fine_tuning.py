@@ -133,6 +133,17 @@ async def test_the_held_out_loss_is_a_mean_over_tokens_before_between_and_after(
     assert measured == {0: 0.0, 2: 0.5, 4: 1.0, 5: 1.25}  # (0.5 * rows * updates) / (2 * rows)
 
 
+async def test_a_token_of_the_held_out_rows_counts_the_same_in_a_small_last_batch(tmp_path):
+    """3 rows of 2 nats in all, 1 row of 6, with 2 tokens each: 8 / 8. The mean of the batches' means would be (2/6 + 6/2) / 2 = 1.67."""
+    learner = Counting()
+
+    async def sft_loss(rows):
+        return (2.0 if len(rows) == 3 else 6.0), float(2 * len(rows))
+
+    learner.sft_loss = sft_loss
+    assert await tuning(tmp_path, learner, held_out=4).held_out_loss() == 1.0
+
+
 async def test_metrics_say_what_an_update_learned(tmp_path):
     logged: list = []
     await tuning(tmp_path, Counting(), logged=logged).run()
