@@ -17,9 +17,10 @@ from typing import Any
 
 import aiohttp
 
+from env_servers.adapters.calls import BadAction, read_json
 from env_servers.env import Env, Step
 
-from .link import BadAction, OpenEnvLink, Reply, Schema
+from .link import OpenEnvLink, Reply, Schema
 
 SEEDS = 1 << 31
 """Many environments hand the seed to generators that take 32 bits."""
@@ -83,9 +84,9 @@ class OpenEnvEnv(Env):
         if self._shape.field:
             return {self._shape.field: action}
         try:
-            said = json.loads(action)
-        except (ValueError, RecursionError) as e:
-            raise BadAction(f"This is no JSON: {e}. Send one object with the action's fields.") from None
+            said = read_json(action)
+        except BadAction as e:
+            raise BadAction(f"{e} Send one object with the action's fields.") from None
         if isinstance(said, list) and len(said) == 1 and isinstance(said[0], dict) and said[0].get("name") == "step":
             said = said[0].get("arguments")
         if not isinstance(said, dict):

@@ -14,6 +14,7 @@ from typing import Any
 import aiohttp
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from env_servers.adapters.calls import BadAction
 from env_servers.admission import CapacityFull
 from openrlhf_tir.errors import EnvError
 
@@ -33,10 +34,6 @@ class OpenEnvFailed(EnvError):
 
 class OpenEnvMismatch(OpenEnvFailed):
     """What answers there speaks another protocol, or another version of it."""
-
-
-class BadAction(Exception):
-    """The server does not take the action: its fields are wrong. The message is for the model."""
 
 
 class Reply(BaseModel):
