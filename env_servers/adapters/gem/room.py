@@ -9,22 +9,39 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
+from queue import SimpleQueue
+from threading import Thread
 from typing import Any, TypeVar
 
 T = TypeVar("T")
 
 
 class Room:
+    """Its thread is a daemon: a call that never ends must not keep the process from ending, as an executor's would."""
+
     def __init__(self) -> None:
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="gem")
+        self._calls: SimpleQueue[tuple[Future[Any], Dice, Callable[[], Any]] | None] = SimpleQueue()
+        Thread(target=self._work, name="gem", daemon=True).start()
+
+    def _work(self) -> None:
+        while (asked := self._calls.get()) is not None:
+            answer, dice, call = asked
+            if not answer.set_running_or_notify_cancel():  # whoever asked has left
+                continue
+            try:
+                answer.set_result(dice.with_them(call))
+            except BaseException as e:
+                answer.set_exception(e)
 
     async def run(self, dice: Dice, call: Callable[[], T]) -> T:
         """`call`, with the generators as `dice` left them. Calls of all sessions come one after another."""
-        return await asyncio.get_running_loop().run_in_executor(self._thread, dice.with_them, call)
+        answer: Future[T] = Future()
+        self._calls.put((answer, dice, call))
+        return await asyncio.wrap_future(answer)
 
     async def close(self) -> None:
-        self._thread.shutdown(wait=False, cancel_futures=True)
+        self._calls.put(None)
 
 
 class Dice:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from env_servers.adapters.calls import BadAction, line, read_calls
+from env_servers.adapters.calls import BadAction, Lines, read_calls
 from env_servers.env import Env, Step
 
 from .link import McpLink, Target
@@ -33,20 +33,20 @@ class McpEnv(Env):
         except BadAction as e:
             self._errors += 1
             return Step(str(e), outcome="model_error", signals=self._signals("bad_call"))
-        lines, wrong = [], None
+        lines, wrong = Lines(self._max_chars), None
         for name, arguments in calls:
             self._calls += 1
             if name not in self._offered:
-                lines.append(line("error", f"There is no function {name!r}.", self._max_chars))
+                lines.add("error", f"There is no function {name!r}.")
                 wrong = wrong or "unknown_function"
                 self._errors += 1
                 continue
             result = await self._link.call(name, arguments)
-            lines.append(line("error" if result.error else "result", result.text, self._max_chars))
+            lines.add("error" if result.error else "result", result.text)
             if result.error:
                 wrong = wrong or ("bad_call" if result.refused else "refused")
                 self._errors += 1
-        return Step("\n".join(lines), outcome="model_error" if wrong else "ok", signals=self._signals(wrong))
+        return Step(str(lines), outcome="model_error" if wrong else "ok", signals=self._signals(wrong))
 
     def _signals(self, error: str | None) -> dict[str, Any]:
         return {"calls": self._calls, "errors": self._errors, "error_type": error}

@@ -23,6 +23,9 @@ INVALID_PARAMS = -32602
 TIMEOUT_S = 300.0
 """Longest wait of one HTTP read; a step's own deadline ends it earlier."""
 
+CLOSE_S = 10.0
+"""How long a goodbye may take. Over stdio the package ends the process within 7 s; over HTTP it would wait for a server that hangs."""
+
 
 class McpServerFailed(EnvError):
     """The MCP server died, does not start, or speaks another protocol."""
@@ -114,7 +117,11 @@ class McpLink:
             self._leave.set()
             if self._client is None:  # still connecting
                 self._owner.cancel()
-            await asyncio.gather(self._owner, return_exceptions=True)
+            for _ in range(2):
+                await asyncio.wait({self._owner}, timeout=CLOSE_S)
+                self._owner.cancel()  # without effect on one that has ended
+            if self._owner.done() and not self._owner.cancelled():
+                self._owner.exception()  # looked at
 
 
 @asynccontextmanager

@@ -5,7 +5,8 @@ action        the text of the one field that the server's actions have (`Shape.f
 observation   the text of the one field that its observations have (`Shape.shown`), else all fields as JSON
 
 What the server refuses as an action is told to the model and trained (model_error, signals.error_type "bad_action"). What it says of a
-failure of its own code is env_error: it may well be the model's doing, but nothing tells that apart from a server that is broken.
+failure of its own code, or of objects of its own that are not valid, is env_error: it may well be the model's doing, but nothing tells that
+apart from a server that is broken.
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ from typing import Any
 
 import aiohttp
 
+from env_servers.adapters.calls import BadAction, read_json
 from env_servers.env import Env, Step
 
-from .link import BadAction, OpenEnvLink, Reply, Schema
+from .link import OpenEnvLink, OpenEnvMismatch, Reply, Schema
 
 SEEDS = 1 << 31
 """Many environments hand the seed to generators that take 32 bits."""
@@ -66,7 +68,7 @@ class OpenEnvEnv(Env):
         options = task.get("reset", {})
         if not isinstance(options, dict):
             raise ValueError(f"task.reset is {type(options).__name__}, not an object of what the environment's reset takes.")
-        self._link = OpenEnvLink(self._http(), self._url)
+        self._link = OpenEnvLink(self._http(), self._url, self._shape.tool["function"]["parameters"]["properties"])
         return self._text(await self._link.reset(**{"seed": seed % SEEDS, **options}))
 
     async def step(self, action: str, deadline_s: float) -> Step:
@@ -83,9 +85,9 @@ class OpenEnvEnv(Env):
         if self._shape.field:
             return {self._shape.field: action}
         try:
-            said = json.loads(action)
-        except (ValueError, RecursionError) as e:
-            raise BadAction(f"This is no JSON: {e}. Send one object with the action's fields.") from None
+            said = read_json(action)
+        except BadAction as e:
+            raise BadAction(f"{e} Send one object with the action's fields.") from None
         if isinstance(said, list) and len(said) == 1 and isinstance(said[0], dict) and said[0].get("name") == "step":
             said = said[0].get("arguments")
         if not isinstance(said, dict):
@@ -95,7 +97,13 @@ class OpenEnvEnv(Env):
     def _text(self, reply: Reply) -> str:
         if self._shape.shown is None:
             return json.dumps(reply.observation, ensure_ascii=False)
-        return str(reply.observation.get(self._shape.shown, ""))
+        if self._shape.shown not in reply.observation:
+            raise OpenEnvMismatch(
+                f"An observation of the OpenEnv server at {self._url} lacks {self._shape.shown!r}, which its schema had when this server started; it has "
+                f"{', '.join(reply.observation) or 'nothing'}. Start this server again, or choose another field with --show."
+            )
+        text = reply.observation[self._shape.shown]
+        return text if isinstance(text, str) else "" if text is None else json.dumps(text, ensure_ascii=False)
 
     def _signals(self, error: str | None) -> dict[str, Any]:
         return {"steps": self._steps, "errors": self._errors, "error_type": error}

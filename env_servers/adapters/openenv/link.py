@@ -8,12 +8,15 @@ A connection has an environment of its own there. What is no answer of this prot
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
 import aiohttp
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from env_servers.adapters.calls import BadAction
 from env_servers.admission import CapacityFull
 from openrlhf_tir.errors import EnvError
 
@@ -25,6 +28,8 @@ RETRY_S = 1
 """When a full server is asked again; it says nothing of that itself."""
 CONNECT_S = 20.0
 """Seconds for one HTTP answer, or for the WebSocket's handshake."""
+CLOSE_S = 2.0
+"""How long a goodbye is waited for: a server that hangs would keep each of its sessions' places."""
 
 
 class OpenEnvFailed(EnvError):
@@ -33,10 +38,6 @@ class OpenEnvFailed(EnvError):
 
 class OpenEnvMismatch(OpenEnvFailed):
     """What answers there speaks another protocol, or another version of it."""
-
-
-class BadAction(Exception):
-    """The server does not take the action: its fields are wrong. The message is for the model."""
 
 
 class Reply(BaseModel):
@@ -72,14 +73,16 @@ async def schema_of(http: aiohttp.ClientSession, url: str) -> Schema:
 
 
 class OpenEnvLink:
-    def __init__(self, http: aiohttp.ClientSession, url: str) -> None:
-        self._http, self.url = http, url
+    def __init__(self, http: aiohttp.ClientSession, url: str, fields: Collection[str] = ()) -> None:
+        """`fields`: of the server's actions; complaints about others than these, and those that were sent, are about the server's own objects."""
+        self._http, self.url, self._fields = http, url, frozenset(fields)
         self._socket: aiohttp.ClientWebSocketResponse | None = None
 
     async def reset(self, **options: Any) -> Reply:
         """Connects. Raises OpenEnvFailed, OpenEnvMismatch, CapacityFull."""
         try:
-            self._socket = await self._http.ws_connect(f"{self.url}/ws", max_msg_size=MAX_REPLY, timeout=aiohttp.ClientWSTimeout(ws_close=CONNECT_S))
+            async with asyncio.timeout(CONNECT_S):
+                self._socket = await self._http.ws_connect(f"{self.url}/ws", max_msg_size=MAX_REPLY, timeout=aiohttp.ClientWSTimeout(ws_close=CLOSE_S))
         except aiohttp.WSServerHandshakeError as e:
             raise OpenEnvMismatch(f"{self.url}/ws is no WebSocket (HTTP {e.status}): a server from before OpenEnv had one, or another program.") from e
         except (aiohttp.ClientError, TimeoutError, OSError) as e:
@@ -106,9 +109,9 @@ class OpenEnvLink:
         finally:
             if not answered:  # an answer that comes late would be taken for the next one's
                 await self.close()
-        return self._read(kind, message)
+        return self._read(kind, data, message)
 
-    def _read(self, kind: str, message: Any) -> Reply:
+    def _read(self, kind: str, sent: dict[str, Any], message: Any) -> Reply:
         data = message.get("data") if isinstance(message, dict) else None
         if isinstance(data, dict) and message.get("type") == "observation":
             try:
@@ -119,7 +122,10 @@ class OpenEnvLink:
             raise self._mismatch(kind, message)
         said, code = str(data.get("message", ""))[:500], data.get("code")
         if code == "VALIDATION_ERROR":
-            raise BadAction(f"{said}: {_errors(data)}")
+            errors = [e for e in data.get("errors") or () if isinstance(e, dict)]
+            if all(_root(e) in {None, *self._fields, *sent} for e in errors):
+                raise BadAction(f"{said}: {_told(errors)}")
+            said = f"{said}: {_told(errors)}"
         if code == "CAPACITY_REACHED":
             raise CapacityFull(f"the OpenEnv server at {self.url}: {said}", retry_after_s=RETRY_S)
         if code in ("UNKNOWN_TYPE", "INVALID_JSON"):
@@ -136,7 +142,12 @@ class OpenEnvLink:
             await self._socket.close()
 
 
-def _errors(data: dict[str, Any]) -> str:
+def _root(error: dict[str, Any]) -> str | None:
+    """The outermost field that one of pydantic's errors is about; None: the whole."""
+    loc = error.get("loc")
+    return str(loc[0]) if isinstance(loc, list) and loc else None
+
+
+def _told(errors: list[dict[str, Any]]) -> str:
     """pydantic's errors in short: field and what is wrong with it."""
-    found = [e for e in data.get("errors", []) if isinstance(e, dict)]
-    return "; ".join(f"{'.'.join(map(str, e.get('loc', ())))}: {e.get('msg')}" for e in found[:8])
+    return "; ".join(f"{'.'.join(map(str, e['loc'] if isinstance(e.get('loc'), list) else ()))}: {e.get('msg')}" for e in errors[:8])

@@ -13,9 +13,10 @@ import os
 import sys
 import uuid
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import aiohttp
+from pydantic import ValidationError
 
 from env_servers.adapters.http import Pool
 from env_servers.adapters.packages import required
@@ -23,22 +24,29 @@ from env_servers.launch import TOKEN_ENV
 from openrlhf_tir.errors import EnvError
 from openrlhf_tir.protocol import TRAINABLE_OUTCOMES, ResetReply, StepReply
 
-EXPIRES = "the session expires there by itself"
+Wire = TypeVar("Wire", ResetReply, StepReply)
 
 
 class Bridge:
     """One episode on a server of ours, by plain HTTP."""
 
     def __init__(self, http: Callable[[], aiohttp.ClientSession], url: str, timeout_s: float) -> None:
-        self._http, self._url, self._timeout_s = http, url, timeout_s
+        self._http, self._front, self._timeout_s = http, url, timeout_s
+        self._url = url
+        """Of the process that holds the session."""
         self.session: str | None = None
         self.steps = 0
 
     async def reset(self, task: dict[str, Any], seed: int) -> str:
         """Raises EnvError."""
         await self.end()
-        reply = ResetReply.model_validate(await self._post("/reset", {"task": task, "seed": seed, "session_id": uuid.uuid4().hex}))
-        self._url, self.session, self.steps = reply.server or self._url, reply.session_id, 0
+        self._url, self.session, self.steps = self._front, uuid.uuid4().hex, 0  # known before the answer, which may come too late
+        try:
+            reply = await self._post("/reset", {"task": task, "seed": seed, "session_id": self.session}, ResetReply)
+        except BaseException:
+            await self.end()
+            raise
+        self._url = reply.server or self._front
         return reply.observation
 
     async def step(self, action: str) -> StepReply:
@@ -46,18 +54,22 @@ class Bridge:
         if self.session is None:
             raise EnvError("step before reset: there is no episode.")
         body = {"session_id": self.session, "step_id": self.steps, "action": action, "deadline_s": self._timeout_s}
-        reply = StepReply.model_validate(await self._post("/step", body))
+        reply = await self._post("/step", body, StepReply)
         self.steps += 1
         if reply.outcome not in TRAINABLE_OUTCOMES:
             raise EnvError(f"{reply.outcome}: {reply.signals.get('error', 'the environment gives no observation')}")
         return reply
 
-    async def _post(self, path: str, body: dict[str, Any]) -> Any:
+    async def _post(self, path: str, body: dict[str, Any], kind: type[Wire]) -> Wire:
         try:
             async with self._http().post(self._url + path, json=body, timeout=aiohttp.ClientTimeout(total=self._timeout_s + 5)) as r:
                 if r.status != 200:
                     raise EnvError(f"{self._url}{path}: HTTP {r.status}: {(await r.text())[:500]}")
-                return await r.json()
+                return kind.model_validate_json(await r.read())
+        except ValidationError as e:  # OpenEnv would tell it as what is wrong with the action
+            raise EnvError(
+                f"{self._url}{path} sent no valid {kind.__name__}: {e.errors(include_url=False)[0]['msg']}. Does this server speak the protocol?"
+            ) from e
         except (aiohttp.ClientError, TimeoutError) as e:
             raise EnvError(f"{self._url}{path}: {type(e).__name__}: {e}") from e
 

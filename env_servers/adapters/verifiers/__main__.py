@@ -30,6 +30,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--workers", type=int, default=64, metavar="N", help="rollouts at once (default: %(default)s)")
     p.add_argument("--max-tokens", type=int, metavar="N", help="of one answer (default: as many as the context has room for)")
     p.add_argument("--gone", type=float, default=60.0, metavar="S", help="end when there has been no rollout actor for S seconds (default: %(default)s)")
+    p.add_argument("--rollout-timeout", type=float, default=3600.0, metavar="S", help="a rollout that takes longer has failed (default: %(default)s)")
     logs.add_log_flags(p)
     return p
 
@@ -41,7 +42,7 @@ def main() -> None:
     except ConfigError as e:
         sys.exit(f"verifiers does not start: {e}")
     logs.configure(args.log_level, args.log_format)
-    agent = Agent(args.run_dir, rollouts.run, workers=args.workers, gone_s=args.gone)
+    agent = Agent(args.run_dir, rollouts.run, workers=args.workers, gone_s=args.gone, rollout_s=args.rollout_timeout)
     asyncio.run(agent.work())
     print(f"the run is over: {agent.ended['rewarded']} rollouts had a reward, {agent.ended['failed']} failed", file=sys.stderr)
 

@@ -8,6 +8,7 @@ Actors come and go: every worker looks anew which there are. A task whose actor 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 from collections.abc import Awaitable, Callable
@@ -30,9 +31,9 @@ Run = Callable[[str, str, dict[str, Any]], Awaitable[dict[str, Any]]]
 
 
 class Agent:
-    def __init__(self, run_dir: Path, run: Run, *, workers: int, gone_s: float) -> None:
-        """`gone_s`: no rollout actor for so long, and the run is over."""
-        self._endpoints, self._run, self._workers, self._gone_s = run_dir / "endpoints", run, workers, gone_s
+    def __init__(self, run_dir: Path, run: Run, *, workers: int, gone_s: float, rollout_s: float) -> None:
+        """`gone_s`: no rollout actor for so long, and the run is over. `rollout_s`: a rollout that takes longer has failed."""
+        self._endpoints, self._run, self._workers, self._gone_s, self._rollout_s = run_dir / "endpoints", run, workers, gone_s, rollout_s
         self.ended: dict[str, int] = {"rewarded": 0, "failed": 0}
 
     async def work(self) -> None:
@@ -44,8 +45,7 @@ class Agent:
         clock = asyncio.get_running_loop().time
         seen = clock()
         while clock() - seen < self._gone_s:
-            urls = [f.read_text().strip() for f in sorted(self._endpoints.glob("rollout-*"))]
-            if urls:
+            if urls := self._urls():
                 try:
                     await self._one(http, urls[i % len(urls)])
                     seen = clock()
@@ -72,7 +72,19 @@ class Agent:
         row = task["meta"].get("verifiers")
         if not isinstance(row, dict):
             return {"failed": "the row has no meta.verifiers: make the data with python -m env_servers.adapters.verifiers.make_tasks"}
-        return await self._run(task["base_url"], key, row)
+        try:
+            async with asyncio.timeout(self._rollout_s):
+                return await self._run(task["base_url"], key, row)
+        except TimeoutError:  # the session has failed in the run long since; this frees the worker that the environment holds
+            return {"failed": f"the rollout has not ended within {self._rollout_s:g} s. Give it more --rollout-timeout."}
+
+    def _urls(self) -> list[str]:
+        """The actors that there are now. One may leave between the look at the directory and the look at its file."""
+        urls = []
+        for file in sorted(self._endpoints.glob("rollout-*")):
+            with contextlib.suppress(FileNotFoundError):
+                urls.append(file.read_text().strip())
+        return urls
 
     def _key(self) -> str:
         """The run's key: the variable's, or the one that it made for itself."""

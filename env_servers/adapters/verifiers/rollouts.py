@@ -3,7 +3,7 @@
     {"reward": 1.0, "parts": {metric: value}}     the rubric's word
     {"failed": why}                               nothing of it is trained
 
-verifiers makes 0 of a reward function that raises, and goes on. Here that is a failure: a broken judge says nothing about the model. So are
+verifiers makes 0 of a reward function that raises, or gives no number, and goes on. Here that is a failure: a broken judge says nothing about the model. So are
 an error that the environment recorded, and a rollout that the environment's own clock has ended.
 """
 
@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import inspect
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
 from typing import Any
 
@@ -67,10 +67,17 @@ def _failure(output: Any, raised: list[str]) -> str | None:
 
 
 def _rubrics(rubric: Any) -> Iterator[Any]:
-    """The rubric, and those that it is a group of."""
-    yield rubric
-    for part in getattr(rubric, "rubrics", []):
-        yield from _rubrics(part)
+    """The rubric, and those within it: of a group of rubrics, of a group of environments, or wherever else a rubric keeps others."""
+    found, look = set(), [rubric]
+    while look:
+        at = look.pop()
+        at = getattr(at, "rubric", at)  # an environment's
+        if not hasattr(at, "score_rollout") or id(at) in found:
+            continue
+        found.add(id(at))
+        yield at
+        for value in vars(at).values():
+            look += value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else [value]
 
 
 def _watched(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -80,7 +87,7 @@ def _watched(function: Callable[..., Any]) -> Callable[..., Any]:
     async def watched(*args: Any, **kwargs: Any) -> Any:
         try:
             result = function(*args, **kwargs)
-            return await result if inspect.isawaitable(result) else result
+            return float(await result if inspect.isawaitable(result) else result)  # as verifiers does, and takes 0 for what is no number
         except Exception as e:
             if (raised := _raised.get(None)) is not None:
                 raised.append(f"{getattr(function, '__name__', 'function')}: {type(e).__name__}: {e}")

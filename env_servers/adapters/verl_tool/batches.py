@@ -15,11 +15,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import aiohttp
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
 from env_servers.admission import CapacityFull
 from openrlhf_tir.errors import EnvError
 
+MAX_REPLY = 64 << 20
+"""Bytes of one answer, which holds a batch's observations."""
 GRACE_S = 5.0
 """Added to the longest deadline of a batch: each session's own is kept by the server around it."""
 
@@ -82,7 +84,7 @@ class Batches:
     async def _send(self, batch: list[_Asked]) -> None:
         try:
             observed = await self._post(batch)
-        except (VerlToolFailed, CapacityFull) as e:
+        except Exception as e:  # whatever it is: those who asked would wait for ever
             for a in batch:
                 if not a.answer.done():
                     a.answer.set_exception(e)
@@ -96,7 +98,7 @@ class Batches:
         timeout = aiohttp.ClientTimeout(total=max(a.deadline_s for a in batch) + GRACE_S)
         try:
             async with self._http().post(f"{self._url}/get_observation", json=body, timeout=timeout) as r:
-                text = await r.text()
+                text = (await self._read(r)).decode("utf-8", "replace")
         except (aiohttp.ClientError, TimeoutError, OSError) as e:
             raise VerlToolFailed(f"The tool server at {self._url} does not answer: {type(e).__name__}: {e}.") from e
         if r.status == 429:
@@ -105,11 +107,19 @@ class Batches:
             raise VerlToolFailed(f"The tool server at {self._url} failed: HTTP {r.status}: {text[:500]}")
         try:
             answer = _Answer.model_validate(json.loads(text))
-        except (ValueError, ValidationError) as e:
+        except (ValueError, RecursionError) as e:  # ValueError: also pydantic's
             raise VerlToolFailed(f"{self._url}/get_observation answers no lists of observations, dones and valids: {text[:200]!r}.") from e
         if not len(answer.observations) == len(answer.dones) == len(answer.valids) == len(batch):
             raise VerlToolFailed(f"{self._url}/get_observation answers {len(answer.observations)} observations for {len(batch)} actions.")
         return [Observed(*one) for one in zip(answer.observations, answer.dones, answer.valids, strict=True)]
+
+    async def _read(self, response: aiohttp.ClientResponse) -> bytes:
+        content = bytearray()
+        async for part in response.content.iter_any():
+            content += part
+            if len(content) > MAX_REPLY:
+                raise VerlToolFailed(f"{self._url}/get_observation answers more than {MAX_REPLY} bytes. Let its tools cut their observations.")
+        return bytes(content)
 
     async def close(self) -> None:
         """Waits for what has been sent."""

@@ -36,18 +36,20 @@ class VerlToolEnv(Env):
         return ""
 
     async def step(self, action: str, deadline_s: float) -> Step:
+        self._steps += 1  # before the answer, which may never come: what the tools have begun they are told to forget
         observed = await self._batches.ask(self._trajectory, action, self._extra, deadline_s)
-        self._steps += 1
         self._invalid += not observed.valid
         said = observed.observation if isinstance(observed.observation, dict) else {self._observed_in: observed.observation}
         if said.get("error"):
             raise VerlToolFailed(f"A tool failed: {str(said['error'])[:500]}")
         text, reward = said.get(self._observed_in), said.get("reward")
+        if reward is not None and not isinstance(reward, int | float):
+            raise VerlToolFailed(f"A tool gives the reward {str(reward)[:100]!r}, which is no number.")
         if not text and not observed.valid:
             text = said.get("invalid_reason")
         return Step(
             text if isinstance(text, str) else json.dumps(said, ensure_ascii=False),
-            reward=float(reward) if isinstance(reward, int | float) else None,
+            reward=None if reward is None else float(reward),
             done=observed.done,
             outcome="ok" if observed.valid else "model_error",
             signals={"steps": self._steps, "invalid": self._invalid, "error_type": None if observed.valid else "invalid"},

@@ -17,6 +17,23 @@ pytest.importorskip("mcp.server.mcpserver", reason="the package mcp (2.x) is not
 pytestmark = pytest.mark.slow
 
 NOTES = f"{sys.executable} {Path(__file__).with_name('mcp_server.py')}"
+STAYS = """
+import os
+import time
+
+from mcp.server.mcpserver import MCPServer
+
+server = MCPServer("stays")
+
+
+@server.tool()
+def pid() -> int:
+    return os.getpid()
+
+
+server.run("stdio")
+time.sleep(1000)
+"""
 FUNCTIONS = f"{sys.executable} -m env_servers.adapters.mcp.functions"
 MODULE = "env_servers.adapters.mcp"
 
@@ -67,6 +84,17 @@ async def test_a_server_that_dies_is_an_environment_error_and_hits_no_other_sess
                 assert reply["outcome"] == "env_error" and "McpServerFailed" in reply["signals"]["error"] and reply["reward"] is None
             _, reply, _ = await http.step(other, 0, call("note", text="a"))
             assert reply["outcome"] == "ok"
+
+
+async def test_a_process_that_stays_is_ended_with_its_session_and_with_the_server(tmp_path):
+    (tmp_path / "stays.py").write_text(STAYS)
+    with env_server(MODULE, tmp_path, "--command", f"{sys.executable} {tmp_path / 'stays.py'}") as (url, _):
+        async with Http(url) as http:
+            sessions = [await http.open() for _ in range(3)]
+            pids = [int(json.loads((await http.step(s, 0, call("pid")))[1]["observation"])["result"]) for s in sessions]
+            await http.send("DELETE", f"/session/{sessions[0]}")
+            assert not Path(f"/proc/{pids[0]}").exists() and all(Path(f"/proc/{pid}").exists() for pid in pids[1:])
+    assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
 
 
 async def test_an_http_server_is_an_environment_until_it_is_gone(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from contextlib import asynccontextmanager
 
@@ -9,6 +10,8 @@ import aiohttp
 import pytest
 from aiohttp import web
 
+import env_servers.adapters.openenv.link as link_module
+from env_servers.adapters.calls import BadAction
 from env_servers.adapters.openenv.env import OpenEnvEnv, Shape
 from env_servers.adapters.openenv.link import OpenEnvFailed, OpenEnvLink, OpenEnvMismatch, Schema, schema_of
 
@@ -36,10 +39,17 @@ async def answering(*replies, schema=SCHEMA, socket=True):
     async def told(request):
         return web.json_response(schema)
 
+    async with serving(ws if socket else None, told) as (http, url):
+        yield http, url
+
+
+@asynccontextmanager
+async def serving(ws, told=None):
+    """(pool, URL) of a server with these handlers."""
     app = web.Application()
-    app.router.add_get("/schema", told)
-    if socket:
-        app.router.add_get("/ws", ws)
+    for path, handler in (("/ws", ws), ("/schema", told)):
+        if handler is not None:
+            app.router.add_get(path, handler)
     runner = web.AppRunner(app)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
@@ -87,6 +97,55 @@ async def test_a_connection_that_ends_ends_the_episode():
             with pytest.raises(OpenEnvFailed, match="ended"):
                 await env.step("a", 5.0)
         await env.close()
+
+
+async def test_an_observation_without_the_field_that_is_shown_is_another_version_and_not_an_empty_text():
+    other = {"type": "observation", "data": {"observation": {"answer": "hello"}}}
+    async with answering(GOOD, other) as (http, url):
+        env = OpenEnvEnv(lambda: http, url, Shape.of(Schema(**SCHEMA), None, None))
+        await env.reset({}, 0)
+        with pytest.raises(OpenEnvMismatch, match=r"lacks 'reply'.*it has answer"):
+            await env.step("a", 5.0)
+        await env.close()
+
+
+@pytest.mark.parametrize(
+    ("loc", "error"),
+    [(["message"], BadAction), (["message", 0], BadAction), ([], BadAction), (["reply"], OpenEnvFailed), (["config", "path"], OpenEnvFailed)],
+)
+async def test_a_complaint_about_fields_that_no_action_has_is_the_servers_own_failure(loc, error):
+    refusal = {"type": "error", "data": {"code": "VALIDATION_ERROR", "message": "Invalid message", "errors": [{"loc": loc, "msg": "Field required"}]}}
+    async with answering(GOOD, refusal) as (http, url):
+        link = OpenEnvLink(http, url, SCHEMA["action"]["properties"])
+        await link.reset()
+        with pytest.raises(error, match="Field required"):
+            await link.step({"message": "a"})
+        await link.close()
+
+
+async def test_a_server_that_hangs_is_given_up_at_the_handshake_and_at_the_goodbye(monkeypatch):
+    monkeypatch.setattr(link_module, "CONNECT_S", 0.1)
+    monkeypatch.setattr(link_module, "CLOSE_S", 0.1)
+    connections, over = [], asyncio.Event()
+
+    async def hangs(request):
+        if not connections:
+            w = web.WebSocketResponse()
+            await w.prepare(request)
+            await w.receive()
+            await w.send_json(GOOD)
+        connections.append(request)
+        await over.wait()
+        return web.Response()
+
+    async with serving(hangs) as (http, url):
+        link = OpenEnvLink(http, url)
+        assert (await link.reset()).observation == {"reply": "hello"}
+        with pytest.raises(OpenEnvFailed, match="TimeoutError"):
+            await OpenEnvLink(http, url).reset()
+        async with asyncio.timeout(30):
+            await link.close()
+        over.set()
 
 
 def test_a_field_that_the_server_lacks_is_refused_with_those_that_it_has():

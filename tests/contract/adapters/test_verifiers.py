@@ -142,9 +142,16 @@ async def test_what_breaks_is_a_failure_and_never_a_reward(tmp_path):
     assert "no room" in rewards[0]["failed"] and "meta.verifiers" in rewards[2]["failed"]
 
 
-async def test_a_reward_function_that_raises_is_a_failure_and_not_a_zero(tmp_path):
-    rewards, _ = await rolled_out(tmp_path, [[text("2")]], kind="single", judge="broken")
-    assert rewards[0] == {"failed": "a reward function raised: broken: RuntimeError: the judge is down"}
+@pytest.mark.parametrize("kind", ["single", "group"])
+@pytest.mark.parametrize(("judge", "why"), [("broken", "RuntimeError: the judge is down"), ("forgets", "TypeError: float()")])
+async def test_a_reward_function_that_raises_or_gives_no_number_is_a_failure_and_not_a_zero(kind, judge, why, tmp_path):
+    rewards, _ = await rolled_out(tmp_path, [[text("2")]], kind=kind, judge=judge)
+    assert set(rewards[0]) == {"failed"} and rewards[0]["failed"].startswith(f"a reward function raised: {judge}: {why}"), rewards
+
+
+async def test_a_group_of_environments_is_judged_by_the_rubric_of_the_rows(tmp_path):
+    rewards, _ = await rolled_out(tmp_path, [[text("2")], [text("5")]], kind="group")
+    assert [rewards[i]["reward"] for i in (0, 1)] == [1.0, 0.0]
 
 
 @pytest.mark.parametrize(

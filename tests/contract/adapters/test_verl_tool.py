@@ -9,13 +9,13 @@ import pytest
 from aiohttp import web
 
 from env_servers.adapters.http import Pool
-from env_servers.adapters.verl_tool.batches import Batches, VerlToolFailed
+from env_servers.adapters.verl_tool.batches import MAX_REPLY, Batches, VerlToolFailed
 from env_servers.adapters.verl_tool.env import VerlToolEnv
 from env_servers.admission import CapacityFull
 
 
 @asynccontextmanager
-async def tool_server(*, max_batch=64, answer=None):
+async def tool_server(*, max_batch=64, answer=None, handler=None):
     """(Batches, requests that came) of a tool server whose tool keeps what each trajectory has said."""
     requests, said = [], {}
 
@@ -40,7 +40,7 @@ async def tool_server(*, max_batch=64, answer=None):
         return web.json_response(dict(zip(("observations", "dones", "valids"), map(list, zip(*rows, strict=True)), strict=True)))
 
     app = web.Application()
-    app.router.add_post("/get_observation", get_observation)
+    app.router.add_post("/get_observation", handler or get_observation)
     runner = web.AppRunner(app)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
@@ -105,13 +105,48 @@ async def test_who_left_before_the_batch_went_is_not_sent():
         (lambda body: web.Response(text="<html>"), VerlToolFailed),
         (lambda body: web.json_response({"observations": [], "dones": [], "valids": []}), VerlToolFailed),
         (lambda body: web.json_response({"results": ["a"]}), VerlToolFailed),
+        (lambda body: web.Response(body=b'"\xff'), VerlToolFailed),
+        (lambda body: web.Response(text="[" * 100_000), VerlToolFailed),
+        (lambda body: web.Response(body=b" " * (MAX_REPLY + 1)), VerlToolFailed),
     ],
 )
 async def test_what_is_no_answer_is_a_named_error_of_every_action_in_the_batch(answer, error):
     async with tool_server(answer=answer) as (batches, _):
         one, two = await opened(batches), await opened(batches)
-        failed = await asyncio.gather(one.step("a", 5.0), two.step("b", 5.0), return_exceptions=True)
+        async with asyncio.timeout(30):  # nobody waits for an answer that cannot come
+            failed = await asyncio.gather(one.step("a", 5.0), two.step("b", 5.0), return_exceptions=True)
         assert [type(e) for e in failed] == [error, error]
+
+
+async def test_the_tools_are_told_of_the_end_of_a_trajectory_whose_only_action_was_given_up():
+    asked, over = asyncio.Event(), asyncio.Event()
+
+    async def slow(request):
+        requests.append(await request.json())
+        if len(requests) == 1:
+            asked.set()
+            await over.wait()
+        return web.json_response({"observations": [""], "dones": [True], "valids": [True]})
+
+    requests = []
+    async with tool_server(handler=slow) as (batches, _):
+        env = await opened(batches)
+        step = asyncio.create_task(env.step("a", 60.0))
+        await asked.wait()
+        step.cancel()
+        await env.close()
+        assert [r["extra_fields"] for r in requests] == [[{}], [{"finish": True}]]
+        over.set()
+
+
+@pytest.mark.parametrize("reward", ["0.5", [1.0], "nan"])
+async def test_a_reward_that_is_no_number_is_a_failure_and_not_none(reward):
+    def answer(body):
+        return web.json_response({"observations": [{"obs": "a", "reward": reward}], "dones": [False], "valids": [True]})
+
+    async with tool_server(answer=answer) as (batches, _):
+        with pytest.raises(VerlToolFailed, match="is no number"):
+            await (await opened(batches)).step("a", 5.0)
 
 
 async def test_a_tool_that_raised_is_no_observation():

@@ -12,6 +12,10 @@ def broken(completion, **kwargs) -> float:
     raise RuntimeError("the judge is down")
 
 
+def forgets(completion, **kwargs):
+    """Returns nothing."""
+
+
 def relative(completions, **kwargs) -> list[float]:
     return [0.0 for _ in completions]
 
@@ -48,10 +52,13 @@ class Higher(vf.MultiTurnEnv):
 
 def load_environment(kind: str = "single", judge: str = "correct"):
     data = Dataset.from_list([{"question": f"{i}+{i}?", "answer": str(2 * i)} for i in range(1, 4)])
-    functions = {"correct": correct, "broken": broken, "relative": relative}
+    functions = {"correct": correct, "broken": broken, "forgets": forgets, "relative": relative}
     rubric = vf.Rubric(funcs=[functions[judge], length], weights=[1.0, 0.0])
     if kind == "single":
         return vf.SingleTurnEnv(dataset=data, rubric=rubric, system_prompt="Answer with the number.")
+    if kind == "group":
+        parts = [vf.SingleTurnEnv(dataset=data, rubric=vf.RubricGroup([rubric, vf.Rubric(funcs=[length], weights=[0.0])])) for _ in range(2)]
+        return vf.EnvGroup(parts, env_names=["first", "second"])
     if kind == "tool":
         return vf.ToolEnv(dataset=data, rubric=rubric, tools=[add], max_turns=3)
     return Higher(dataset=data, rubric=rubric, max_turns=4)

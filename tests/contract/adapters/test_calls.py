@@ -1,0 +1,58 @@
+"""What the model may write as calls, and how much of their results it is shown. Needs no package."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from env_servers.adapters.calls import MAX_CALLS, MAX_DEPTH, STEP_CHARS, BadAction, Lines, read_calls
+from openrlhf_tir.envs.http import MAX_REPLY_BYTES
+from openrlhf_tir.protocol import StepReply
+
+
+def nested(depth: int) -> str:
+    """A call in which `depth` lists and objects are within one another."""
+    return '[{"name": "f", "arguments": {"a": ' + "[" * (depth - 3) + "]" * (depth - 3) + "}}]"
+
+
+@pytest.mark.parametrize(
+    "action",
+    [
+        "",
+        "[]",
+        "3",
+        '["f"]',
+        '[{"name": 3}]',
+        '[{"name": "f", "arguments": null}]',
+        json.dumps([{"name": "f"}] * (MAX_CALLS + 1)),
+        "[" * 100_000,
+        nested(MAX_DEPTH + 1),
+        nested(500),
+        r'[{"name": "f", "arguments": {"a": ["\ud800"]}}]',
+        r'[{"name": "f", "arguments": {"\udfff": 1}}]',
+        r'[{"name": "\ud800", "arguments": 3}]',
+        '[{"name": "f", "arguments": {"a": ' + "9" * 5000 + "}}]",
+    ],
+)
+def test_what_is_no_call_that_can_be_sent_on_is_told_in_words_that_can_be_sent(action):
+    with pytest.raises(BadAction) as told:
+        read_calls(action)
+    StepReply(session_id="s", step_id=0, observation=str(told.value)).model_dump_json()
+
+
+def test_what_can_be_sent_on_is_a_call():
+    assert len(read_calls(nested(MAX_DEPTH))) == 1
+    assert read_calls(r'{"name": "f", "arguments": {"a": "\ud83d\ude00"}}') == [("f", {"a": "\N{GRINNING FACE}"})]
+
+
+def test_results_are_cut_each_by_itself_and_all_together_to_what_a_reply_holds():
+    lines = Lines(5)
+    lines.add("result", "12345")
+    lines.add("error", "123456")
+    assert str(lines) == '{"result": "12345"}\n{"error": "12345... [1 characters left out]"}'
+    full = Lines(STEP_CHARS)
+    for _ in range(MAX_CALLS):
+        full.add("result", "\x00" * STEP_CHARS)  # each is seven characters on the wire
+    assert str(full).count("\n") == MAX_CALLS - 1 and f"... [{STEP_CHARS} characters left out]" in str(full)
+    assert len(StepReply(session_id="s", step_id=0, observation=str(full)).model_dump_json()) < MAX_REPLY_BYTES

@@ -1,0 +1,100 @@
+"""What a session of a GEM environment holds and is told. Needs no package: a module of its name stands in for it."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import threading
+from types import SimpleNamespace
+
+import pytest
+
+from env_servers.adapters.gem.env import GemEnv
+from env_servers.adapters.gem.room import Room
+from openrlhf_tir.errors import EnvError
+
+
+class Game:
+    """Says what it was made with; a reset waits for `gate`."""
+
+    def __init__(self, says, gate=None):
+        self.says, self.gate, self.closed = says, gate, False
+
+    def reset(self, seed):
+        if self.gate:
+            self.gate.wait(60)
+        return self.says, {}
+
+    def close(self):
+        self.closed = True
+
+
+@pytest.fixture
+def games(monkeypatch):
+    """The environments that were made, by what they say."""
+    made = {}
+
+    def make(name, says, gate=None):
+        made[name] = Game(says, gate)
+        return made[name]
+
+    monkeypatch.setitem(sys.modules, "gem", SimpleNamespace(make=make))
+    return made
+
+
+def task(says, **more):
+    return {"gem": "game", "options": {"says": says, **more}}
+
+
+async def test_what_an_environment_holds_is_closed_with_its_session(games):
+    room = Room()
+    env, idle = GemEnv(room, None), GemEnv(room, None)
+    assert await env.reset(task("hello"), 0) == "hello" and not games["game"].closed
+    await env.close()
+    await idle.close()
+    await room.close()
+    assert games["game"].closed
+
+
+async def test_an_environment_whose_start_was_given_up_is_closed_when_it_has_started(games):
+    room, gate = Room(), threading.Event()
+    env = GemEnv(room, None)
+    starting = asyncio.create_task(env.reset(task("hello", gate=gate), 0))
+    while "game" not in games:
+        await asyncio.sleep(0.001)
+    starting.cancel()
+    closing = asyncio.create_task(env.close())
+    await asyncio.sleep(0)
+    gate.set()
+    async with asyncio.timeout(30):
+        await closing
+    await room.close()
+    assert games["game"].closed
+
+
+@pytest.mark.parametrize("says", [None, {"board": 1}, 3])
+async def test_an_observation_that_is_no_text_is_a_failure_and_not_an_empty_one(says, games):
+    room = Room()
+    env = GemEnv(room, None)
+    with pytest.raises(EnvError, match="not text"):
+        await env.reset(task(says), 0)
+    await env.close()
+    await room.close()
+
+
+def test_a_call_that_never_ends_does_not_keep_the_process_from_ending():
+    program = """
+import asyncio, threading
+from env_servers.adapters.gem.room import Dice, Room
+
+async def main():
+    room, begun = Room(), threading.Event()
+    asked = asyncio.create_task(room.run(Dice(0), lambda: (begun.set(), threading.Event().wait())))
+    await asyncio.to_thread(begun.wait)
+    asked.cancel()
+    await room.close()
+
+asyncio.run(main())
+"""
+    assert subprocess.run([sys.executable, "-c", program], timeout=60).returncode == 0

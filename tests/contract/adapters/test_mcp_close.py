@@ -1,0 +1,61 @@
+"""The end of a connection to an MCP server. Needs no package: what stands in for its client only enters and leaves."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+
+import pytest
+
+from env_servers.adapters.mcp import link as module
+from env_servers.adapters.mcp.link import McpLink, Target
+
+
+class Client:
+    """Has no tools."""
+
+    async def list_tools(self, cursor):
+        return type("Page", (), {"tools": [], "next_cursor": None})
+
+
+@pytest.mark.parametrize("end", ["is said", "hangs", "fails"])
+async def test_a_goodbye_that_hangs_or_fails_holds_nobody_up(end, monkeypatch):
+    left = asyncio.Event()
+
+    @asynccontextmanager
+    async def connected(target):
+        try:
+            yield Client()
+            if end == "hangs":
+                await asyncio.Event().wait()
+            if end == "fails":
+                raise RuntimeError("no DELETE here")
+        finally:
+            left.set()
+
+    monkeypatch.setattr(module, "_connected", connected)
+    monkeypatch.setattr(module, "CLOSE_S", 0.05)
+    link = McpLink(Target(url="http://127.0.0.1:1/mcp"))
+    await link.open()
+    async with asyncio.timeout(30):
+        await link.close()
+    assert left.is_set()
+
+
+async def test_a_connection_that_is_still_being_made_is_given_up(monkeypatch):
+    begun = asyncio.Event()
+
+    @asynccontextmanager
+    async def connected(target):
+        begun.set()
+        await asyncio.Event().wait()
+        yield Client()
+
+    monkeypatch.setattr(module, "_connected", connected)
+    link = McpLink(Target(command="hangs"))
+    opening = asyncio.create_task(link.open())
+    await begun.wait()
+    opening.cancel()
+    async with asyncio.timeout(30):
+        await link.close()
+    assert link._owner is not None and link._owner.done()

@@ -1,0 +1,51 @@
+"""The agent between a run and the rollouts, without the package: actors that come and go, and rollouts that do not end."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from aiohttp import web
+
+from env_servers.adapters.verifiers.agent import Agent
+
+
+async def never(base_url, key, row):
+    await asyncio.Event().wait()
+
+
+async def test_a_rollout_that_does_not_end_is_a_failure_and_frees_its_worker(tmp_path):
+    ends = []
+
+    async def tasks(request):
+        if len(ends) < 2:
+            return web.json_response({"session_id": "s", "base_url": "http://127.0.0.1:1/v1", "meta": {"verifiers": {}}})
+        (tmp_path / "endpoints/rollout-0").unlink(missing_ok=True)
+        return web.Response(status=204)
+
+    async def reward(request):
+        ends.append(await request.json())
+        return web.json_response({})
+
+    app = web.Application()
+    app.router.add_post("/agent/tasks", tasks)
+    app.router.add_post("/sessions/s/reward", reward)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    (tmp_path / "endpoints").mkdir()
+    (tmp_path / "endpoints/rollout-0").write_text(f"http://127.0.0.1:{runner.addresses[0][1]}")
+    agent = Agent(tmp_path, never, workers=1, gone_s=0.1, rollout_s=0.05)
+    async with asyncio.timeout(60):
+        await agent.work()
+    await runner.cleanup()
+    assert [set(e) for e in ends] == [{"failed"}] * 2 and "within 0.05 s" in ends[0]["failed"]
+    assert agent.ended == {"rewarded": 0, "failed": 2}
+
+
+async def test_an_actor_that_leaves_while_the_directory_is_read_is_no_actor(tmp_path):
+    """A link to nothing stands for the file that is gone when it is opened: listed, and not there."""
+    (tmp_path / "endpoints").mkdir()
+    (tmp_path / "endpoints/rollout-0").symlink_to(Path("gone"))
+    async with asyncio.timeout(60):
+        await Agent(tmp_path, never, workers=1, gone_s=0.1, rollout_s=1.0).work()
