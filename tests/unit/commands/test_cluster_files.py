@@ -5,6 +5,7 @@ Slurm, its signals and Ray are stand-ins; bash, the script and the command line 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 import signal
@@ -47,11 +48,12 @@ def submitted(tmp_path) -> Iterator[subprocess.Popen]:
     (tmp_path / "bin/scontrol").chmod(0o755)
     (tmp_path / "ends_with").write_text("5")
     env = {**os.environ, "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}", "SLURM_SUBMIT_DIR": str(tmp_path), "SLURM_JOB_ID": "77"}
-    process = subprocess.Popen(["bash", CLUSTERS / "slurm.sbatch", "--recipe", "zerotir_7b"], env=env)
+    process = subprocess.Popen(["bash", CLUSTERS / "slurm.sbatch", "--recipe", "zerotir_7b"], env=env, start_new_session=True)
     while not (tmp_path / "up").exists() and process.poll() is None:
         time.sleep(0.02)
     yield process
-    process.kill()
+    with contextlib.suppress(ProcessLookupError):  # all have ended
+        os.killpg(process.pid, signal.SIGKILL)
     process.wait()
 
 
