@@ -195,6 +195,16 @@ def honoured() -> frozenset[str]:
     return frozenset(name for name, rule in RULES.items() if isinstance(rule, Same | Becomes | Implied))
 
 
+def flags_honoured() -> int:
+    """How many of RULES' flags are `honoured`."""
+    return len(honoured())
+
+
+def not_honoured() -> dict[str, str]:
+    """Flag -> what to use instead, or why there is nothing."""
+    return {name: rule.why for name, rule in RULES.items() if isinstance(rule, Only | Differs | Refused)}
+
+
 _CORRECTION_0_11_0 = {"tis": ("token", "clip"), "icepop": ("token", "mask"), "seq-mask-tis": ("seq", "mask")}
 """OpenRLHF 0.11.0's is_correction_type -> level and mode since 0.11.2 (openrlhf/models/loss.py of both)."""
 
