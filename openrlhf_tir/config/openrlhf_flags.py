@@ -138,7 +138,7 @@ RULES: dict[str, Rule] = {
         SAME,
     ),
     **_each("algo.kl", "init_coef target horizon estimator use_loss unbiased_gradient", SAME),
-    "algo.dynamic_filtering_enable": _sets(filter__accuracy_range=(0.0, 1.0)),
+    "algo.dynamic_filtering_enable": _sets(filter__accuracy_range=(0.0, 1.0), filter__names=["accuracy"]),
     "algo.dynamic_filtering_range": _many("filter.accuracy_range"),
     # training
     **_each("train", "num_episodes max_epochs batch_size micro_batch_size max_tokens_per_gpu seed full_determinism_enable", SAME),

@@ -26,13 +26,13 @@ SCRIPTS = sorted(path.stem for path in EXAMPLES.glob("*.sh"))
 METHOD = {
     "agent_async": {"train.agent_func_path": f"{EXAMPLES}/agent_func.py:AgentExecutor", "pipeline.mode": "pipeline_drain", "batches_ahead": 2},
     "dr_grpo": {"algo.advantage.estimator": "dr_grpo", "algo.kl.init_coef": 0.0},
-    "grpo": {"algo.advantage.estimator": "group_norm", "algo.kl.use_loss": True, "actor.clip": (0.2, 0.2)},
+    "grpo": {"algo.advantage.estimator": "group_norm", "algo.kl.use_loss": True, "actor.clip": (0.2, 0.2), "filter.order": ["accuracy"]},
     "lora": {"ds.lora.rank": 64, "ds.lora.alpha": 64, "actor.learning_rate": 1e-5},
     "ppo": {"algo.advantage.estimator": "gae", "reward.name": "model", "reward.replicas": 2, "updates_per_batch": 8, "critic.learning_rate": 9e-6},
     "reinforce": {"algo.advantage.estimator": "reinforce", "algo.kl.init_coef": 1e-4, "actor.clip": (0.2, 0.2)},
     "reinforce_baseline": {"algo.advantage.estimator": "reinforce_baseline", "algo.kl.estimator": "k2", "pi_old": "learner"},
     "remote_reward": {"reward.name": "remote", "reward.remote_url": f"{EXAMPLES}/reward_func.py:reward_func", "updates_per_batch": 8},
-    "rloo": {"algo.advantage.estimator": "rloo", "algo.kl.use_loss": False, "pipeline.mode": "sync"},
+    "rloo": {"algo.advantage.estimator": "rloo", "algo.kl.use_loss": False, "pipeline.mode": "sync", "filter.order": []},
 }
 """What each script is about, as it ends up in the configuration."""
 CPU = Machine(gpus=0, cpus=2, shm_free=1 << 30, has_module=lambda name: True, isolation_fault=lambda: None)

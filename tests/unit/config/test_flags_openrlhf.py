@@ -161,6 +161,7 @@ def test_a_flag_of_the_same_name_lands_in_its_field(name):
         ("--train.async_enable --train.partial_rollout_enable", "pipeline.mode", "pipeline"),
         ("--train.partial_rollout_enable --train.async_enable", "pipeline.mode", "pipeline"),
         ("--algo.dynamic_filtering_enable", "filter.accuracy_range", (0.0, 1.0)),
+        ("--algo.dynamic_filtering_enable", "filter.order", ["accuracy"]),
         ("--algo.dynamic_filtering_range 0.2 0.8 --algo.dynamic_filtering_enable", "filter.accuracy_range", (0.2, 0.8)),
         ("--ckpt.load_enable", "train.resume", True),
         ("--train.dynamic_batch_enable", "ds.packing_samples", True),
