@@ -11,7 +11,7 @@ import pytest
 from .support.optimiser_runs import run
 from .support.tiny_model import save_tiny
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 MATRIX, EMBEDDING, NORM = "model.layers.0.mlp.down_proj.weight", "model.embed_tokens.weight", "model.norm.weight"
 
 
@@ -73,9 +73,9 @@ def test_fewer_steps_of_newton_schulz_leave_it_less_orthogonal(made):
 
 @pytest.mark.parametrize("variant", ["momentum", "no_nesterov"])
 def test_momentum_and_nesterov_change_the_second_step(made, variant):
-    """The first is the same direction whatever they are: the momentum is the gradient's."""
-    np.testing.assert_allclose(moved(made, variant), moved(made, "muon"), atol=2e-3)
-    assert np.abs(moved(made, variant, step=2) - moved(made, "muon", step=2)).max() > 2e-3
+    """The first is the same whatever they are: the momentum is the gradient's direction."""
+    apart = [np.linalg.norm(moved(made, variant, step=n) - moved(made, "muon", step=n)) / np.linalg.norm(moved(made, "muon", step=n)) for n in (1, 2)]
+    assert apart[0] < 0.05 and apart[1] > 0.1
 
 
 def test_one_rank_and_two_make_the_same_update(results):
@@ -90,8 +90,10 @@ def test_a_resumed_run_goes_on_with_its_momentum(made):
 
 def test_the_critic_may_have_muon_beside_a_policy_with_adam(made):
     (policy, critic), (policy_after, critic_after) = made["critic"]
-    of_policy, of_critic = policy_after[MATRIX] - policy[MATRIX], critic_after[MATRIX] - critic[MATRIX]
-    assert np.linalg.norm(of_critic) > 5 * np.linalg.norm(of_policy) > 0
+    of_policy, of_critic = (
+        np.linalg.svd(after[MATRIX] - before[MATRIX], compute_uv=False) for before, after in ((policy, policy_after), (critic, critic_after))
+    )
+    assert of_critic.max() / np.median(of_critic) < 2 < of_policy.max() / np.median(of_policy)
 
 
 def test_a_deterministic_learner_uses_deterministic_kernels_and_repeats_itself(made):

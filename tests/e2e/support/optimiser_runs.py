@@ -10,7 +10,7 @@ from .learner_runs import GAE, _weight_hash, _weights, config
 
 MUON = {"optim": "muon", "muon": {"lr": 0.02}, "l2": 0.0}
 VARIANTS = {
-    "adam": {"l2": 0.0},
+    "adam": {"l2": 0.0, "max_norm": 1e6},
     "muon": MUON,
     "lr": {**MUON, "muon": {"lr": 0.04}},
     "adam_lr": {**MUON, "learning_rate": 2e-3},
@@ -58,7 +58,7 @@ def run(rank: int, world: int, port: int, model: Path, out: Path) -> None:
     resumed.step(*batch(1))
     results["resumed"] = _weight_hash(learner), _weight_hash(resumed)
 
-    beside = start({}, critic={"optim": "muon", "learning_rate": 1e-3, "muon": {"ns_steps": 2}})
+    beside = start({}, critic={"optim": "muon", "learning_rate": 1e-3})
     before = _weights(beside), _weights(beside.roles.critic)
     beside.step(*batch(0))
     results["critic"] = before, (_weights(beside), _weights(beside.roles.critic))

@@ -132,3 +132,45 @@ def test_the_balancing_loss_reaches_the_router_and_weighs_what_it_is_asked_to(le
 def test_a_balancing_loss_for_a_model_without_experts_is_refused(learner):
     with pytest.raises(ConfigError, match=r"actor\.aux_loss_coef = 0\.5 balances the experts of a mixture, and Qwen2ForCausalLM has none"):
         learner(actor={"aux_loss_coef": 0.5})
+
+
+def muon_config(**muon) -> Config:
+    return Config(actor={"optim": "muon", "learning_rate": 1e-3, "muon": muon}, ds={"param_dtype": "fp32", "zero_stage": 3})
+
+
+def test_deepspeed_is_told_of_muon_as_it_needs_it(monkeypatch):
+    """Rates of both halves, no clip behind the orthogonalised update, and whole gradients on every rank."""
+    from openrlhf_tir.learner.openrlhf_adapter import ZeroStrategy
+
+    told = []
+    monkeypatch.setattr(ZeroStrategy, "prepare", lambda self, pair: (told.append(pair[1]), (None, None, None))[1])
+    cfg = muon_config(lr=0.05, momentum=0.9)
+    strategy = ZeroStrategy(cfg)
+    strategy.world_size = 1
+    strategy.prepare_training(None, cfg, cfg.actor)
+    (settings,) = told
+    assert (settings["optim"], settings["max_norm"], settings["muon"], settings["adam"]["lr"]) == ("muon", 0.0, {"lr": 0.05, "momentum": 0.9}, 1e-3)
+    asked = {"type": "Muon", "params": {"lr": 0.05}}
+    assert strategy.get_ds_train_config(asked, max_norm=0.0)["zero_optimization"]["reduce_scatter"] is False
+    of_adam = strategy.get_ds_train_config({"type": "AdamW", "params": {"lr": 0.05}}, max_norm=1.0)
+    assert of_adam["zero_optimization"].get("reduce_scatter", True) is True
+
+
+def test_muon_has_its_steps_and_nesterov_within_an_update_and_its_own_rate_under_the_same_schedule():
+    import torch
+    from deepspeed.runtime.zero.muon import original_muon
+
+    from openrlhf_tir.learner.optim.muon import muon_as, set_lr
+
+    of_deepspeed = original_muon.muon_update
+    cfg = muon_config(ns_steps=3, nesterov=False, lr=0.05)
+    with muon_as(cfg.actor, "cpu"):
+        assert original_muon.muon_update.keywords == {"ns_steps": 3, "nesterov": False}
+        assert original_muon.muon_update.func is of_deepspeed
+    assert original_muon.muon_update is of_deepspeed
+    with muon_as(Config().actor, "cpu"):
+        assert original_muon.muon_update is of_deepspeed
+    groups = [{"params": [torch.nn.Parameter(torch.zeros(1))], "use_muon": on} for on in (True, False)]
+    optimizer = torch.optim.SGD(groups, lr=1.0)
+    set_lr(optimizer, 5e-4, cfg.actor)  # half of the schedule's peak
+    assert [g["lr"] for g in optimizer.param_groups] == pytest.approx([0.025, 5e-4])
