@@ -57,6 +57,7 @@ FLAGS=(
     --ckpt.save_hf
     --ckpt.save_steps 10
     --ckpt.max_num 3
+    --ckpt.load_enable
     --logger.tensorboard
     --logger.tensorboard_dir runs
     --logger.logging_steps 1

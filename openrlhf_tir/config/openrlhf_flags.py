@@ -160,7 +160,7 @@ RULES: dict[str, Rule] = {
     **_each("eval", "dataset split steps n_samples_per_prompt temperature", SAME),
     # checkpoints and logs
     **_each("ckpt", "path save_steps max_num max_mem output_dir best_metric_key save_hf disable_ds", SAME),
-    "ckpt.load_enable": _sets(train__resume="true"),
+    "ckpt.load_enable": _sets(train__resume="true", train__resume_or_start="true"),
     **_each("logger", "logging_steps wandb.key wandb.org wandb.group wandb.project wandb.run_name tensorboard_dir", SAME),
     "use_ms": Refused("ModelScope is not wired in. Download the model and give its path."),
     # models beside the policy

@@ -164,6 +164,7 @@ def test_a_flag_of_the_same_name_lands_in_its_field(name):
         ("--algo.dynamic_filtering_enable", "filter.order", ["accuracy"]),
         ("--algo.dynamic_filtering_range 0.2 0.8 --algo.dynamic_filtering_enable", "filter.accuracy_range", (0.2, 0.8)),
         ("--ckpt.load_enable", "train.resume", True),
+        ("--ckpt.load_enable", "train.resume_or_start", True),
         ("--train.dynamic_batch_enable", "ds.packing_samples", True),
         ("--train.async_enable --train.async_queue_size 1", "pipeline.mode", "one_step"),
         ("--train.async_enable --train.async_queue_size 3", "pipeline.mode", "pipeline_drain"),
