@@ -61,13 +61,14 @@ class RewardModel:
         return await found
 
     async def _work(self) -> None:
-        if self.offload:
-            await asyncio.to_thread(self._move, self.device)
-        try:
-            await self._score_all()
-        finally:
+        while self._waiting:  # asked again behind each move: what came meanwhile has nobody else to score it
             if self.offload:
-                await asyncio.to_thread(self._move, "cpu")
+                await asyncio.to_thread(self._move, self.device)
+            try:
+                await self._score_all()
+            finally:
+                if self.offload:
+                    await asyncio.to_thread(self._move, "cpu")
 
     async def _score_all(self) -> None:
         while self._waiting:
