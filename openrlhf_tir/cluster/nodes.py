@@ -90,6 +90,16 @@ def single_room(count: int) -> Room:
     return Room([bundle] * count, "PACK", 1.0, gpus, False)
 
 
+def reward_room(cfg: Config) -> Room:
+    """Reward models, a GPU each where there are any; those of several nodes as one bundle per node, on different nodes as far as there are."""
+    reward = cfg.reward
+    if reward.num_nodes == 1:
+        return single_room(reward.replicas)
+    of_one = single_room(1)
+    bundle = {kind: amount * reward.model_replicas for kind, amount in of_one.bundles[0].items()}
+    return of_one._replace(bundles=[bundle] * reward.num_nodes, strategy="SPREAD")
+
+
 def plan(cfg: Config, there: Sequence[Node], *, learner: bool = True) -> list[str]:
     """Lines for the start of the run: the nodes, and where each process can go; what is missing, and where, when they do not all fit.
 
@@ -100,7 +110,7 @@ def plan(cfg: Config, there: Sequence[Node], *, learner: bool = True) -> list[st
     kind = "GPU" if has_gpus() else "CPU"
     left = {node.address: (node.gpus if has_gpus() else node.cpus) for node in there}
     wanted = [(f"engine {i}", round(bundle[kind])) for i in range(cfg.vllm.num_engines) for bundle in room.bundles]
-    wanted += [(f"reward model {i}", 1) for i in range(cfg.reward.model_replicas if cfg.reward.model_name_or_path else 0)]
+    wanted += [(f"reward model {i}", 1) for i in range(cfg.reward.replicas if cfg.reward.model_name_or_path else 0)]
     wanted += [(f"learner rank {i}", 1) for i in range(cfg.actor.world_size if learner else 0)]
     placed: dict[str, Counter[str]] = {address: Counter() for address in left}
     missing: Counter[str] = Counter()

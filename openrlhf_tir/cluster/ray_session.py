@@ -50,7 +50,7 @@ def _start_local(cfg: Config) -> None:
     """A Ray of our own. It gives its daemons 30 s to come up, which a busy machine can miss: then they get another chance. Raises Unavailable
     when they had START_ATTEMPTS of them.
     """
-    rewarding = cfg.reward.model_replicas if cfg.reward.model_name_or_path else 0
+    rewarding = cfg.reward.replicas if cfg.reward.model_name_or_path else 0
     actors = cfg.vllm.num_engines * cfg.vllm.world_size + cfg.actor.world_size + rewarding + 2
     before = set(psutil.Process().children(recursive=True))
     for _ in range(START_ATTEMPTS):

@@ -195,7 +195,7 @@ def check_run_dir(cfg: Config, *, made: bool = True) -> list[str]:
     if cfg.train.resume:
         path, said = lineage.resumable(cfg, lineage.checkpoints_of(cfg), made=made)
         return [*said, *([f"resuming from {path.name}"] if path else [])]
-    return _checkpoint_room(cfg)
+    return [] if cfg.ckpt.disable_ds else _checkpoint_room(cfg)
 
 
 def _checkpoint_room(cfg: Config) -> list[str]:

@@ -26,6 +26,10 @@ def _left_out(name: str) -> Callable[[Config], bool]:
     return lambda c: c.filter.names is not None and name not in c.filter.names
 
 
+def _trains_by(role: str, optim: str) -> Callable[[Config], bool]:
+    return lambda c: getattr(c, role).optim == optim
+
+
 NOT_WHITENED = ("rloo", "group_norm", "dr_grpo", "opo", "flash_reinforce")
 GROUP_ESTIMATORS = ("reinforce_baseline", *NOT_WHITENED)
 """Ours, by what they leave unused; a test compares them with the registry, which is above this module."""
@@ -49,7 +53,7 @@ IDLE = [
     ),
     Idle(
         "algo.advantage.lambd critic.learning_rate critic.lr_scheduler critic.lr_warmup_ratio critic.min_lr_ratio critic.adam_betas critic.adam_eps critic.l2 "
-        "critic.max_norm critic.value_clip critic.updates critic.epochs critic.freezing_steps critic.save_value_network",
+        "critic.max_norm critic.optim critic.value_clip critic.updates critic.epochs critic.freezing_steps critic.save_value_network",
         lambda c: c.algo.advantage.estimator in CRITIC_FREE,
         "with an estimator that has no critic. Use --algo.advantage.estimator gae, or leave it out.",
     ),
@@ -77,6 +81,31 @@ IDLE = [
         "actor.loss_agg_constant",
         lambda c: c.actor.loss_agg_mode != "seq-mean-token-sum-norm",
         "without --actor.loss_agg_mode seq-mean-token-sum-norm. Leave it out.",
+    ),
+    *(
+        Idle(
+            f"{role}.muon.lr {role}.muon.momentum {role}.muon.ns_steps {role}.muon.nesterov",
+            _trains_by(role, "adam"),
+            f"with --{role}.optim adam. Set that to muon, or leave it out.",
+        )
+        for role in ("actor", "critic")
+    ),
+    *(
+        Idle(f"{role}.max_norm", _trains_by(role, "muon"), f"with --{role}.optim muon, whose updates have a norm of their own. Leave it out.")
+        for role in ("actor", "critic")
+    ),
+    Idle(
+        "actor.gradient_checkpointing_reentrant",
+        lambda c: not c.actor.gradient_checkpointing_enable,
+        "without --actor.gradient_checkpointing_enable. Set that, or leave it out.",
+    ),
+    Idle("ckpt.max_num ckpt.max_mem", lambda c: c.ckpt.disable_ds, "with --ckpt.disable_ds: there are no checkpoints. Leave one of them out."),
+    Idle("ckpt.save_hf", lambda c: c.ckpt.save_steps < 1, "while --ckpt.save_steps is -1: no update is one of so many. Set that, or leave it out."),
+    Idle("logger.tensorboard_dir", lambda c: not c.logger.tensorboard, "without --logger.tensorboard. Leave it out."),
+    Idle(
+        "data.dataloader_num_workers",
+        lambda c: not c.data.apply_chat_template,
+        "without --data.apply_chat_template: a text template costs nothing. Leave it out.",
     ),
     Idle("data.curriculum_explore data.curriculum_half_life", lambda c: c.data.curriculum == "off", "while --data.curriculum is off. Leave it out."),
     Idle("train.env_mask_from", lambda c: not c.train.env_mask, "with --train.env_mask false: tool output is trained all along. Leave it out."),
@@ -111,7 +140,7 @@ IDLE = [
         "without --reward.overlong_buffer_len. Set that, or leave it out.",
     ),
     Idle(
-        "reward.model_replicas reward.model_timeout_s",
+        "reward.model_replicas reward.num_nodes reward.offload reward.model_timeout_s",
         lambda c: not c.reward.model_name_or_path,
         "without --reward.model_name_or_path. Set that, or leave it out.",
     ),

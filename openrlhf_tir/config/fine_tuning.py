@@ -17,10 +17,11 @@ from .settings import all_settings, attempt
 
 OF_OTHERS = (
     "actor.model_name_or_path actor.num_nodes actor.num_gpus_per_node actor.adam_betas actor.adam_eps actor.l2 actor.max_norm "
-    "actor.gradient_checkpointing_enable data.on_bad_row data.chat_template_options timeouts.placement_s timeouts.start_s timeouts.learner_s "
+    "actor.gradient_checkpointing_enable actor.gradient_checkpointing_reentrant train.full_determinism_enable "
+    "data.on_bad_row data.chat_template_options timeouts.placement_s timeouts.start_s timeouts.learner_s "
     "train.seed train.micro_batch_size train.max_tokens_per_gpu train.resume train.resume_from train.resume_or_start train.overwrite train.start_wait_s "
-    "train.max_learner_restarts train.max_nonfinite_steps train.stop_grace_s train.save_before_s ckpt.path ckpt.save_steps ckpt.max_num ckpt.output_dir "
-    "logger.logging_steps logger.tensorboard logger.worker_logs"
+    "train.max_learner_restarts train.max_nonfinite_steps train.stop_grace_s train.save_before_s ckpt.path ckpt.save_steps ckpt.max_num ckpt.max_mem "
+    "ckpt.output_dir logger.logging_steps logger.tensorboard logger.tensorboard_dir logger.worker_logs"
 )
 USED = frozenset(["run_dir", *OF_OTHERS.split(), *(s.name for s in all_settings() if s.name.startswith(("sft.", "ds.", "logger.wandb.")))])
 """Every setting that fine-tuning reads."""
@@ -85,8 +86,9 @@ def _plain(value: Any) -> Any:
 
 
 def alone(cfg: Config) -> Config:
-    """Without what a recipe of RL adds to a learner: critic, reference model, a temperature."""
-    return cfg.model_copy(update={"algo": Algo(), "critic": Critic(), "ref": Ref(), "rollout": Rollout(), "envs": {}})
+    """Without what a recipe of RL adds to a learner: critic, reference model, a temperature, Muon beside a learning rate that is not this one."""
+    actor = cfg.actor.model_copy(update={"optim": "adam"})
+    return cfg.model_copy(update={"actor": actor, "algo": Algo(), "critic": Critic(), "ref": Ref(), "rollout": Rollout(), "envs": {}})
 
 
 def violations(c: Config) -> Iterator[str]:

@@ -2,9 +2,12 @@
 
     SAME              the same name in Config, the same meaning
     Becomes(keys)     accepted, sets these config keys
+    Implied(why)      accepted: what it asks for is what happens in any case
+    Differs(why)      a setting of the same name that takes other values than OpenRLHF's
     Only(value, why)  accepted at its neutral value, refused at any other
-    Implied(why)      accepted, changes nothing: it is how this system works anyway
     Refused(why)      refused with the replacement or the reason
+
+The first three are honoured: the flag has its effect, with whatever value.
 
 Defaults are ours, not OpenRLHF's (zero_stage 3, clip-higher on, KL off, its gradient in the loss unbiased): a flag that is not given keeps ours.
 """
@@ -55,7 +58,12 @@ class Refused:
     why: str
 
 
-Rule = Same | Becomes | Only | Implied | Refused
+@dataclass(frozen=True)
+class Differs:
+    why: str
+
+
+Rule = Same | Becomes | Only | Implied | Differs | Refused
 SAME = Same()
 
 
@@ -78,9 +86,6 @@ def _each(section: str, names: str, rule: Rule) -> dict[str, Rule]:
 
 _SCHEDULERS = {"cosine_with_min_lr": "cosine", "constant_with_warmup": "constant"}
 _COLOCATE = "Rollout and training overlap, so they never share GPUs. Size them with --actor.num_gpus_per_node and --vllm.num_engines."
-_MUON = "Only AdamW is wired in. Use --actor.learning_rate, --actor.adam_betas and --actor.l2."
-_MUON_CRITIC = "Only AdamW is wired in. Use --critic.learning_rate, --critic.adam_betas and --critic.l2."
-_ON_RANKS = "reference and critic live on the policy's ranks: give these their GPUs with --actor.num_gpus_per_node"
 _VLM = "Images are not supported: tasks are text."
 _EMA = "EMA weights are not kept. Leave it out."
 _PARALLEL = "Sequence and tensor parallel learners are not supported. Add ranks with --actor.num_gpus_per_node."
@@ -90,7 +95,7 @@ RULES: dict[str, Rule] = {
     **_each(
         "actor",
         "model_name_or_path num_nodes num_gpus_per_node eps_clip eps_clip_low_high dual_clip policy_loss_type loss_agg_mode entropy_coef "
-        "max_norm lr_warmup_ratio min_lr_ratio gradient_checkpointing_enable",
+        "aux_loss_coef max_norm lr_warmup_ratio min_lr_ratio gradient_checkpointing_enable gradient_checkpointing_reentrant",
         SAME,
     ),
     "actor.adam.lr": _one("actor.learning_rate"),
@@ -98,16 +103,14 @@ RULES: dict[str, Rule] = {
     "actor.adam.weight_decay": _one("actor.l2"),
     "actor.adam.eps": _one("actor.adam_eps"),
     "actor.lr_scheduler": Becomes(lambda v: {"actor.lr_scheduler": _SCHEDULERS.get(v[0], v[0])}),
-    "actor.optim": Only("adam", _MUON),
-    **_each("actor", "muon.lr muon.momentum muon.ns_steps muon.nesterov muon.no_nesterov", Refused(_MUON)),
-    "actor.gradient_checkpointing_reentrant": Refused("The non-reentrant form is used. Set --actor.gradient_checkpointing_enable alone."),
-    "actor.aux_loss_coef": Only("0", "No load-balancing loss is computed for MoE models."),
+    **_each("actor", "optim muon.lr muon.momentum muon.ns_steps muon.nesterov", SAME),
+    "actor.muon.no_nesterov": _sets(actor__muon__nesterov="false"),
     "actor.freeze_visual_encoder": Refused(_VLM),
     # DeepSpeed
     **_each(
         "ds",
         "zero_stage param_dtype attn_implementation adam_offload packing_samples overlap_comm zpg grad_accum_dtype use_liger_kernel "
-        "lora.rank lora.alpha lora.target_modules lora.dropout value_head_prefix",
+        "experts_implementation lora.rank lora.alpha lora.target_modules lora.dropout value_head_prefix",
         SAME,
     ),
     "ds.load_in_4bit": Refused("The base of LoRA is kept in ds.param_dtype: weights are merged for every push. Leave it out."),
@@ -116,15 +119,16 @@ RULES: dict[str, Rule] = {
     "ds.tensor_parallel_size": Only("1", _PARALLEL),
     "ds.deepcompile": Refused("DeepCompile is not wired in. Leave it out."),
     "ds.enable_sleep": Refused(_COLOCATE),
-    "ds.experts_implementation": Refused("transformers chooses it. Leave it out."),
     "ds.use_universal_ckpt": Refused("Checkpoints are resumed with the same number of ranks. Leave it out."),
     "local_rank": Only("-1", "Ranks are assigned by the launcher."),
     # rollout
-    **_each("rollout", "batch_size n_samples_per_prompt max_new_tokens temperature top_p", SAME),
-    "rollout.micro_batch_size": Implied("log-probs of the rollout come from the engine, so there is no forward pass to split"),
-    "rollout.max_tokens_per_gpu": Implied("log-probs of the rollout come from the engine, so there is no forward pass to split"),
-    "rollout.vllm_generate_batch_size": Refused("Groups are dispatched one by one. Set how many may be under way with --pipeline.depth."),
-    **_each("vllm", "num_engines tensor_parallel_size enforce_eager enable_prefix_caching gpu_memory_utilization sync_backend", SAME),
+    **_each(
+        "rollout",
+        "batch_size n_samples_per_prompt max_new_tokens temperature top_p vllm_generate_batch_size micro_batch_size max_tokens_per_gpu",
+        SAME,
+    ),
+    **_each("vllm", "num_engines tensor_parallel_size enforce_eager enable_prefix_caching gpu_memory_utilization", SAME),
+    "vllm.sync_backend": Differs("Weights are pushed through files in shared memory or a shared directory: --vllm.sync_backend file, the default."),
     "vllm.enable_sleep": Refused(_COLOCATE),
     "vllm.sync_with_ray": Refused("Weight pushes have their own transports. Choose one with --vllm.sync_backend."),
     # algorithm
@@ -134,57 +138,48 @@ RULES: dict[str, Rule] = {
         SAME,
     ),
     **_each("algo.kl", "init_coef target horizon estimator use_loss unbiased_gradient", SAME),
-    "algo.dynamic_filtering_enable": _sets(filter__accuracy_range=(0.0, 1.0)),
+    "algo.dynamic_filtering_enable": _sets(filter__accuracy_range=(0.0, 1.0), filter__names=["accuracy"]),
     "algo.dynamic_filtering_range": _many("filter.accuracy_range"),
     # training
-    **_each("train", "num_episodes max_epochs batch_size micro_batch_size max_tokens_per_gpu seed", SAME),
+    **_each("train", "num_episodes max_epochs batch_size micro_batch_size max_tokens_per_gpu seed full_determinism_enable", SAME),
     "train.async_enable": _sets(1, pipeline__mode="one_step"),
     "train.partial_rollout_enable": _sets(2, pipeline__mode="pipeline"),
-    "train.async_queue_size": Only("1", "Staleness is set directly: --pipeline.mode pipeline --pipeline.max_staleness S."),
-    "train.dynamic_batch_enable": Implied("--train.max_tokens_per_gpu always bounds a forward pass"),
+    "train.async_queue_size": Becomes(lambda v: {"pipeline.max_staleness": v[0], "pipeline.staleness_unit": "batches"}, preset=True),
+    "train.dynamic_batch_enable": _sets(ds__packing_samples="true"),
     "train.agent_func_path": SAME,
-    "train.full_determinism_enable": Refused("Use --rollout.per_request_seeds with --pipeline.mode sync: the same responses whatever the batching."),
     "train.enable_ema": Refused(_EMA),
     "train.ema_beta": Refused(_EMA),
     **_each("train", "colocate_all colocate_critic_reward", Refused(_COLOCATE)),
-    "train.colocate_actor_ref": Implied(_ON_RANKS),
+    "train.colocate_actor_ref": Implied("the reference lives on the policy's ranks"),
     # data and evaluation
     **_each("data", "prompt_dataset prompt_probs prompt_split input_key label_key input_template apply_chat_template max_samples max_len", SAME),
-    "data.disable_fast_tokenizer": Refused("The fast tokenizer is required. Leave it out."),
-    "data.dataloader_num_workers": Only("0", "Prompts are read once, at the start."),
+    "data.dataloader_num_workers": SAME,
+    "data.disable_fast_tokenizer": Refused("transformers 5 has no slow tokenizers, and so OpenRLHF 0.11.2 on it none either. Leave it out."),
     "data.image_key": Refused(_VLM),
     "data.max_images_per_prompt": Only("0", _VLM),
     **_each("eval", "dataset split steps n_samples_per_prompt temperature", SAME),
     # checkpoints and logs
-    **_each("ckpt", "path save_steps max_num output_dir best_metric_key", SAME),
-    "ckpt.load_enable": _sets(train__resume="true"),
-    "ckpt.save_hf": Implied("a HF export is always written to ckpt.output_dir at the end"),
-    "ckpt.disable_ds": Refused("Resuming needs the DeepSpeed state. Use --ckpt.save_steps -1 to keep only the last checkpoint."),
-    "ckpt.max_mem": Refused("Checkpoints are bounded by number: --ckpt.max_num."),
-    **_each("logger", "logging_steps wandb.key wandb.org wandb.group wandb.project wandb.run_name", SAME),
-    "logger.tensorboard_dir": Refused("Event files go to the run's directory: --run-dir, with --logger.tensorboard."),
+    **_each("ckpt", "path save_steps max_num max_mem output_dir best_metric_key save_hf disable_ds", SAME),
+    "ckpt.load_enable": _sets(train__resume="true", train__resume_or_start="true"),
+    **_each("logger", "logging_steps wandb.key wandb.org wandb.group wandb.project wandb.run_name tensorboard_dir", SAME),
     "use_ms": Refused("ModelScope is not wired in. Download the model and give its path."),
     # models beside the policy
-    "ref.offload": SAME,
-    **_each("ref", "num_nodes num_gpus_per_node", Implied(_ON_RANKS)),
+    **_each("ref", "num_nodes num_gpus_per_node offload", SAME),
     **_each(
         "critic",
-        "model_name_or_path value_clip freezing_steps save_value_network lr_warmup_ratio min_lr_ratio max_norm",
+        "num_nodes num_gpus_per_node model_name_or_path value_clip freezing_steps save_value_network lr_warmup_ratio min_lr_ratio max_norm",
         SAME,
     ),
-    **_each("critic", "num_nodes num_gpus_per_node", Implied(_ON_RANKS)),
     "critic.adam.lr": _one("critic.learning_rate"),
     "critic.adam.betas": _many("critic.adam_betas"),
     "critic.adam.weight_decay": _one("critic.l2"),
     "critic.adam.eps": _one("critic.adam_eps"),
     "critic.lr_scheduler": Becomes(lambda v: {"critic.lr_scheduler": _SCHEDULERS.get(v[0], v[0])}),
-    "critic.optim": Only("adam", _MUON_CRITIC),
-    **_each("critic", "muon.lr muon.momentum muon.ns_steps muon.nesterov muon.no_nesterov", Refused(_MUON_CRITIC)),
+    **_each("critic", "optim muon.lr muon.momentum muon.ns_steps muon.nesterov", SAME),
+    "critic.muon.no_nesterov": _sets(critic__muon__nesterov="false"),
     "reward.model_name_or_path": Becomes(lambda v: {"reward.model_name_or_path": v[0], "reward.name": "model"}, preset=True),
     "reward.num_gpus_per_node": _one("reward.model_replicas"),
-    "reward.num_nodes": Only("1", "Give the number of processes that hold it with --reward.num_gpus_per_node, on any nodes."),
-    "reward.offload": Refused("The reward model has processes and GPUs of its own. Leave it out."),
-    "reward.remote_url": SAME,
+    **_each("reward", "num_nodes offload remote_url", SAME),
     **_each("reward", "clip_range overlong_buffer_len overlong_penalty_factor stop_properly_penalty_coef normalize_enable", SAME),
 }
 
@@ -192,7 +187,22 @@ RULES: dict[str, Rule] = {
 @cache
 def translated() -> frozenset[str]:
     """Names that need `translate`: everything but those that mean the same here."""
-    return frozenset(name for name, rule in RULES.items() if not isinstance(rule, Same))
+    return frozenset(name for name, rule in RULES.items() if not isinstance(rule, Same | Differs))
+
+
+def honoured() -> frozenset[str]:
+    """The flags that have their effect here, with whatever value: not those that are accepted at a neutral one only."""
+    return frozenset(name for name, rule in RULES.items() if isinstance(rule, Same | Becomes | Implied))
+
+
+def flags_honoured() -> int:
+    """How many of RULES' flags are `honoured`."""
+    return len(honoured())
+
+
+def not_honoured() -> dict[str, str]:
+    """Flag -> what to use instead, or why there is nothing."""
+    return {name: rule.why for name, rule in RULES.items() if isinstance(rule, Only | Differs | Refused)}
 
 
 _CORRECTION_0_11_0 = {"tis": ("token", "clip"), "icepop": ("token", "mask"), "seq-mask-tis": ("seq", "mask")}
@@ -236,12 +246,26 @@ def translate(given: Mapping[str, Any], ours: Mapping[str, Any], problems: Probl
             if not rule.preset and key in ours and ours[key] != value:
                 problems.add(f"--{name} {_text(value)} has no effect: it is --{key} here, and that is given as {_text(ours[key])}. Leave one of them out.")
         out.update(sets)
+    if "train.async_queue_size" in given:
+        _queue(out, problems)
     if "algo.advantage.is_correction_type" in given and "algo.advantage.is_correction_enable" not in given:
         problems.add(
             "--algo.advantage.is_correction_type has no effect without --algo.advantage.is_correction_enable (OpenRLHF 0.11.0). Give both, or "
             "--algo.advantage.is_correction_level."
         )
     return out
+
+
+def _queue(out: dict[str, Any], problems: Problems) -> None:
+    """A queue of N batches lets rollout be N batches ahead. OpenRLHF samples a batch with one version unless rollouts are partial; its default of 1 is a
+    mode of its own here."""
+    mode = out.get("pipeline.mode")
+    if mode is None:
+        problems.add("--train.async_queue_size has no effect without --train.async_enable. Give both, or --pipeline.mode and --pipeline.max_staleness.")
+    elif mode == "one_step" and out["pipeline.max_staleness"] == "1":
+        del out["pipeline.max_staleness"], out["pipeline.staleness_unit"]
+    elif mode == "one_step":
+        out["pipeline.mode"] = "pipeline_drain"
 
 
 def _text(value: Any) -> str:

@@ -26,6 +26,7 @@ def violations(c: Config) -> Iterator[str]:
     yield from _method(c)
     yield from _policy(c)
     yield from _roles(c)
+    yield from _ranks_of_roles(c)
     yield from _pipeline(c)
     yield from _ends(c)
     yield from _reward(c)
@@ -212,9 +213,23 @@ def _roles(c: Config) -> Iterator[str]:
         yield f"critic.freezing_steps = {c.critic.freezing_steps} leaves none of train.max_steps = {c.train.max_steps} to the policy. Lower the first."
 
 
+def _ranks_of_roles(c: Config) -> Iterator[str]:
+    for role, asked in (("ref", c.ref), ("critic", c.critic)):
+        for name in ("num_nodes", "num_gpus_per_node"):
+            wanted, there = getattr(asked, name), getattr(c.actor, name)
+            if wanted is not None and wanted != there:
+                yield (f"{role}.{name} = {wanted}, and actor.{name} = {there}: both live on the same ranks. Leave it out, and give its GPUs to --actor.{name}.")
+
+
 def _pipeline(c: Config) -> Iterator[str]:
     b, depth = c.rollout.batch_size, c.pipeline.depth
     yield from _staleness(c)
+    at_once = c.rollout.vllm_generate_batch_size
+    if at_once is not None and at_once > b and c.pipeline.mode == "sync":
+        yield (
+            f"rollout.vllm_generate_batch_size = {at_once} is more than rollout.batch_size = {b}, and pipeline.mode = 'sync' samples one batch at a time. "
+            "Lower it, or use --train.async_enable."
+        )
     if depth is not None and c.pipeline.mode in ("sync", "one_step"):
         yield f"pipeline.depth does not go with pipeline.mode = '{c.pipeline.mode}', which rolls exactly one batch. Leave it unset."
     elif isinstance(depth, int) and depth < b:
@@ -233,6 +248,8 @@ def _pipeline(c: Config) -> Iterator[str]:
 
 
 def _ends(c: Config) -> Iterator[str]:
+    if c.ckpt.disable_ds and (asked := [name for name in ("resume", "max_restarts") if getattr(c.train, name)]):
+        yield f"train.{asked[0]} goes on from a checkpoint, and ckpt.disable_ds writes none. Leave one of them out."
     limit, grace = c.train.save_before_s, c.train.stop_grace_s
     if limit is not None and limit <= grace:
         yield f"train.save_before_s = {limit:g} is no longer than train.stop_grace_s = {grace:g}: the run would stop before it begins. Raise the first."

@@ -30,6 +30,7 @@ from .sections.filter import Filter as Filter
 from .sections.learner import Actor as Actor
 from .sections.learner import Ds as Ds
 from .sections.learner import Lora as Lora
+from .sections.learner import Muon as Muon
 from .sections.output import Ckpt as Ckpt
 from .sections.output import Eval as Eval
 from .sections.output import Logger as Logger

@@ -11,8 +11,10 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import islice, repeat
+from multiprocessing import get_context
 from typing import Any, NamedTuple
 
 from ..config import Data
@@ -233,14 +235,22 @@ def load_prompts(
         raise ConfigError("data.apply_chat_template is set, but the model's tokenizer has no chat template. Use --data.input_template, e.g. zerotir.")
     tasks, dataset_of = [], []
     bad = BadRows(cfg.on_bad_row)
-    for p in problems(cfg, bad):
-        try:
-            name = env_of(p, [*resolved], cfg.env_key) if resolved else p.env or env
-            tools = one(tools_of, name) if tools_of else ()
-            prompt, chat = _render(p, cfg, resolved.get(name, template), tokenizer, tuple(tools))
-        except DataError as e:
-            bad(e)
+
+    def asked() -> Iterator[_Asked]:
+        for p in problems(cfg, bad):
+            try:
+                name = env_of(p, [*resolved], cfg.env_key) if resolved else p.env or env
+                tools = one(tools_of, name) if tools_of else ()
+            except DataError as e:
+                bad(e)
+            else:
+                yield _Asked(p, name, resolved.get(name, template), tuple(tools))
+
+    for (p, name, *_), found in _rendered(asked(), cfg, tokenizer):
+        if isinstance(found, DataError):
+            bad(found)
             continue
+        prompt, chat = found
         tasks.append(Task(prompt, p.label, name, p.meta, chat=chat, row=row_id(p.input, p.label)))
         dataset_of.append(p.dataset)
     bad.check_some_good(len(tasks), cfg.datasets)
@@ -260,6 +270,43 @@ def load_prompts(
 MAX_TOKEN_CHARS = 1024
 """No token of a known vocabulary stands for so many characters: a prompt beyond limit * this is too long without asking the tokenizer, which
 would take minutes and gigabytes for a row of many megabytes."""
+
+
+class _Asked(NamedTuple):
+    """What one prompt is rendered from."""
+
+    problem: Problem
+    env: str
+    template: str | None
+    tools: tuple[Mapping[str, Any], ...]
+
+
+Rendered = tuple[str, Chat | None] | DataError
+CHUNK = 64
+"""Prompts that a process of data.dataloader_num_workers is given at once."""
+
+
+def _rendered(asked: Iterator[_Asked], cfg: Data, tokenizer: Any) -> Iterator[tuple[_Asked, Rendered]]:
+    """Each with its prompt, or with what is wrong with it; in order, however many processes render them."""
+    if not (cfg.dataloader_num_workers and cfg.apply_chat_template):
+        yield from ((one, _try(one, cfg, tokenizer)) for one in asked)
+        return
+    every = [*asked]
+    with ProcessPoolExecutor(cfg.dataloader_num_workers, get_context("spawn")) as pool:  # a fork would copy the locks of the driver's threads
+        chunks = [every[at : at + CHUNK] for at in range(0, len(every), CHUNK)]
+        for chunk, found in zip(chunks, pool.map(_try_all, chunks, repeat(cfg), repeat(tokenizer)), strict=True):
+            yield from zip(chunk, found, strict=True)
+
+
+def _try_all(chunk: Sequence[_Asked], cfg: Data, tokenizer: Any) -> list[Rendered]:
+    return [_try(one, cfg, tokenizer) for one in chunk]
+
+
+def _try(one: _Asked, cfg: Data, tokenizer: Any) -> Rendered:
+    try:
+        return _render(one.problem, cfg, one.template, tokenizer, one.tools)
+    except DataError as e:
+        return e
 
 
 def render_text(p: Problem, template: str | None) -> str:

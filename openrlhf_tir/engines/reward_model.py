@@ -46,8 +46,9 @@ class RewardModel:
                 "tokens. Choose a reward model of the policy's family."
             )
         self.mean, self.std = normalisation(cfg, model.config)
-        self.body = model.base_model.to(self.device).eval()
-        self.head = head.to(self.device)
+        self.body, self.head = model.base_model.eval(), head
+        self.offload = cfg.reward.offload
+        self._move("cpu" if self.offload else self.device)
         self._waiting: list[tuple[np.ndarray, asyncio.Future[float]]] = []
         self._working: asyncio.Task[None] | None = None
 
@@ -60,6 +61,16 @@ class RewardModel:
         return await found
 
     async def _work(self) -> None:
+        while self._waiting:  # asked again behind each move: what came meanwhile has nobody else to score it
+            if self.offload:
+                await asyncio.to_thread(self._move, self.device)
+            try:
+                await self._score_all()
+            finally:
+                if self.offload:
+                    await asyncio.to_thread(self._move, "cpu")
+
+    async def _score_all(self) -> None:
         while self._waiting:
             self._waiting.sort(key=lambda w: len(w[0]))
             taken = self._waiting[:1]
@@ -77,6 +88,11 @@ class RewardModel:
                     found.set_exception(error)
                 else:
                     found.set_result(scores[k])
+
+    def _move(self, device: str) -> None:
+        """The weights, to where they are needed or (reward.offload) wait."""
+        self.body.to(device)
+        self.head.to(device)
 
     def forward(self, sequences: Sequence[np.ndarray]) -> list[float]:
         """One batch, padded on the right."""

@@ -217,7 +217,7 @@ class GroupRunner:
 
     def _seeds(self, seed: int) -> Callable[[int], int | None]:
         """Turn -> the seed of its request, if requests have one."""
-        per_request = self.cfg.rollout.per_request_seeds
+        per_request = self.cfg.rollout.per_request_seeds or self.cfg.train.full_determinism_enable
         return lambda turn: seed_for(seed, turn) if per_request else None
 
     async def _turns(self, g: _Running, i: int) -> Trajectory:

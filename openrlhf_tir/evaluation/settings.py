@@ -20,7 +20,8 @@ SWEPT = {
 WHERE_AND_WHEN = {
     *("url", "token_env", "step_timeout_s", "reset_timeout_s", "capacity_timeout_s", "outage_timeout_s", "hedge_after_s", "max_retries"),
     *("max_concurrency", "batch_wait_ms", "max_batch", "workers"),
-    *("remote_timeout_s", "remote_retries", "remote_batch", "verify_deadline_s", "model_replicas", "model_timeout_s", "max_failed_groups"),
+    *("remote_timeout_s", "remote_retries", "remote_batch", "verify_deadline_s", "model_replicas", "num_nodes", "offload", "model_timeout_s"),
+    "max_failed_groups",
 }
 """Fields of [env] and [reward] that never change what an item is: whatever they cost is a lost sample, and those are sampled again. Every other field
 counts, also one that is added to these sections later."""

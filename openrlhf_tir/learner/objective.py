@@ -16,6 +16,8 @@ Trained environment tokens (env_mask off) were sampled by nobody: pi_old = mu = 
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 
 from ..algorithms import kl as kls
@@ -80,6 +82,10 @@ class PolicyObjective:
             self.tally.add_gate(outside, mask.sum() if tokens else mask.new_tensor(len(mask)))
         if coefficient:
             loss = loss - coefficient * aggregate_loss(entropy, mask, **scaling)
+        if self.cfg.actor.aux_loss_coef:
+            assert self.model.aux_loss is not None, "PolicyModel has seen that there is one"
+            by_tokens = replace(self.counts, sum_norm=None).loss_kwargs()  # a mean over the batch's trained tokens, whatever the loss is a mean over
+            loss = loss + self.cfg.actor.aux_loss_coef * aggregate_loss(self.model.aux_loss.expand_as(mask), mask, **by_tokens)
         if self.kl:
             by_token = self.cfg.actor.loss_agg_mode != "seq-mean-token-mean"
             loss = loss + aggregate_loss(self.kl(log_probs, rollout, fields), mask, token_level_loss=by_token, **scaling)

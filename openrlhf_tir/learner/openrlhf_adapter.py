@@ -36,6 +36,7 @@ from ..errors import ConfigError
 from .flash_attn_shim import flash_attn_importable
 from .linear_head import ScoringHead
 from .lora import ALL_LINEAR, checked, unmatched
+from .optim import muon
 from .roles.value_head import has_scalar_head
 from .truncation import Truncation
 
@@ -89,6 +90,7 @@ class PolicyModel(Actor):
                 ds_config=strategy.get_ds_eval_config(cfg.ref.offload) if frozen else strategy.get_ds_train_config(),
                 packing_samples=cfg.ds.packing_samples,
                 use_liger_kernel=cfg.ds.use_liger_kernel,
+                experts_implementation=cfg.ds.experts_implementation,
                 temperature=cfg.rollout.temperature,
                 lora_rank=lora.rank,
                 lora_alpha=lora.alpha,
@@ -97,6 +99,13 @@ class PolicyModel(Actor):
             )
         if lora.rank:
             checked(self.model, lora.target_modules)
+        if cfg.actor.aux_loss_coef and not getattr(self.model.config, "output_router_logits", False):
+            raise ConfigError(
+                f"actor.aux_loss_coef = {cfg.actor.aux_loss_coef:g} balances the experts of a mixture, and {type(self.model).__name__} has none that say how "
+                "they were chosen. Leave it out."
+            )
+        self.aux_loss: torch.Tensor | None = None
+        """How unevenly the last forward pass used the experts of a mixture; None for other models."""
         self.truncation = Truncation.of(cfg)
         self.hf_config = self.model.config
         self.head = ScoringHead(_output_layer(self.model))
@@ -105,7 +114,7 @@ class PolicyModel(Actor):
             self._offload = cfg.ref.offload  # where openrlhf's strategy looks for it
             self.requires_grad_(False)
         elif cfg.actor.gradient_checkpointing_enable:
-            self.gradient_checkpointing_enable()
+            self.gradient_checkpointing_enable(_recomputing(cfg))
 
     def log_probs(self, sequences: torch.Tensor, attention_mask: torch.Tensor, wanted: torch.Tensor | None = None) -> torch.Tensor:
         """[b, L-1] float32: entry t is the log-prob of token t+1, at temperature 1; 0 where `wanted` [b, L-1] bool is False."""
@@ -135,8 +144,9 @@ class PolicyModel(Actor):
             positions = (attention_mask.long().cumsum(-1) - 1).masked_fill(attention_mask == 0, 1)
         shape = {"temperature": self.temperature, "truncation": self.truncation} if as_sampled else {}
         with self.head.scoring(targets, entropy_grad=entropy_grad, wanted=wanted, **shape):
-            both = self.model(inputs, attention_mask=mask, position_ids=positions)["logits"]
-        log_probs, entropy = both.unbind(-1)
+            out = self.model(inputs, attention_mask=mask, position_ids=positions)
+        self.aux_loss = out.get("aux_loss")
+        log_probs, entropy = out["logits"].unbind(-1)
         if self.packing_samples:
             log_probs, entropy = (gather_and_pad_tensor(x, None, 0, indices, *sequences.shape) for x in (log_probs, entropy))
         return log_probs[:, :-1], entropy[:, :-1]
@@ -167,13 +177,19 @@ def value_model(cfg: Config, strategy: ZeroStrategy) -> torch.nn.Module:
             ds_config=strategy.get_ds_train_config(),
             packing_samples=cfg.ds.packing_samples,
             value_head_prefix=cfg.ds.value_head_prefix,
+            experts_implementation=cfg.ds.experts_implementation,
         )
     join_small_layers(model)
     if name == cfg.actor.model_name_or_path or not has_scalar_head(name, model.value_head_prefix):
         _new_head(getattr(model, model.value_head_prefix).weight, cfg.train.seed)
     if cfg.actor.gradient_checkpointing_enable:
-        model.gradient_checkpointing_enable()
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=_recomputing(cfg))
     return model
+
+
+def _recomputing(cfg: Config) -> dict[str, bool]:
+    """How torch recomputes activations."""
+    return {"use_reentrant": cfg.actor.gradient_checkpointing_reentrant}
 
 
 def _new_head(weight: torch.nn.Parameter, seed: int) -> None:
@@ -201,12 +217,15 @@ class ZeroStrategy(DeepspeedStrategy):
     def __init__(self, cfg: Config) -> None:
         # dynamic_batch_enable: DeepSpeed is configured with accumulation 1 and does not divide the loss (see algorithms/aggregate.py).
         args = SimpleNamespace(ds=cfg.ds, train=SimpleNamespace(dynamic_batch_enable=True), local_rank=-1)
-        super().__init__(seed=cfg.train.seed, max_norm=cfg.actor.max_norm, zero_stage=cfg.ds.zero_stage, args=args)
+        super().__init__(
+            seed=cfg.train.seed, max_norm=cfg.actor.max_norm, zero_stage=cfg.ds.zero_stage, args=args, full_determinism=cfg.train.full_determinism_enable
+        )
         self.device = "cpu"
 
     def setup_distributed(self, rank: int, world_size: int, master_addr: str, master_port: int, timeout: timedelta = timedelta(minutes=60)) -> None:
         """Join the process group; seeds torch, numpy and python."""
-        transformers.set_seed(self.seed)
+        seed = transformers.enable_full_determinism if self.full_determinism else transformers.set_seed
+        seed(self.seed)
         local_rank = 0
         if torch.cuda.is_available():
             local_rank = rank % torch.cuda.device_count()
@@ -229,6 +248,8 @@ class ZeroStrategy(DeepspeedStrategy):
         config = super().get_ds_train_config(optim_dict, max_norm=max_norm)
         if optim_dict is not None and not self.adam_offload:
             config["optimizer"]["params"]["torch_adam"] = True
+        if optim_dict is not None and optim_dict["type"] == "Muon":
+            config = muon.deepspeed_config(config)
         config["steps_per_print"] = None
         # Sums over 64 to 256 micro batches lose 1 to 2 % in bf16. (DeepSpeed knows no float32 sums beside fp16 weights.)
         if self.args.ds.param_dtype != "fp16":
@@ -248,13 +269,14 @@ class ZeroStrategy(DeepspeedStrategy):
         return config
 
     def prepare_training(self, model: torch.nn.Module, cfg: Config, optim: ActorConfig | Critic) -> tuple[Any, torch.optim.Optimizer]:
-        """Wrap `model` in a DeepSpeed engine with AdamW as `optim` says. The learning rate is set by the caller before each step."""
+        """Wrap `model` in a DeepSpeed engine with the optimiser that `optim` says. The learning rate is set by the caller before each step."""
         settings = {
-            "optim": "adam",
+            "optim": optim.optim,
+            "muon": {"lr": optim.muon.lr, "momentum": optim.muon.momentum},
             "adam": {"lr": optim.learning_rate, "betas": optim.adam_betas, "eps": optim.adam_eps, "weight_decay": optim.l2},
             "lr_scheduler": "constant",
             "scheduler_steps": cfg.train.max_steps,
-            "max_norm": optim.max_norm,
+            "max_norm": optim.max_norm if optim.optim == "adam" else 0.0,
         }
         model, optimizer, _ = self.prepare((model, settings))
         return model, optimizer

@@ -14,6 +14,7 @@ import torch.distributed as dist
 
 from ..config import Config
 from .openrlhf_adapter import PolicyModel, ZeroStrategy
+from .optim.muon import muon_as, set_lr
 from .packing import MicroBatch, Row, collate, plan
 
 Forward = Callable[[MicroBatch], torch.Tensor]
@@ -24,10 +25,13 @@ class Passes:
     def __init__(self, cfg: Config, strategy: ZeroStrategy) -> None:
         self.cfg, self.strategy, self.device = cfg, strategy, strategy.device
 
-    def micro_batches(self, rows: Sequence[Row], names: Mapping[str, type]) -> Iterator[tuple[list[int], MicroBatch]]:
-        """(indices into rows, tensors with the fields `names`)."""
-        train, lengths = self.cfg.train, [len(r.token_ids) for r in rows]
-        planned = plan(lengths, max_rows=train.micro_batch_size, max_tokens=train.max_tokens_per_gpu, packed=self.cfg.ds.packing_samples)
+    def micro_batches(self, rows: Sequence[Row], names: Mapping[str, type], *, asking: bool = False) -> Iterator[tuple[list[int], MicroBatch]]:
+        """(indices into rows, tensors with the fields `names`). asking: no gradients are wanted, so that more may fit into one."""
+        train, rollout, lengths = self.cfg.train, self.cfg.rollout, [len(r.token_ids) for r in rows]
+        most_rows, most_tokens = train.micro_batch_size, train.max_tokens_per_gpu
+        if asking:
+            most_rows, most_tokens = rollout.micro_batch_size or most_rows, rollout.max_tokens_per_gpu or most_tokens
+        planned = plan(lengths, max_rows=most_rows, max_tokens=most_tokens, packed=self.cfg.ds.packing_samples)
         most = torch.tensor(len(planned), device=self.device)
         dist.all_reduce(most, dist.ReduceOp.MAX)
         for indices in planned + [[]] * (int(most) - len(planned)):
@@ -35,18 +39,18 @@ class Passes:
 
     def update(self, model: Any, optimizer: torch.optim.Optimizer, rows: Sequence[Row], names: Mapping[str, type], objective: Forward, lr: float) -> float:
         """Forward and backward of all micro batches, then one optimiser step at `lr`. Returns the sum of the losses over micro batches and ranks."""
-        engine = model.model if isinstance(model, PolicyModel) else model
+        engine, optim = (model.model, self.cfg.actor) if isinstance(model, PolicyModel) else (model, self.cfg.critic)
         model.train()
         summed = torch.zeros(1, dtype=torch.float64, device=self.device)
         batches = list(self.micro_batches(rows, names))
-        for k, (_, micro) in enumerate(batches):
-            engine.set_gradient_accumulation_boundary(k == len(batches) - 1)
-            loss = objective(micro)
-            self.strategy.backward(loss, model, optimizer)
-            summed += loss.detach()
-        for group in optimizer.param_groups:
-            group["lr"] = lr
-        self.strategy.optimizer_step(optimizer, model, None)
+        with muon_as(optim, self.device):
+            for k, (_, micro) in enumerate(batches):
+                engine.set_gradient_accumulation_boundary(k == len(batches) - 1)
+                loss = objective(micro)
+                self.strategy.backward(loss, model, optimizer)
+                summed += loss.detach()
+            set_lr(optimizer, lr, optim)
+            self.strategy.optimizer_step(optimizer, model, None)
         dist.all_reduce(summed)
         return summed.item()
 
@@ -55,7 +59,7 @@ class Passes:
         found: dict[int, np.ndarray] = {}
         model.eval()
         with torch.no_grad():
-            for indices, micro in self.micro_batches(rows, names):
+            for indices, micro in self.micro_batches(rows, names, asking=True):
                 answer = forward(micro).cpu().numpy()
                 found |= {i: answer[k, : len(rows[i].token_ids) - 1].copy() for k, i in enumerate(indices)}
         return [found[i] for i in range(len(rows))]

@@ -33,7 +33,7 @@ class MetricsLog:
         self._every = logger.logging_steps
         self._sinks: list[Mirror] = []
         if logger.tensorboard:
-            self._sinks.append(Mirror("TensorBoard", lambda: TensorBoardSink(Path(run_dir) / "tensorboard")))
+            self._sinks.append(Mirror("TensorBoard", lambda: TensorBoardSink(Path(run_dir) / logger.tensorboard_dir)))
         if logger.wandb.key:
             self._sinks.append(Mirror("wandb", lambda: WandbSink(Path(run_dir), logger.wandb, config or {})))
         self._writer = PatientWriter(self.path)

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from pathlib import Path
 from typing import Any
 
 from ..backoff import backoff_s
@@ -54,6 +55,7 @@ class Pipeline:
         observer: Observer,
         measure: Callable[[], Coroutine[Any, Any, dict[str, float]]] | None = None,
         stop: StopRequest | None = None,
+        complete: Callable[[Path], None] = lambda directory: None,
     ) -> None:
         self.cfg, self.rollout, self.learner, self.publisher, self.observer = cfg, rollout, learner, publisher, observer
         self.tasks = asyncio.TaskGroup()
@@ -63,7 +65,7 @@ class Pipeline:
         self.rollouts: dict[int, asyncio.Task[None]] = {}
         self.stop = stop or StopRequest(cfg.train.stop_grace_s)
         self.state = state = RunState(cfg, prompts, ledger, observer.group, observer.left)
-        self.saver = Saver(state, learner, rollout, checkpoints, observer, self.tasks)
+        self.saver = Saver(state, learner, rollout, checkpoints, observer, self.tasks, writes=not cfg.ckpt.disable_ds, complete=complete)
         self.evaluator = Evaluator(cfg, measure, observer)
         self.health = Health(cfg)
         self.watchdog = Watchdog(cfg.stall_timeout_s, lambda: describe(state, observer, rollout), self.saver.rescue, cfg.run_dir)
@@ -164,6 +166,8 @@ class Pipeline:
         best = score is not None and score > self.saver.best
         if best or self.due(self.cfg.ckpt.save_steps):
             await self.saver.save(score if best else None)
+        if self.cfg.ckpt.save_hf and self.due(self.cfg.ckpt.save_steps):
+            await self.saver.export()
 
     async def push(self) -> None:
         """Engines get the learner's weights, verified, before anything of the next version can be trained.

@@ -12,6 +12,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from ..errors import CheckpointDamaged
@@ -26,9 +28,25 @@ log = logging.getLogger(__name__)
 
 
 class Saver:
-    """One checkpoint at a time: host memory holds at most one copy of the learner's state. `tasks` sees what fails in the background."""
+    """One checkpoint at a time: host memory holds at most one copy of the learner's state. `tasks` sees what fails in the background.
 
-    def __init__(self, state: RunState, learner: Learner, rollout: Rollout, checkpoints: Checkpoints, observer: Observer, tasks: asyncio.TaskGroup) -> None:
+    writes: whether there are checkpoints at all (ckpt.disable_ds); without them a save is a no-op, and there is nothing to resume from.
+    complete: adds to an exported model what the learner does not know of (ckpt.save_hf).
+    """
+
+    def __init__(
+        self,
+        state: RunState,
+        learner: Learner,
+        rollout: Rollout,
+        checkpoints: Checkpoints,
+        observer: Observer,
+        tasks: asyncio.TaskGroup,
+        *,
+        writes: bool = True,
+        complete: Callable[[Path], None] = lambda directory: None,
+    ) -> None:
+        self.writes, self.complete = writes, complete
         self.state, self.learner, self.rollout, self.checkpoints, self.observer, self.tasks = state, learner, rollout, checkpoints, observer, tasks
         self.ready = False
         """The state is that of the run: a new one, or restored. Before, a checkpoint would hold nothing."""
@@ -48,6 +66,8 @@ class Saver:
 
         Called when no step is under way.
         """
+        if not self.writes:
+            return
         with self.observer.phase("checkpoint", self.state.version):
             async with self._one:
                 await self.settled()
@@ -68,6 +88,17 @@ class Saver:
             self.state.signal.notify()
         self.committing = self.tasks.create_task(self._commit(cut, score), name=f"commit {cut.version}")
 
+    async def export(self) -> None:
+        """The weights as a model beside the checkpoints (ckpt.save_hf). A disk that refuses costs this one."""
+        directory = self.checkpoints.export_of(self.state.version)
+        with self.observer.phase("checkpoint", self.state.version):
+            try:
+                directory.parent.mkdir(parents=True, exist_ok=True)
+                await self.learner.export(directory)
+                await asyncio.to_thread(self.complete, directory)
+            except OSError as e:
+                log.error("The model of version %d could not be exported to %s: %s. Training goes on.", self.state.version, directory, e)
+
     async def settled(self) -> None:
         """Wait until no checkpoint is being written."""
         if self.committing:
@@ -75,6 +106,8 @@ class Saver:
 
     async def finish(self) -> None:
         """Everything up to now is in a checkpoint that is safe, or it was said why not. What has begun to step meanwhile is in none."""
+        if not self.writes:
+            return
         with self.observer.phase("checkpoint", self.state.version):
             async with self._one:
                 await self.settled()
@@ -123,6 +156,8 @@ class Saver:
 
     async def rescue(self) -> str:
         """A checkpoint of a run that stalled, if the learner is idle; says what became of it."""
+        if not self.writes:
+            return "No checkpoint is written, as ckpt.disable_ds says."
         if self.state.stepping or self.copying or not self.ready:
             return "The learner is in the middle of a step or a checkpoint; the checkpoint before counts."
         await self.finish()

@@ -10,6 +10,7 @@ checkpoint may cut between any two. `check` compares all four.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
@@ -59,6 +60,7 @@ class RunState:
         self.flights: dict[int, Flight] = {}
         """All groups that are issued and have not ended, by dispatch number: those rolling, in replay and in hand."""
         self.rolling: dict[int, Flight] = {}
+        self.at_once = cfg.rollout.vllm_generate_batch_size or math.inf
         self.in_hand: list[tuple[Flight, BatchItem]] = []
         """The batch that was taken from replay, until the learner's step on it has ended."""
         self.stepping = False
@@ -189,7 +191,7 @@ class RunState:
     # --- what may happen next
 
     def may_issue(self) -> bool:
-        return self.budget.admits() and self.source.ready
+        return len(self.rolling) < self.at_once and self.budget.admits() and self.source.ready
 
     def deadline(self, flight: Flight) -> int:
         """The last version at which the batch that trains it may begin."""

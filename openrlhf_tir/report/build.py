@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import base64
 import time
-import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from matplotlib.figure import Figure
 
-from ..config import Config
-from ..errors import DataError
+from ..config.settings import load
+from ..errors import ConfigError, DataError
 from ..logs import metrics
 from ..logs import timeline as timelines
 from . import samples_page, summary
@@ -58,7 +57,11 @@ def build_report(run_dir: Path) -> Path:
             pictures.append(picture)
         else:
             remarks.append(f"“{plot.title}” is left out: the run has no data for it.")
-    config = _config(run_dir)
+    try:
+        config = _config(run_dir)
+    except ConfigError as e:
+        config = {}
+        remarks.append(f"config.toml cannot be read, so the configuration is not shown: {e}")
     if config is None:
         remarks.append("config.toml is missing: the configuration is not shown.")
     if spans:
@@ -110,4 +113,4 @@ def _draw(plot: _Plot, directory: Path) -> Picture | None:
 
 def _config(run_dir: Path) -> dict[str, Any] | None:
     path = run_dir / "config.toml"
-    return Config.model_validate(tomllib.loads(path.read_text())).model_dump(mode="json") if path.exists() else None
+    return load(str(path)).model_dump(mode="json") if path.exists() else None

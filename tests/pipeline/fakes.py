@@ -17,6 +17,7 @@ from openrlhf_tir.config import Config
 from openrlhf_tir.config import Pipeline as PipelineConfig
 from openrlhf_tir.errors import InfraError
 from openrlhf_tir.pipeline.checkpoints.checkpoint import Checkpoints
+from openrlhf_tir.pipeline.checkpoints.lineage import max_bytes
 from openrlhf_tir.pipeline.loop import Pipeline
 from openrlhf_tir.pipeline.observer import Observer
 from openrlhf_tir.replay.ledger import Audit, Ledger
@@ -178,7 +179,7 @@ class Silent:
 
 def pipeline(run_dir: Path, *, prompts=None, rollout=None, learner=None, metrics=None, **flags) -> Pipeline:
     """A Pipeline on fakes. flags: mode, S, B, max_steps, depth (default: as many as staleness allows), save_steps, reissues, stall, push_every,
-    evaluate (a coroutine function), eval_steps; train, eval: more fields of these sections."""
+    evaluate (a coroutine function), eval_steps; train, eval, sampling (rollout), ckpt: more fields of these sections."""
     rollout = rollout or FakeRollout()
     mode, B = flags.get("mode", "pipeline"), flags.get("B", 2)
     S = flags.get("S", 2 if mode == "pipeline" else None)
@@ -187,7 +188,7 @@ def pipeline(run_dir: Path, *, prompts=None, rollout=None, learner=None, metrics
         {
             "run_dir": run_dir,
             "actor": {"num_gpus_per_node": 1},
-            "rollout": {"batch_size": B, "n_samples_per_prompt": 2, "group_deadline_s": 10},
+            "rollout": {"batch_size": B, "n_samples_per_prompt": 2, "group_deadline_s": 10, **flags.get("sampling", {})},
             "pipeline": {
                 "mode": mode,
                 "max_staleness": S,
@@ -196,7 +197,7 @@ def pipeline(run_dir: Path, *, prompts=None, rollout=None, learner=None, metrics
                 "push_every": flags.get("push_every", 1),
             },
             "train": {"max_steps": flags.get("max_steps", 10), "max_reissues": flags.get("reissues", 2), **flags.get("train", {})},
-            "ckpt": {"save_steps": flags.get("save_steps", -1)},
+            "ckpt": {"save_steps": flags.get("save_steps", -1), **flags.get("ckpt", {})},
             "eval": {"steps": flags.get("eval_steps", -1), **flags.get("eval", {})},
         }
     )
@@ -207,7 +208,7 @@ def pipeline(run_dir: Path, *, prompts=None, rollout=None, learner=None, metrics
         learner=learner or FakeLearner(),
         publisher=FakePublisher(rollout),
         ledger=Ledger(run_dir / "ledger.jsonl"),
-        checkpoints=Checkpoints(run_dir / "ckpt", 2),
+        checkpoints=Checkpoints(run_dir / "ckpt", cfg.ckpt.max_num, max_bytes=max_bytes(cfg)),
         observer=Observer(metrics or MemoryMetrics(), Silent(), Silent()),
         measure=flags.get("evaluate"),
     )

@@ -20,6 +20,7 @@ from ...data.sft.tokens import Vocabulary
 from ...engines.codec import HfCodec
 from ...errors import ConfigError
 from ...model_size import checkpoint_bytes
+from ...pipeline.checkpoints import lineage
 from ...pipeline.checkpoints.checkpoint import Checkpoints
 from ...pipeline.fine_tuning import TAKEN, Schedule
 
@@ -87,7 +88,7 @@ def _positions(cfg: Config) -> int | None:
 
 def checkpoints_of(cfg: Config, made_of: dict[str, Any] | None = None) -> Checkpoints:
     facts = None if made_of is None else {"sft": made_of}
-    return Checkpoints(cfg.run_dir / cfg.ckpt.path, cfg.ckpt.max_num, facts=facts, expected_bytes=checkpoint_bytes(cfg))
+    return Checkpoints(cfg.run_dir / cfg.ckpt.path, cfg.ckpt.max_num, facts=facts, max_bytes=lineage.max_bytes(cfg), expected_bytes=checkpoint_bytes(cfg))
 
 
 def resumable(cfg: Config, made_of: dict[str, Any], schedule: Schedule) -> Path | None:

@@ -264,6 +264,7 @@ async def _attempt(
             observer=Observer(metrics, timeline, progress, [*cfg.environments]),
             measure=evaluate_now,
             stop=services.stop,
+            complete=lambda directory: exported.complete(cfg, directory),
         )
         try:
             async with _busy_spans(services, timeline):

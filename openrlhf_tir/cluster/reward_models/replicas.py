@@ -21,7 +21,7 @@ from ...config import Config
 from ...deadlines import Deadline, within
 from ...errors import DeadlineMissed, RewardModelError
 from ...types import Trajectory
-from ..nodes import single_room
+from ..nodes import reward_room
 from ..ray_faults import death
 from ..ray_session import place, worker_env
 
@@ -67,8 +67,8 @@ class RewardModels:
 
     @classmethod
     async def start(cls, cfg: Config) -> RewardModels:
-        replicas = cfg.reward.model_replicas
-        room = single_room(replicas)
+        replicas = cfg.reward.replicas
+        room = reward_room(cfg)
         placement = await place(room, f"{replicas} reward models", cfg)
         self = cls(placement)
         try:
@@ -115,7 +115,7 @@ class RewardModelClient:
     def __init__(self, cfg: Config) -> None:
         self.cfg = cfg
         self._actors: dict[str, Any] = {}
-        self._turn = itertools.cycle(range(cfg.reward.model_replicas))
+        self._turn = itertools.cycle(range(cfg.reward.replicas))
 
     async def score(self, trajectory: Trajectory) -> float:
         """Raises RewardModelError when the replica dies, fails or misses reward.model_timeout_s."""

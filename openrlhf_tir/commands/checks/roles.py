@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 
 from ...config import Config
 from ...config.paths import asked, local_path
@@ -21,7 +21,10 @@ def check_roles(cfg: Config) -> list[str]:
     if critic := cfg.critic.model_name_or_path:
         _directory(critic, "critic.model_name_or_path")
     if (reward := cfg.reward.model_name_or_path) and (path := _directory(reward, "reward.model_name_or_path")):
-        shapes = dict(_head_shapes(path, cfg.ds.value_head_prefix))
+        try:
+            shapes = dict(_head_shapes(path, cfg.ds.value_head_prefix))
+        except (OSError, ValueError, KeyError, SafetensorError) as e:
+            raise ConfigError(f"reward.model_name_or_path = {reward!r} holds weights that cannot be read ({e}). Download or save it again.") from e
         if shapes and 1 not in shapes.values():
             raise ConfigError(
                 f"reward.model_name_or_path = {reward!r} has no scalar head: {cfg.ds.value_head_prefix}.weight is of {next(iter(shapes.values()))} rows. "

@@ -7,17 +7,24 @@ from typing import Literal
 from pydantic import Field
 
 from .base import Section
+from .learner import Muon
+
+ON_RANKS = "the policy's, whose ranks it shares; another number is refused"
 
 
 class Ref(Section):
     """The reference model: the policy that the run started from, frozen, on the learner's ranks. Loaded while algo.kl.init_coef > 0."""
 
+    num_nodes: int | None = Field(None, ge=1, description=ON_RANKS)
+    num_gpus_per_node: int | None = Field(None, ge=0, description=ON_RANKS)
     offload: bool = Field(False, description="keep its weights in host memory between its forward passes (ds.zero_stage = 3)")
 
 
 class Critic(Section):
     """The critic of algo.advantage.estimator = gae, on the learner's ranks, with an optimiser of its own."""
 
+    num_nodes: int | None = Field(None, ge=1, description=ON_RANKS)
+    num_gpus_per_node: int | None = Field(None, ge=0, description=ON_RANKS)
     model_name_or_path: str = Field("", description="HF directory or name to start from, e.g. a reward model's; unset: actor.model_name_or_path and a new head")
     learning_rate: float = Field(9e-6, gt=0, description="Adam step size at the end of warm-up")
     lr_scheduler: Literal["constant", "linear", "cosine"] = Field("constant", description="shape after warm-up, over train.max_steps")
@@ -27,6 +34,8 @@ class Critic(Section):
     adam_eps: float = Field(1e-8, gt=0, description="added to the root of Adam's second moment")
     l2: float = Field(0.0, ge=0, description="weight decay")
     max_norm: float = Field(1.0, gt=0, description="gradient clipping")
+    optim: Literal["adam", "muon"] = "adam"
+    muon: Muon = Field(default_factory=Muon)
     value_clip: float | None = Field(0.5, gt=0, description="a value moves by at most so much per batch in the loss; unset: no clip")
     updates: int | None = Field(
         None,

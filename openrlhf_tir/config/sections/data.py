@@ -38,6 +38,7 @@ class Data(Section):
     on_bad_row: Literal["error", "skip"] = Field(
         "error", description="a row that cannot be read, or lacks input or label: refuse the data, or leave the row out, counted and listed"
     )
+    dataloader_num_workers: int = Field(0, ge=0, le=256, description="processes that render prompts with the chat template at the start; 0: none besides")
     shuffle: bool = True
     curriculum: Literal["off", "difficulty"] = Field(
         "off",

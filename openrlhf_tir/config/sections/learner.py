@@ -20,6 +20,15 @@ class Lora(Section):
     dropout: float = Field(0.0, ge=0, lt=1, description="of what an update sees while it trains; ratios then start near 1 instead of at it")
 
 
+class Muon(Section):
+    """With optim = muon: of the matrices between embedding and head. What else there is has AdamW."""
+
+    lr: float = Field(0.02, gt=0, description="step size at the end of warm-up, under the same schedule as learning_rate")
+    momentum: float = Field(0.95, ge=0, lt=1)
+    ns_steps: int = Field(5, ge=1, description="steps of Newton-Schulz by which an update is orthogonalised")
+    nesterov: bool = Field(True, description="orthogonalise the gradient moved towards its momentum; False: the momentum itself")
+
+
 class Actor(Section):
     """The policy and its optimiser."""
 
@@ -34,6 +43,8 @@ class Actor(Section):
     adam_eps: float = Field(1e-8, gt=0, description="added to the root of Adam's second moment")
     l2: float = Field(0.0, ge=0, description="weight decay")
     max_norm: float = Field(1.0, gt=0, description="gradient clipping")
+    optim: Literal["adam", "muon"] = "adam"
+    muon: Muon = Field(default_factory=Muon)
     eps_clip: float = Field(0.2, gt=0, description="PPO clip range, both sides, when eps_clip_low_high is unset")
     eps_clip_low_high: tuple[float, float] | None = Field((0.2, 0.28), description="clip-higher: the upper side is wider, so rare tokens can grow")
     dual_clip: float | None = Field(None, gt=1, description="bounds the loss of negative advantages at c * A")
@@ -54,7 +65,11 @@ class Actor(Section):
     )
     loss_agg_constant: float | None = Field(None, gt=0, description="what seq-mean-token-sum-norm divides sums by; default: rollout.max_new_tokens")
     entropy_coef: float | None = Field(None, description="entropy bonus; 0 only logs it; unset: logged as well, never in the loss")
+    aux_loss_coef: float = Field(0.0, ge=0, description="weight of the loss that balances the experts of a mixture, in the policy's loss")
     gradient_checkpointing_enable: bool = False
+    gradient_checkpointing_reentrant: bool = Field(
+        False, description="with gradient_checkpointing_enable: torch's older form, which runs a layer's forward pass without recording it"
+    )
 
     @property
     def clip(self) -> tuple[float, float]:
@@ -74,6 +89,9 @@ class Ds(Section):
     adam_offload: bool = Field(False, description="optimiser states in host memory")
     packing_samples: bool = Field(False, description="several sequences in one row without padding; needs flash attention")
     overlap_comm: bool = False
+    experts_implementation: Literal["eager", "batched_mm", "grouped_mm", "deepgemm"] | None = Field(
+        None, description="how the experts of a mixture are computed; unset: what transformers finds best"
+    )
     zpg: int = Field(1, ge=1)
     grad_accum_dtype: Literal["bf16", "fp16", "fp32"] | None = Field(
         None, description="dtype in which gradients add up over micro batches; default: fp32 (fp16 beside fp16 weights)"

@@ -32,6 +32,13 @@ class Ckpt(Section):
     path: str = Field("ckpt", description="directory of resumable checkpoints, relative to run_dir")
     save_steps: int = Field(20, ge=-1, description="every so many updates; -1: none but the last")
     max_num: int = Field(2, ge=1, description="how many are kept, the best by evaluation not counted")
+    max_mem: float | None = Field(
+        None, gt=0, description="GiB that all of them may take: the oldest go first, the last and the best stay in any case; unset: max_num alone bounds them"
+    )
+    save_hf: bool = Field(False, description="every save_steps a HF export as well, step_000020_hf in path; none is ever removed")
+    disable_ds: bool = Field(
+        False, description="write no checkpoints, the best by evaluation included: a run that dies begins anew; with save_hf its exports are what is left"
+    )
     best_metric_key: str = Field(
         "eval/accuracy", description="the checkpoint with the highest value of this evaluation metric is kept and exported to <output_dir>_best; 'none': off"
     )
@@ -41,6 +48,7 @@ class Ckpt(Section):
 class Logger(Section):
     logging_steps: int = Field(1, ge=1)
     tensorboard: bool = True
+    tensorboard_dir: str = Field("tensorboard", description="directory of TensorBoard's event files, relative to run_dir")
     trajectories: float = Field(
         0.0, ge=0, le=1, description="share of groups whose trajectories are kept in run_dir/trajectories, for `openrlhf-tir play RUN --step K`; 1: all"
     )

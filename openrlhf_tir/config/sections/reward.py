@@ -57,6 +57,8 @@ class Reward(Section):
     group_options: dict[str, Option] = Field(default_factory=dict, description="what the group reward can be told")
     model_name_or_path: str | None = Field(None, description="HF sequence classifier of one label, for the reward 'model'; with the policy's vocabulary")
     model_replicas: int = Field(1, ge=1, description="processes that each hold it, on a GPU of their own where there are any")
+    num_nodes: int = Field(1, ge=1, description="nodes that each run model_replicas of them")
+    offload: bool = Field(False, description="the reward model's weights are in host memory while it has nothing to score")
     model_timeout_s: float = Field(120.0, gt=0, description="a score that is not there by then fails its sample")
     normalize_enable: bool = Field(False, description="scores of the reward model minus the mean, over the std, that its config.json tells")
     overlong_buffer_len: float | None = Field(
@@ -77,6 +79,11 @@ class Reward(Section):
             return self.options
         table = self.options.get(name, {})
         return table if isinstance(table, dict) else {}
+
+    @property
+    def replicas(self) -> int:
+        """Processes that hold the reward model, on all nodes."""
+        return self.num_nodes * self.model_replicas
 
     @property
     def used(self) -> dict[str, float]:

@@ -25,6 +25,18 @@ class Rollout(Section):
     top_p: float = Field(1.0, gt=0, le=1, description="sample from the most likely tokens that together have this probability; learner and engine cut alike")
     top_k: int = Field(0, ge=0, description="sample from so many most likely tokens; 0: all")
     min_p: float = Field(0.0, ge=0, lt=1, description="sample from tokens at least so likely as the most likely one times this")
+    vllm_generate_batch_size: int | None = Field(
+        None, ge=1, description="prompts that are sampled at once, at most, however many more pipeline.depth would admit; unset: those"
+    )
+    micro_batch_size: int | None = Field(
+        None,
+        ge=1,
+        description="of the learner's passes without gradients (pi_old's and the reference's log-probs, values): sequences per forward; unset: "
+        "train.micro_batch_size",
+    )
+    max_tokens_per_gpu: int | None = Field(
+        None, ge=1, description="of the same passes: tokens per forward, which may be more, as nothing is kept for a backward; unset: train.max_tokens_per_gpu"
+    )
     min_valid: int = Field(2, ge=1, description="a group with fewer trajectories that survived infrastructure faults is failed, not trained")
     group_deadline_s: float = Field(3600.0, gt=0, description="a trajectory not finished by then is failed(deadline); the group goes on without it")
     oversample: int = Field(

@@ -20,6 +20,11 @@ class Train(Section):
     micro_batch_size: int = Field(8, ge=1, description="sequences per forward, not counted with ds.packing_samples; changes speed and memory, not the gradient")
     max_tokens_per_gpu: int = Field(16192, ge=1, description="tokens per forward, padding included unless ds.packing_samples; what bounds memory")
     seed: int = Field(42, ge=0, lt=2**32, description="seed of everything that is drawn at random, 32 bits")
+    full_determinism_enable: bool = Field(
+        False,
+        description="the learner uses deterministic kernels only (slower; an operation that has none is refused when it runs), and every request is seeded "
+        "as by rollout.per_request_seeds",
+    )
     resume: bool = Field(False, description="go on from ckpt.path's latest checkpoint; refused where there is none")
     resume_from: str = Field(
         "latest",

@@ -48,7 +48,7 @@ NEWEST_WHOLE = "newest_whole"
 
 
 class Checkpoints:
-    """Keeps the last `max_num`, and the best.
+    """Keeps the last `max_num`, as far as all together take no more than `max_bytes`, and in any case the last and the best.
 
     `ledger`: the run's, compared with a checkpoint's mark. `facts`: what the run is made of (lineage.facts_of), kept in every checkpoint.
     `expected_bytes`: of a checkpoint, as long as none was written. `free`: bytes that a directory's disk has left.
@@ -61,15 +61,16 @@ class Checkpoints:
         *,
         ledger: Path | None = None,
         facts: dict[str, Any] | None = None,
+        max_bytes: float = math.inf,
         expected_bytes: int = 0,
         free: Callable[[Path], int] = free_bytes,
     ) -> None:
         self.directory, self.max_num, self.ledger, self.facts = directory, max_num, ledger, facts
-        self._bytes, self._free = expected_bytes, free
+        self.max_bytes, self._bytes, self._free = max_bytes, expected_bytes, free
 
     def __str__(self) -> str:
         """The names, for a person."""
-        return ", ".join(p.name for p in self._directories()) or "none that has a name"
+        return ", ".join([*(p.name for p in self._directories()), *self.exports]) or "none that has a name"
 
     # ---- writing ----
 
@@ -182,7 +183,13 @@ class Checkpoints:
         others = [p for p in self._directories() if p != final]
         later = [p for p in others if p.name > final.name]
         earlier = [p for p in others if p.name < final.name and p.name != best]
-        for path in later + earlier[: -(self.max_num - 1) or None]:
+        number = max(0, len(earlier) - (self.max_num - 1))
+        staying = [final, *earlier[number:], *(p for p in others if p.name == best)]
+        taken = sum(map(_taken, staying)) if self.max_bytes < math.inf else 0
+        while taken > self.max_bytes and number < len(earlier):
+            taken -= _taken(earlier[number])
+            number += 1
+        for path in later + earlier[:number]:
             shutil.rmtree(path, ignore_errors=True)
 
     # ---- the best ----
@@ -220,6 +227,15 @@ class Checkpoints:
     def any(self) -> bool:
         """Whether something of a checkpoint is here, whole or not."""
         return bool(self._directories()) or os.path.lexists(self.directory / LATEST)
+
+    def export_of(self, step: int) -> Path:
+        """Where the model of this step goes (ckpt.save_hf)."""
+        return self.directory / f"step_{step:06d}_hf"
+
+    @property
+    def exports(self) -> list[str]:
+        """The names of the models that ckpt.save_hf left here."""
+        return sorted(p.name for p in self.directory.glob("step_*_hf"))
 
     def latest(self) -> Path | None:
         """The checkpoint that `latest` names, or None when there is none at all. Not verified: `read` does. Raises CheckpointDamaged."""
@@ -349,6 +365,11 @@ class Checkpoints:
         """The controller's state, and the buffered groups; verified, the learner's files too. Raises CheckpointDamaged: nothing was loaded then."""
         self._verified(path.name)
         return self.state(path), stored.read(path)
+
+
+def _taken(directory: Path) -> int:
+    """Bytes of its files, those of a damaged checkpoint included."""
+    return sum(p.stat().st_size for p in directory.rglob("*") if p.is_file())
 
 
 def _remove(path: Path) -> None:

@@ -8,6 +8,7 @@ resumable(cfg, ...)       the checkpoint that a run with train.resume goes on fr
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -37,8 +38,14 @@ def checkpoints_of(cfg: Config, tasks: Sequence[Task] | None = None) -> Checkpoi
         cfg.ckpt.max_num,
         ledger=None if cfg.train.new_ledger else cfg.run_dir / LEDGER,
         facts=None if tasks is None else facts_of(cfg, tasks),
+        max_bytes=max_bytes(cfg),
         expected_bytes=checkpoint_bytes(cfg),
     )
+
+
+def max_bytes(cfg: Config) -> float:
+    """What ckpt.max_mem allows, in bytes."""
+    return math.inf if cfg.ckpt.max_mem is None else cfg.ckpt.max_mem * 2**30
 
 
 def check_unused(cfg: Config) -> None:
@@ -47,7 +54,7 @@ def check_unused(cfg: Config) -> None:
     Asked again by the holder of the run directory's lock: another run may have had the directory since it was asked first.
     """
     checkpoints = checkpoints_of(cfg)
-    if checkpoints.any and not (cfg.train.resume or cfg.train.overwrite):
+    if (checkpoints.any or checkpoints.exports) and not (cfg.train.resume or cfg.train.overwrite):
         raise ConfigError(
             f"{cfg.run_dir} holds a run with checkpoints ({checkpoints}). Go on with --resume, choose another --run-dir, or delete it with --train.overwrite."
         )

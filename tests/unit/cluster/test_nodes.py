@@ -114,3 +114,14 @@ def test_a_restart_waits_for_the_nodes_that_have_them(ray: Ray):
 
     run(scenario())
     assert has_gpus()
+
+
+def test_reward_models_of_two_nodes_have_a_bundle_on_each_and_are_so_many_times_two(ray: Ray, monkeypatch):
+    from openrlhf_tir.cluster.nodes import reward_room
+
+    ray.nodes = [eight("10.0.0.2"), eight("10.0.0.3")]
+    cfg = Config(reward={"name": "model", "model_name_or_path": "rm", "model_replicas": 3, "num_nodes": 2}, actor={"num_gpus_per_node": 2})
+    room = reward_room(cfg)
+    assert (room.bundles, room.strategy, room.num_gpus) == ([{"CPU": 3.0, "GPU": 3.0}] * 2, "SPREAD", 1.0)
+    assert reward_room(Config(reward={"model_replicas": 3})).bundles == [{"CPU": 1.0, "GPU": 1.0}] * 3
+    assert sum(line.count("reward model") for line in planned(cfg, *ray.nodes, monkeypatch=monkeypatch)) == 6

@@ -57,3 +57,13 @@ def test_a_critic_without_an_estimator_that_uses_it_is_refused():
         Config(critic={"model_name_or_path": "x"})
     with pytest.raises(ValueError, match=r"leaves none of train\.max_steps = 10 to the policy"):
         Config(critic={"freezing_steps": 10}, train={"max_steps": 10}, algo={"advantage": {"estimator": "gae"}})
+
+
+@pytest.mark.parametrize(
+    ("file", "text"), [("model.safetensors", b"x" * 1000), ("model.safetensors.index.json", b"{}"), ("model.safetensors.index.json", b"{")]
+)
+def test_a_reward_model_whose_weights_are_damaged_is_refused(tmp_path, file, text):
+    cfg = reward_model(tmp_path, score__weight=(1, 4))
+    (tmp_path / file).write_bytes(text)
+    with pytest.raises(ConfigError, match="holds weights that cannot be read"):
+        check_roles(cfg)

@@ -67,6 +67,15 @@ def mistakes(capsys, *argv: str) -> list[str]:
         ("--rollout.straggler_s 4000", "--rollout.straggler_s has no effect at or above --rollout.group_deadline_s"),
         ("--logger.wandb.group g", "--logger.wandb.group has no effect while --logger.wandb.key is unset"),
         ("--eval.split dev", "--eval.split has no effect without --eval.dataset"),
+        ("--actor.muon.lr 0.01", "--actor.muon.lr has no effect with --actor.optim adam"),
+        ("--algo.advantage.estimator gae --critic.muon.ns_steps 3", "--critic.muon.ns_steps has no effect with --critic.optim adam"),
+        ("--actor.optim muon --actor.max_norm 0.5", "--actor.max_norm has no effect with --actor.optim muon"),
+        ("--algo.advantage.estimator gae --critic.optim muon --critic.max_norm 0.5", "--critic.max_norm has no effect with --critic.optim muon"),
+        ("--actor.gradient_checkpointing_reentrant", "has no effect without --actor.gradient_checkpointing_enable"),
+        ("--ckpt.max_mem 9 --ckpt.disable_ds", "--ckpt.max_mem has no effect with --ckpt.disable_ds"),
+        ("--ckpt.save_hf --ckpt.save_steps -1", "--ckpt.save_hf has no effect while --ckpt.save_steps is -1"),
+        ("--logger.tensorboard_dir tb --no-logger.tensorboard", "--logger.tensorboard_dir has no effect without --logger.tensorboard"),
+        ("--data.dataloader_num_workers 2", "--data.dataloader_num_workers has no effect without --data.apply_chat_template"),
         ("--env.max_calls 7 --rollout.agent external", "--env.max_calls has no effect with --rollout.agent external"),
     ],
 )
@@ -133,13 +142,13 @@ def test_help_is_a_command(capsys, argv):
     assert argv[1:] or all(c in out for c in COMMANDS)
 
 
-PORTED = """--actor.optim muon --reward.remote_url /a/b.py --critic.muon.lr 1 --train.colocate_all --vllm.enable_sleep --ds.enable_sleep
+PORTED = """--use_ms --reward.remote_url /a/b.py --critic.muon.lr 1 --train.colocate_all --vllm.enable_sleep --ds.enable_sleep
 --vllm.sync_backend nccl --algo.advantage.estimator gae --algo.kl.init_coef 0.01 --algo.kl.use_loss --train.max_epochs 2 --rollout.temperature 0.7
 --reward.normalize_enable --actor.adam.lr fast --data.prompt_dataset OpenRLHF/prompts --ds.lora.rank 8 --eval.n_samples 3 --actor.dual_clip 0.5
 --pretrain org/model"""
 """A script as they come: every line of it has something that cannot be taken over, or not so."""
 
-REFUSED = """actor.optim /a/b.py critic.muon.lr train.colocate_all vllm.enable_sleep ds.enable_sleep vllm.sync_backend
+REFUSED = """use_ms /a/b.py critic.muon.lr train.colocate_all vllm.enable_sleep ds.enable_sleep vllm.sync_backend
 reward.normalize_enable actor.learning_rate eval.n_samples actor.dual_clip
 --actor.model_name_or_path"""
 

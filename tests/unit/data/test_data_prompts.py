@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -189,3 +190,20 @@ def test_the_papers_templates_are_verbatim_at_their_ends():
 def test_a_template_without_one_place_for_the_input_is_refused(template):
     with pytest.raises(ConfigError, match=r"data\.input_template"):
         resolve(template)
+
+
+class Refusing(CharTokenizer):
+    def apply_chat_template(self, chat, tokenize, add_generation_prompt):
+        if "2+2" in chat[0]["content"]:
+            raise ValueError("no sums of twos")
+        return f"{os.getpid()}|{chat[0]['content']}"
+
+
+@pytest.mark.slow  # two processes start
+def test_prompts_are_rendered_by_as_many_processes_as_asked_for_and_stay_in_order(tmp_path):
+    source = jsonl(tmp_path / "d.jsonl", [{"prompt": f"{n}+{n}?", "label": 2 * n} for n in range(200)])
+    prompts = tasks(source, Refusing(), apply_chat_template=True, dataloader_num_workers=2, on_bad_row="skip")
+    texts = [t.prompt.partition("|")[2] for t in prompts.tasks]
+    assert texts == [f"{n}+{n}?" for n in range(200) if n not in (2, 22)]
+    assert str(os.getpid()) not in {t.prompt.partition("|")[0] for t in prompts.tasks}
+    assert prompts.dropped == {"bad_row": 2}

@@ -81,3 +81,60 @@ def test_normalisation_without_figures_is_refused(tmp_path):
     assert "mean" not in json.loads((tmp_path / "rm" / "config.json").read_text())
     with pytest.raises(ConfigError, match=r"needs mean and std in the config\.json"):
         loaded(tmp_path, normalize_enable=True)
+
+
+def test_an_offloaded_model_is_on_its_device_while_it_scores_and_only_then(tmp_path):
+    save(tmp_path / "rm", "Qwen2ForSequenceClassification")
+    model, stays = loaded(tmp_path, offload=True), loaded(tmp_path)
+    moves, forward, ids = [], model.forward, np.arange(2, 9)
+    model._move = moves.append
+    model.forward = lambda sequences: (moves.append(len(sequences)), forward(sequences))[1]
+
+    async def twice():
+        scores = [*await asyncio.gather(model.score(ids), model.score(ids))]
+        await model._working
+        scores.append(await model.score(ids))
+        await model._working
+        return scores
+
+    scores = asyncio.run(twice())
+    assert moves == [model.device, 2, "cpu", model.device, 1, "cpu"]
+    assert scores == pytest.approx([stays.forward([ids])[0]] * 3, abs=1e-5)
+
+
+def test_whoever_asks_an_offloaded_model_while_it_goes_back_is_answered(tmp_path):
+    save(tmp_path / "rm", "Qwen2ForSequenceClassification")
+    model, ids, late = loaded(tmp_path, offload=True), np.arange(2, 9), []
+
+    async def scenario():
+        loop, move = asyncio.get_running_loop(), model._move
+
+        def ask_and_move(device):
+            if device == "cpu" and not late:
+                late.append(asyncio.run_coroutine_threadsafe(model.score(ids), loop))
+            move(device)
+
+        model._move = ask_and_move
+        first = await model.score(ids)
+        await model._working
+        return first, await asyncio.wrap_future(late[0])
+
+    first, second = asyncio.run(scenario())
+    assert first == second
+
+
+def test_an_offloaded_model_goes_back_when_a_batch_fails(tmp_path):
+    save(tmp_path / "rm", "Qwen2ForSequenceClassification")
+    model = loaded(tmp_path, offload=True)
+    moves = []
+    model._move = moves.append
+
+    async def failing():
+        try:
+            await model.score(np.array([10_000]))
+        finally:
+            await model._working
+
+    with pytest.raises(IndexError):
+        asyncio.run(failing())
+    assert moves == [model.device, "cpu"]

@@ -165,3 +165,23 @@ async def test_a_protocol_asks_for_its_observations_and_a_row_may_ask_for_others
         await GroupRunner(cfg, IndexEngine(), CharCodec(), envs, LongIsCorrect(), lambda g: Verdict(True)).run(KEY, Task("Q", "x", meta=meta))
         asked.append(envs.tasks)
     assert asked == [[{"observation": "torl", "label": "x"}], [{"observation": "zerotir", "label": "x"}]]
+
+
+class Seeded(IndexEngine):
+    def __init__(self):
+        super().__init__()
+        self.seeds = []
+
+    async def generate(self, token_ids, sampling, *, request_id):
+        self.seeds.append(sampling.seed)
+        return await super().generate(token_ids, sampling, request_id=request_id)
+
+
+async def test_a_deterministic_run_seeds_every_request():
+    plain, deterministic, again = Seeded(), Seeded(), Seeded()
+    for engine, on in ((plain, False), (deterministic, True), (again, True)):
+        made = runner(engine)
+        made.cfg.train.full_determinism_enable = on
+        await made.run(KEY, Task("Q", "x"))
+    assert plain.seeds == [None] * 4
+    assert deterministic.seeds == again.seeds and len(set(deterministic.seeds)) == 4

@@ -263,3 +263,10 @@ def test_threads_that_share_a_writer_write_every_row_once(tmp_path):
         for done in [pool.submit(writer.write, {"row": i}) for i in range(400)]:
             done.result()
     assert sorted(json.loads(line)["row"] for line in file.lines) == list(range(400))
+
+
+def test_event_files_go_where_they_are_asked_to(tmp_path):
+    with MetricsLog(tmp_path / "run", Logger(tensorboard_dir=str(tmp_path / "events"))) as log:
+        log.log(1, {"accuracy": 0.5})
+    assert scalars(tmp_path / "events") == {(1, "accuracy"): 0.5}
+    assert not (tmp_path / "run" / "tensorboard").exists()

@@ -65,6 +65,20 @@ def test_a_partial_run_leaves_out_what_it_cannot_show_and_says_so(tmp_path):
     assert "zero_variance" in page and "15" in page
 
 
+def test_a_setting_that_is_unset_where_its_default_is_a_value_is_shown_as_none(tmp_path):
+    write_metrics(tmp_path, steps=1)
+    (tmp_path / "config.toml").write_text(to_toml(Config(actor={"eps_clip": 0.125, "eps_clip_low_high": None})))
+    page = build_report(tmp_path).read_text()
+    assert "0.125" in page and "config.toml" not in page
+
+
+def test_a_config_that_somebody_has_edited_costs_the_report_that_part_only(tmp_path):
+    write_metrics(tmp_path, steps=1)
+    (tmp_path / "config.toml").write_text("[actor]\nlearning_rat = 1\n")
+    page = build_report(tmp_path).read_text()
+    assert "config.toml cannot be read" in page and "learning_rat" in page
+
+
 def test_a_figure_of_an_earlier_report_does_not_outlive_its_data(tmp_path):
     write_metrics(tmp_path, steps=1)
     (tmp_path / "plots").mkdir()

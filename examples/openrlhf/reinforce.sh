@@ -1,0 +1,61 @@
+#!/usr/bin/env bash
+# REINFORCE++: no critic; rewards whitened over the batch, KL subtracted from them. 4 GPUs train, 4 sample.
+#   examples/openrlhf/reinforce.sh --check-only [any flag of `openrlhf-tir train`]
+# The left column is OpenRLHF's line; `left out` says what it is here.
+set -euo pipefail
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+
+FLAGS=(
+    --actor.num_nodes 1
+    --actor.num_gpus_per_node 4
+    --ref.num_nodes 1
+    --ref.num_gpus_per_node 4            # on the policy's ranks
+    --vllm.num_engines 2
+    --vllm.tensor_parallel_size 2
+    --vllm.gpu_memory_utilization 0.9
+    --vllm.enforce_eager
+    # left out: --train.colocate_all, --vllm.enable_sleep, --ds.enable_sleep: rollout and training have GPUs of their own, and overlap
+    # left out: --vllm.sync_backend nccl: weights are pushed through shared memory, or a shared directory where there are several nodes
+
+    --actor.model_name_or_path Qwen/Qwen3-4B-Thinking-2507
+    --reward.remote_url "$here/reward_func.py"
+    --data.prompt_dataset zhuzilin/dapo-math-17k
+    --data.input_key prompt
+    --data.label_key label
+    --data.apply_chat_template
+    --data.max_samples 128000
+    --data.max_len 16384
+    --rollout.max_new_tokens 14336
+
+    --algo.advantage.estimator reinforce
+    --algo.advantage.gamma 1.0
+    --algo.kl.init_coef 1e-4
+    --algo.kl.estimator k1
+    --actor.adam.lr 5e-7
+    --actor.entropy_coef 0.0
+    --rollout.batch_size 128
+    --rollout.n_samples_per_prompt 8
+    --train.batch_size 1024
+    --train.max_epochs 1
+    --train.num_episodes 1
+    --train.micro_batch_size 1
+    --rollout.micro_batch_size 8
+    --train.dynamic_batch_enable
+    --train.max_tokens_per_gpu 16384
+    --rollout.max_tokens_per_gpu 32768
+    --ds.zero_stage 3
+    --ds.param_dtype bf16
+    --ds.packing_samples
+    --actor.gradient_checkpointing_enable
+
+    --ckpt.output_dir model
+    --ckpt.path ckpt
+    --ckpt.save_hf
+    --ckpt.save_steps 10
+    --ckpt.max_num 3
+    --logger.tensorboard
+    --logger.tensorboard_dir runs
+    --logger.logging_steps 1
+    --eval.steps -1
+)
+exec "${TIR:-openrlhf-tir}" train --recipe "$here/openrlhf.toml" "${FLAGS[@]}" "$@"

@@ -1,0 +1,1 @@
+"""Optimisers: what they need besides DeepSpeed's configuration."""

@@ -1,0 +1,100 @@
+"""What ckpt.max_mem, ckpt.save_hf and ckpt.disable_ds leave on the disk, and how many prompts rollout.vllm_generate_batch_size lets roll at once."""
+
+from __future__ import annotations
+
+import pytest
+
+from openrlhf_tir.errors import ConfigError
+from openrlhf_tir.pipeline.checkpoints.lineage import check_unused
+from openrlhf_tir.simulation.virtual_loop import run
+
+from ..fakes import FakeLearner, FakeRollout, pipeline
+
+
+def trained(directory, **flags):
+    p = pipeline(directory, max_steps=8, save_steps=2, **flags)
+    run(p.run())
+    return p
+
+
+def kept(directory) -> list[str]:
+    return sorted(path.name for path in (directory / "ckpt").glob("step_*"))
+
+
+def gib(directory, name: str) -> float:
+    return sum(p.stat().st_size for p in (directory / "ckpt" / name).rglob("*") if p.is_file()) / 2**30
+
+
+def test_the_oldest_checkpoints_go_when_all_take_more_than_they_may(tmp_path):
+    trained(tmp_path / "all", ckpt={"max_num": 9})
+    assert kept(tmp_path / "all") == ["step_000002", "step_000004", "step_000006", "step_000008"]
+    third, fourth = (gib(tmp_path / "all", name) for name in ("step_000006", "step_000008"))
+    trained(tmp_path / "two", ckpt={"max_num": 9, "max_mem": third + 1.1 * fourth})
+    assert kept(tmp_path / "two") == ["step_000006", "step_000008"]
+
+
+def test_the_last_and_the_best_stay_however_little_all_may_take(tmp_path):
+    scores = iter([0.1, 0.9, 0.2, 0.3])
+
+    async def evaluate():
+        return {"eval/accuracy": next(scores)}
+
+    trained(tmp_path, ckpt={"max_num": 9, "max_mem": 1e-9}, evaluate=evaluate, eval_steps=2)
+    assert kept(tmp_path) == ["step_000004", "step_000008"]
+
+
+def test_a_model_is_exported_with_each_checkpoint_and_none_is_removed(tmp_path):
+    p = trained(tmp_path, ckpt={"max_num": 1, "save_hf": True})
+    assert kept(tmp_path) == ["step_000002_hf", "step_000004_hf", "step_000006_hf", "step_000008", "step_000008_hf"]
+    assert (tmp_path / "ckpt" / "step_000004_hf" / "version").read_text() == "4"
+    assert p.saver.checkpoints.choose().name == "step_000008"
+
+
+def test_an_export_that_the_disk_refuses_ends_no_run(tmp_path, caplog):
+    class Full(FakeLearner):
+        async def export(self, directory):
+            raise OSError(28, "No space left on device")
+
+    p = trained(tmp_path, ckpt={"save_hf": True}, learner=Full())
+    assert p.version == 8 and "The model of version 2 could not be exported" in caplog.text
+
+
+def test_without_checkpoints_there_are_exports_only(tmp_path):
+    p = trained(tmp_path, ckpt={"disable_ds": True, "save_hf": True})
+    assert kept(tmp_path) == ["step_000002_hf", "step_000004_hf", "step_000006_hf", "step_000008_hf"]
+    assert not p.saver.checkpoints.any and p.version == 8
+
+
+def test_a_new_run_does_not_delete_the_exports_of_an_earlier_one(tmp_path):
+    p = trained(tmp_path, ckpt={"disable_ds": True, "save_hf": True})
+    with pytest.raises(ConfigError, match=r"holds a run with checkpoints \(step_000002_hf, .*step_000008_hf\)"):
+        check_unused(p.cfg)
+
+
+@pytest.mark.parametrize("train", [{"resume": True}, {"max_restarts": 1}])
+def test_without_checkpoints_nothing_can_be_resumed(tmp_path, train):
+    with pytest.raises(ValueError, match=f"train.{next(iter(train))} goes on from a checkpoint, and ckpt.disable_ds writes none"):
+        pipeline(tmp_path, train=train, ckpt={"disable_ds": True})
+
+
+class Counting(FakeRollout):
+    """Remembers how many groups rolled at once."""
+
+    most = 0
+
+    async def run_group(self, key, task):
+        self.most = max(self.most, self.live + 1)
+        return await super().run_group(key, task)
+
+
+@pytest.mark.parametrize(("at_once", "most"), [(None, 6), (3, 3), (1, 1)])
+def test_no_more_prompts_roll_at_once_than_asked_for(tmp_path, at_once, most):
+    rollout = Counting()
+    p = pipeline(tmp_path, rollout=rollout, S=2, B=2, max_steps=6, sampling={"vllm_generate_batch_size": at_once})
+    run(p.run())
+    assert (rollout.most, p.version) == (most, 6)
+
+
+def test_more_prompts_at_once_than_a_batch_of_a_synchronous_run_are_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"rollout\.vllm_generate_batch_size = 5 is more than rollout\.batch_size = 2"):
+        pipeline(tmp_path, mode="sync", sampling={"vllm_generate_batch_size": 5})

@@ -1,0 +1,176 @@
+"""Settings that OpenRLHF has too, by their effect on a learner on plain torch: passes without gradients, recomputed activations, mixtures of experts."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from openrlhf_tir.config import Config
+from openrlhf_tir.errors import ConfigError
+from openrlhf_tir.learner.packing import Row
+from tests.e2e.support.learner_batch import make_batch, random_groups
+from tests.e2e.support.tiny_model import make_tokenizer, save_tiny
+
+pytestmark = pytest.mark.slow  # importing openrlhf, transformers and DeepSpeed takes seconds
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return save_tiny(tmp_path_factory.mktemp("flags") / "model", scale=1.0)
+
+
+@pytest.fixture(scope="module")
+def mixture(tmp_path_factory):
+    """A model of two layers whose feed-forward parts are four experts, two for each token."""
+    import torch
+    from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
+
+    directory, tokenizer = tmp_path_factory.mktemp("flags") / "mixture", make_tokenizer()
+    torch.manual_seed(0)
+    made = Qwen3MoeForCausalLM(
+        Qwen3MoeConfig(
+            vocab_size=len(tokenizer), hidden_size=32, intermediate_size=64, moe_intermediate_size=32, num_hidden_layers=2, num_attention_heads=2,
+            num_key_value_heads=2, head_dim=16, num_experts=4, num_experts_per_tok=2, tie_word_embeddings=False, eos_token_id=tokenizer.eos_token_id,
+        )
+    )  # fmt: skip
+    made.save_pretrained(directory)
+    tokenizer.save_pretrained(directory)
+    return directory
+
+
+@pytest.fixture
+def learner(model, monkeypatch):
+    """learner(**sections) -> a Zero3Rank on plain torch."""
+    import torch.distributed as dist
+
+    from openrlhf_tir.learner import zero3
+
+    from .plain_strategy import PlainStrategy
+
+    monkeypatch.setattr(zero3, "ZeroStrategy", PlainStrategy)
+
+    def start(**sections):
+        base = {
+            "actor": {"model_name_or_path": str(model), "learning_rate": 1e-2, "num_gpus_per_node": 1},
+            "ds": {"param_dtype": "fp32", "attn_implementation": "sdpa", "zero_stage": 2},
+            "rollout": {"batch_size": 4, "n_samples_per_prompt": 4},
+            "train": {"micro_batch_size": 4},
+        }
+        return zero3.Zero3Rank(Config.model_validate({k: {**base.get(k, {}), **sections.get(k, {})} for k in {**base, **sections}}), 0, 1, "", 0)
+
+    yield start
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def batch(seed: int = 0):
+    groups = random_groups(3, 3, seed)
+    return make_batch(groups, 1), groups
+
+
+ROWS = [Row(np.arange(2, 2 + n)) for n in (5, 5, 6, 7, 8, 8, 9, 20)]
+
+
+@pytest.mark.parametrize(
+    ("rollout", "asked"),
+    [({}, [4, 4]), ({"micro_batch_size": 8}, [8]), ({"micro_batch_size": 1}, [1] * 8), ({"micro_batch_size": 8, "max_tokens_per_gpu": 40}, [2, 5, 1])],
+)
+def test_passes_without_gradients_have_their_own_bounds_and_those_with_keep_theirs(learner, rollout, asked):
+    passes = learner(rollout=rollout).passes
+    assert [len(indices) for indices, _ in passes.micro_batches(ROWS, {})] == [4, 4]
+    assert [len(indices) for indices, _ in passes.micro_batches(ROWS, {}, asking=True)] == asked
+
+
+def test_their_bounds_change_no_log_prob(learner):
+    sequences = [row.token_ids.tolist() for row in ROWS]
+    one, eight = (learner(rollout={"micro_batch_size": n}).score(sequences) for n in (1, 8))
+    for a, b in zip(one, eight, strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-5)
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_activations_are_recomputed_the_way_that_is_asked_for_with_equal_gradients(learner, reentrant):
+    plain = learner()
+    plain.step(*batch())
+    ranked = learner(actor={"gradient_checkpointing_enable": True, "gradient_checkpointing_reentrant": reentrant})
+    used = {layer._gradient_checkpointing_func.keywords["use_reentrant"] for layer in ranked.engine.module.model.layers}
+    ranked.step(*batch())
+    assert used == {reentrant}
+    (expected,), (found,) = plain.engine.grads, ranked.engine.grads
+    assert found.keys() == expected.keys()
+    for name, grad in expected.items():
+        np.testing.assert_allclose(found[name], grad, atol=1e-6, err_msg=name)
+
+
+def test_experts_are_computed_as_asked_for_with_the_same_log_probs(learner, mixture):
+    sequences = [row.token_ids.tolist() for row in ROWS]
+    scored = {}
+    for how in ("eager", "batched_mm", None):
+        ranked = learner(actor={"model_name_or_path": str(mixture)}, ds={"experts_implementation": how})
+        assert ranked.model.hf_config._experts_implementation == (how or "grouped_mm")
+        scored[how] = ranked.score(sequences)
+    for other in ("batched_mm", None):
+        for a, b in zip(scored["eager"], scored[other], strict=True):
+            np.testing.assert_allclose(a, b, atol=1e-5)
+
+
+def test_the_balancing_loss_reaches_the_router_and_weighs_what_it_is_asked_to(learner, mixture):
+    """The router's gradient is the policy loss's and, in proportion to the coefficient, the balancing loss's."""
+    import torch
+
+    def routers(**sections):
+        ranked = learner(**{**sections, "actor": {"model_name_or_path": str(mixture), **sections.get("actor", {})}})
+        ranked.step(*batch())
+        (grads,) = ranked.engine.grads
+        return torch.cat([torch.from_numpy(g).flatten() for name, g in grads.items() if name.endswith("mlp.gate.weight")])
+
+    none, some, twice = (routers(actor={"aux_loss_coef": coef}) for coef in (0.0, 0.5, 1.0))
+    assert (some - none).norm() > 1e-3
+    torch.testing.assert_close(twice - none, 2 * (some - none), rtol=1e-3, atol=1e-6)
+
+
+def test_a_balancing_loss_for_a_model_without_experts_is_refused(learner):
+    with pytest.raises(ConfigError, match=r"actor\.aux_loss_coef = 0\.5 balances the experts of a mixture, and Qwen2ForCausalLM has none"):
+        learner(actor={"aux_loss_coef": 0.5})
+
+
+def muon_config(**muon) -> Config:
+    return Config(actor={"optim": "muon", "learning_rate": 1e-3, "muon": muon}, ds={"param_dtype": "fp32", "zero_stage": 3})
+
+
+def test_deepspeed_is_told_of_muon_as_it_needs_it(monkeypatch):
+    """Rates of both halves, no clip behind the orthogonalised update, and whole gradients on every rank."""
+    from openrlhf_tir.learner.openrlhf_adapter import ZeroStrategy
+
+    told = []
+    monkeypatch.setattr(ZeroStrategy, "prepare", lambda self, pair: (told.append(pair[1]), (None, None, None))[1])
+    cfg = muon_config(lr=0.05, momentum=0.9)
+    strategy = ZeroStrategy(cfg)
+    strategy.world_size = 1
+    strategy.prepare_training(None, cfg, cfg.actor)
+    (settings,) = told
+    assert (settings["optim"], settings["max_norm"], settings["muon"], settings["adam"]["lr"]) == ("muon", 0.0, {"lr": 0.05, "momentum": 0.9}, 1e-3)
+    asked = {"type": "Muon", "params": {"lr": 0.05}}
+    assert strategy.get_ds_train_config(asked, max_norm=0.0)["zero_optimization"]["reduce_scatter"] is False
+    of_adam = strategy.get_ds_train_config({"type": "AdamW", "params": {"lr": 0.05}}, max_norm=1.0)
+    assert of_adam["zero_optimization"].get("reduce_scatter", True) is True
+
+
+def test_muon_has_its_steps_and_nesterov_within_an_update_and_its_own_rate_under_the_same_schedule():
+    import torch
+    from deepspeed.runtime.zero.muon import original_muon
+
+    from openrlhf_tir.learner.optim.muon import muon_as, set_lr
+
+    of_deepspeed = original_muon.muon_update
+    cfg = muon_config(ns_steps=3, nesterov=False, lr=0.05)
+    with muon_as(cfg.actor, "cpu"):
+        assert original_muon.muon_update.keywords == {"ns_steps": 3, "nesterov": False}
+        assert original_muon.muon_update.func is of_deepspeed
+    assert original_muon.muon_update is of_deepspeed
+    with muon_as(Config().actor, "cpu"):
+        assert original_muon.muon_update is of_deepspeed
+    groups = [{"params": [torch.nn.Parameter(torch.zeros(1))], "use_muon": on} for on in (True, False)]
+    optimizer = torch.optim.SGD(groups, lr=1.0)
+    set_lr(optimizer, 5e-4, cfg.actor)  # half of the schedule's peak
+    assert [g["lr"] for g in optimizer.param_groups] == pytest.approx([0.025, 5e-4])
