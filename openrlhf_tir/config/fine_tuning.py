@@ -21,7 +21,7 @@ OF_OTHERS = (
     "data.on_bad_row data.chat_template_options timeouts.placement_s timeouts.start_s timeouts.learner_s "
     "train.seed train.micro_batch_size train.max_tokens_per_gpu train.resume train.resume_from train.resume_or_start train.overwrite train.start_wait_s "
     "train.max_learner_restarts train.max_nonfinite_steps train.stop_grace_s train.save_before_s ckpt.path ckpt.save_steps ckpt.max_num ckpt.max_mem "
-    "ckpt.output_dir logger.logging_steps logger.tensorboard logger.tensorboard_dir logger.worker_logs"
+    "ckpt.output_dir ckpt.max_shard_size logger.logging_steps logger.tensorboard logger.tensorboard_dir logger.worker_logs"
 )
 USED = frozenset(["run_dir", *OF_OTHERS.split(), *(s.name for s in all_settings() if s.name.startswith(("sft.", "ds.", "logger.wandb.")))])
 """Every setting that fine-tuning reads."""

@@ -1,9 +1,10 @@
-"""Numbers on the command line, for argparse's `type`: text -> int or float within bounds. argparse turns the error into one line with the flag."""
+"""Numbers in text. For argparse's `type`: text -> int or float within bounds; argparse turns the error into one line with the flag. For a field: bytes."""
 
 from __future__ import annotations
 
 import argparse
 import math
+import re
 from collections.abc import Callable
 
 
@@ -43,3 +44,15 @@ def share(text: str) -> float:
     if value > 1:
         raise argparse.ArgumentTypeError(f"{text[:60]} is out of range; give a share, 0 to 1")
     return value
+
+
+UNITS = {"B": 1, **{f"{letter}{i}B": (1024 if i else 1000) ** power for power, letter in enumerate("KMGT", 1) for i in ("", "i")}}
+
+
+def bytes_of(text: str) -> int:
+    """ "5GB" -> 5 * 10^9, "512 MiB" -> 512 * 2^20. Raises ValueError."""
+    found = re.fullmatch(r"\s*(\d{1,12}(?:\.\d{1,6})?)\s*([KMGT]?i?B)\s*", text, re.IGNORECASE)
+    unit = {name.upper(): factor for name, factor in UNITS.items()}.get(found[2].upper()) if found else None
+    if not found or unit is None or not (n := int(float(found[1]) * unit)):
+        raise ValueError(f"{text[:60]!r} is no size. Write a number and a unit ({', '.join(UNITS)}), e.g. 5GB")
+    return n

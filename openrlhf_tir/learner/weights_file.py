@@ -32,7 +32,8 @@ def full_shape(tensor: torch.Tensor) -> tuple[int, ...]:
     return tuple(getattr(tensor, "ds_shape", tensor.shape))
 
 
-def _nbytes(weight: Weight) -> int:
+def nbytes(weight: Weight) -> int:
+    """Of the whole tensor."""
     tensor = weight.tensor
     return torch.Size(full_shape(tensor)).numel() * tensor.element_size()
 
@@ -42,11 +43,11 @@ def buckets(weights: list[Weight], limit: int) -> Iterator[list[Weight]]:
     bucket: list[Weight] = []
     size = 0
     for item in weights:
-        if bucket and size + _nbytes(item) > limit:
+        if bucket and size + nbytes(item) > limit:
             yield bucket
             bucket, size = [], 0
         bucket.append(item)
-        size += _nbytes(item)
+        size += nbytes(item)
     if bucket:
         yield bucket
 
@@ -55,7 +56,7 @@ def _header(weights: list[Weight]) -> bytes:
     entries: dict[str, object] = {"__metadata__": {"format": "pt"}}
     offset = 0
     for weight in weights:
-        size, tensor = _nbytes(weight), weight.tensor
+        size, tensor = nbytes(weight), weight.tensor
         entries[weight.name] = {"dtype": DTYPES[tensor.dtype], "shape": list(full_shape(tensor)), "data_offsets": [offset, offset + size]}
         offset += size
     text = json.dumps(entries, separators=(",", ":")).encode()

@@ -32,7 +32,7 @@ from .background import BackgroundWriter
 from .balance import lpt
 from .checkpoint import POLICY, load_rank, save_rank
 from .export import write_model_files
-from .lora import ADAPTER, adapter_weights
+from .lora import ADAPTER, adapter_weights, hf_weights
 from .objective import KlInLoss, PolicyObjective, SftObjective
 from .openrlhf_adapter import PolicyModel, ZeroStrategy
 from .packing import Row
@@ -41,6 +41,7 @@ from .roles.beside import Roles
 from .roles.reference import log_probs
 from .rows import FIELDS, OLD, Sample, batch_samples, local_moments, share, to_rows
 from .schedule import rl_schedule
+from .weight_shards import write_shards
 from .weights_file import write_file, write_weights
 
 K = TypeVar("K")
@@ -193,13 +194,14 @@ class Zero3Rank:
         return write_weights(self.engine.module, Path(path), rank=self.rank, sharded=self.cfg.ds.zero_stage == 3)
 
     def export(self, directory: str | Path) -> None:
-        """A directory that plain transformers loads: config, model.safetensors, tokenizer; with LoRA `adapter/` besides, which peft loads. The critic
+        """A directory that plain transformers loads: config, weights, tokenizer; with LoRA `adapter/` besides, which peft loads. The critic
         beside it, when it is asked for."""
-        self.publish(Path(directory) / "model.safetensors")
+        sharded = self.cfg.ds.zero_stage == 3
+        write_shards(hf_weights(self.engine.module), Path(directory), rank=self.rank, sharded=sharded, max_bytes=self.cfg.ckpt.max_shard_bytes)
         adapter = adapter_weights(self.engine.module)
         of_adapter = Path(directory) / ADAPTER_DIRECTORY
         if adapter:
-            write_file(adapter, of_adapter / "adapter_model.safetensors", rank=self.rank, sharded=self.cfg.ds.zero_stage == 3)
+            write_file(adapter, of_adapter / "adapter_model.safetensors", rank=self.rank, sharded=sharded)
         fault = None
         if self.rank == 0:
             try:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
+from ..numbers import bytes_of
 from .base import Section
 
 
@@ -43,6 +44,22 @@ class Ckpt(Section):
         "eval/accuracy", description="the checkpoint with the highest value of this evaluation metric is kept and exported to <output_dir>_best; 'none': off"
     )
     output_dir: str = Field("model", description="directory of the final HF export, relative to run_dir")
+    max_shard_size: str = Field(
+        "5GB", description="bytes of tensors in one file of an export, with a unit (5GB, 512MiB); a larger model is several files and an index"
+    )
+
+    @field_validator("max_shard_size", mode="after")
+    @classmethod
+    def _size(cls, v: str) -> str:
+        try:
+            bytes_of(v)
+        except ValueError as e:
+            raise ValueError(f"ckpt.max_shard_size = {e}.") from None
+        return v
+
+    @property
+    def max_shard_bytes(self) -> int:
+        return bytes_of(self.max_shard_size)
 
 
 class Logger(Section):

@@ -21,11 +21,12 @@ from ...algorithms.aggregate import GlobalCounts
 from ...config import Config
 from ..balance import lpt
 from ..export import write_model_files
+from ..lora import hf_weights
 from ..openrlhf_adapter import ValueLoss, ZeroStrategy, value_model
 from ..packing import MicroBatch, Row
 from ..passes import Passes
 from ..schedule import critic_schedule
-from ..weights_file import write_weights
+from ..weight_shards import write_shards
 
 FIELDS: dict[str, type] = {"trained": np.float32, "values": np.float32, "returns": np.float32}
 
@@ -68,7 +69,8 @@ class Critic:
 
     def export(self, directory: Path, *, rank: int) -> OSError | None:
         """A directory that transformers' AutoModelForSequenceClassification loads with one label. Returns what rank 0's disk refused of its small files."""
-        write_weights(self.engine.module, directory / "model.safetensors", rank=rank, sharded=self.cfg.ds.zero_stage == 3)
+        sharded = self.cfg.ds.zero_stage == 3
+        write_shards(hf_weights(self.engine.module), directory, rank=rank, sharded=sharded, max_bytes=self.cfg.ckpt.max_shard_bytes)
         if rank == 0:
             self.hf_config.num_labels = 1
             try:
