@@ -32,7 +32,8 @@ REFUSE = {
     "ds.value_head_prefix": "the critic's weights were saved with it",
 }
 """`envs.*` is every environment.
-Besides, compared as what they amount to: pipeline.max_staleness (S) and the number of learner ranks; the model and the prompts by content."""
+Besides, compared as what they amount to: pipeline.max_staleness (S) and, unless ds.zero_stage is 3, the number of learner ranks; the model and the
+prompts by content."""
 
 FREE = (
     "run_dir",

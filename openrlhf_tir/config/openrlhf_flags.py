@@ -119,7 +119,7 @@ RULES: dict[str, Rule] = {
     "ds.tensor_parallel_size": Only("1", _PARALLEL),
     "ds.deepcompile": Refused("DeepCompile is not wired in. Leave it out."),
     "ds.enable_sleep": Refused(_COLOCATE),
-    "ds.use_universal_ckpt": Refused("Checkpoints are resumed with the same number of ranks. Leave it out."),
+    "ds.use_universal_ckpt": Implied("every checkpoint of ds.zero_stage 3 is resumed on any number of ranks, without converting it"),
     "local_rank": Only("-1", "Ranks are assigned by the launcher."),
     # rollout
     **_each(

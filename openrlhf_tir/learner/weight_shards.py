@@ -19,8 +19,8 @@ from ..errors import WeightsUnverified
 from ..sizes import free_bytes, size
 from ..weights.digest import digest_file
 from .agreement import agree
-from .background import write_text
 from .lora import Weight
+from .saved.background import write_text
 from .weights_file import BUCKET_BYTES, buckets, nbytes, write_file
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"

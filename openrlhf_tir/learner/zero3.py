@@ -28,9 +28,7 @@ from ..algorithms.losses.diagnostics import Tally
 from ..config import Config
 from ..types import Group, TrainBatch
 from .agreement import agree
-from .background import BackgroundWriter
 from .balance import lpt
-from .checkpoint import POLICY, load_rank, save_rank
 from .export import write_model_files
 from .lora import ADAPTER, adapter_weights, hf_weights
 from .objective import KlInLoss, PolicyObjective, SftObjective
@@ -40,6 +38,8 @@ from .passes import Forward, Passes
 from .roles.beside import Roles
 from .roles.reference import log_probs
 from .rows import FIELDS, OLD, Sample, batch_samples, local_moments, share, to_rows
+from .saved.background import BackgroundWriter
+from .saved.checkpoint import POLICY, load_rank, save_rank
 from .schedule import rl_schedule
 from .weight_shards import write_shards
 from .weights_file import write_file, write_weights
@@ -224,7 +224,7 @@ class Zero3Rank:
         return self.writer.written()
 
     def load(self, directory: str | Path) -> int:
-        """Returns the version. Raises ConfigError for a checkpoint of another number of ranks, or without the critic that this run has."""
+        """Returns the version. The checkpoint may be of another number of ranks. Raises ConfigError for one without the critic that this run has."""
         facts = load_rank(self._engines(), Path(directory), rank=self.rank, world_size=self.world_size)
         self.roles.restore(facts)
         self._version = facts["version"]

@@ -31,8 +31,8 @@ def _free_port() -> int:
 def workdir(tmp_path_factory):
     out = tmp_path_factory.mktemp("learner")
     save_tiny(out / "model", scale=1.0)
-    (out / "other-world").mkdir()
-    (out / "other-world" / "learner.json").write_text(json.dumps({"version": 1, "world_size": 4}))
+    (out / "incomplete").mkdir()
+    (out / "incomplete" / "learner.json").write_text(json.dumps({"version": 1, "world_size": 4}))
     return out
 
 
@@ -187,9 +187,9 @@ def test_a_reloaded_learner_is_a_new_one(results, world):
 
 
 def test_a_checkpoint_that_does_not_fit_is_refused_with_the_remedy(results):
-    absent, other = results[1][0]["refused"]
+    absent, incomplete = results[1][0]["refused"]
     assert "holds no learner checkpoint" in absent
-    assert "saved by 4 learner ranks, this run has 1. Set actor.num_nodes" in other
+    assert "incomplete is incomplete: zero/ is missing" in incomplete
 
 
 @pytest.mark.parametrize("world", WORLDS)

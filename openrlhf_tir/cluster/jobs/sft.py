@@ -24,6 +24,7 @@ from ...learner.schedule import lr_schedule
 from ...logs.metrics import MetricsLog, read
 from ...logs.progress import bar
 from ...pipeline.checkpoints.checkpoint import Checkpoints
+from ...pipeline.checkpoints.ranks import said as ranks_said
 from ...pipeline.fine_tuning import EVAL_LOSS, FineTuning
 from ...pipeline.stop import StopRequest
 from ..learner_group import LearnerDied, LearnerGroup
@@ -60,7 +61,7 @@ async def _run(cfg: Config, inputs: SftInputs, resume: Path | None, console: Con
     if resume is None:
         checkpoints.clear()
     else:
-        for sentence in checkpoints.accept(resume):
+        for sentence in [*ranks_said(checkpoints.state(resume), cfg), *checkpoints.accept(resume)]:
             console.print(f"resume: {sentence}", soft_wrap=True, highlight=False, markup=False)
     public = cfg.model_copy(update={"logger": cfg.logger.model_copy(update={"wandb": cfg.logger.wandb.model_copy(update={"key": None})})})
     (cfg.run_dir / "config.toml").write_text(to_toml(public))

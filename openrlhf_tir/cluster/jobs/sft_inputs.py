@@ -20,7 +20,7 @@ from ...data.sft.tokens import Vocabulary
 from ...engines.codec import HfCodec
 from ...errors import ConfigError
 from ...model_size import checkpoint_bytes
-from ...pipeline.checkpoints import lineage
+from ...pipeline.checkpoints import lineage, ranks
 from ...pipeline.checkpoints.checkpoint import Checkpoints
 from ...pipeline.fine_tuning import TAKEN, Schedule
 
@@ -54,7 +54,6 @@ def load_sft_inputs(cfg: Config, tick: Callable[[], None] = lambda: None) -> Sft
         "rows (sft.dataset, what is read of it, and the tokenizer)": rows.digest,
         "sft.batch_size": cfg.sft.batch_size,
         "train.seed": cfg.train.seed,
-        "learner ranks (actor.num_nodes * actor.num_gpus_per_node)": cfg.actor.world_size,
         "ds.zero_stage": cfg.ds.zero_stage,
         "ds.lora.rank": cfg.ds.lora.rank,
     }
@@ -109,7 +108,8 @@ def resumable(cfg: Config, made_of: dict[str, Any], schedule: Schedule) -> Path 
     before = (state.get("facts") or {}).get("sft")
     if before is None:
         raise ConfigError(f"{path} is a checkpoint of `openrlhf-tir train`. Resume it with that command, or give this run another --run-dir.")
-    if wrong := [f"{name} = {before.get(name)}, this run has {now}" for name, now in made_of.items() if before.get(name) != now]:
+    wrong = [f"{name} = {before.get(name)}, this run has {now}" for name, now in made_of.items() if before.get(name) != now]
+    if wrong := [*wrong, *filter(None, [ranks.refused(state, cfg)])]:
         raise ConfigError(f"The checkpoint {path.name} was made with {'; '.join(wrong)}. Resume with the same, or start anew in another --run-dir.")
     taken, now = state.get(TAKEN), schedule.taken(state["step"])
     if taken not in (None, now):

@@ -20,6 +20,7 @@ from ...config.changes import changes, dumped, refusal
 from ...errors import ConfigError
 from ...model_size import checkpoint_bytes, model_directory
 from ...types import Task
+from . import ranks
 from .checkpoint import Checkpoints
 
 VOLATILE = {"transformers_version", "_name_or_path", "torch_dtype", "dtype", "use_cache"}
@@ -131,10 +132,10 @@ def compare(state: dict[str, Any], cfg: Config, tasks: Sequence[Task] | None = N
         ("pipeline.max_staleness", state["max_staleness"], cfg.max_staleness),
         ("updates per batch (train.batch_size, train.max_epochs)", state.get("updates_per_batch", 1), cfg.updates_per_batch),
         ("rollout.batch_size", state["batch_size"], cfg.rollout.batch_size),
-        ("learner ranks (actor.num_nodes * actor.num_gpus_per_node)", state["world_size"], cfg.actor.world_size),
     ]
     wrong = [f"{name} = {before}, this run has {now}" for name, before, now in accounting if before != now]
-    said: list[str] = []
+    wrong += filter(None, [ranks.refused(state, cfg)])
+    said = ranks.said(state, cfg)
     facts = state.get("facts")
     if facts:
         refused, others = changes(facts["config"], cfg)

@@ -97,7 +97,7 @@ def run(rank: int, world: int, port: int, model: Path, out: Path) -> None:
     resumed.step(*batch(world, seed=1))
     results["resumed"] = _weight_hash(resumed)
     results["refused"] = []
-    for wrong in ("absent", "other-world"):
+    for wrong in ("absent", "incomplete"):
         try:
             resumed.load(out / wrong)
         except ConfigError as e:

@@ -108,7 +108,8 @@ def test_a_resume_with_other_rows_is_refused_before_a_model_is_loaded(sft, tmp_p
     assert "resuming from step_000001" in capsys.readouterr().out
     assert sft(path, "--resume", "--check-only", "--sft.max_epochs", "3") == 2  # its one update took 2 passes of 2 rows, and would take 3 now
     assert "have taken 4 rows; with sft.max_epochs = 3 they would have taken 6" in capsys.readouterr().err
-    changed = ["--sft.batch_size", "8", "--actor.num_gpus_per_node", "1"]
+    assert sft(path, "--resume", "--check-only", "--actor.num_gpus_per_node", "1") == 0, "on another number of ranks too"
+    changed = ["--sft.batch_size", "8", "--actor.num_gpus_per_node", "1", "--ds.zero_stage", "2"]
     assert sft(path, "--resume", "--check-only", *changed) == 2
     err = capsys.readouterr().err
     assert "sft.batch_size = 16, this run has 8" in err and "learner ranks (actor.num_nodes * actor.num_gpus_per_node) = 2, this run has 1" in err

@@ -63,7 +63,7 @@ def ranks(monkeypatch):
 
 def engine_of(ranks: Ranks, refuses: str | None = None):
     """DeepSpeed's order of directories, files and barriers. `refuses`: what the disk does to this rank."""
-    from openrlhf_tir.learner.background import BackgroundWriter
+    from openrlhf_tir.learner.saved.background import BackgroundWriter
 
     class Engine:
         def __init__(self) -> None:
@@ -85,7 +85,7 @@ def engine_of(ranks: Ranks, refuses: str | None = None):
 
 @pytest.mark.parametrize(("bad", "refuses"), [(1, "mkdir"), (0, "copy"), (0, "learner.json"), (2, None)])
 def test_a_checkpoint_that_one_rank_cannot_begin_fails_on_all_ranks_with_its_name(ranks, tmp_path, bad, refuses):
-    from openrlhf_tir.learner.checkpoint import save_rank
+    from openrlhf_tir.learner.saved.checkpoint import save_rank
 
     (tmp_path / "file").write_text("")
     engines = [engine_of(ranks, refuses if rank == bad else None) for rank in range(3)]

@@ -29,6 +29,16 @@ def test_the_same_run_has_nothing_to_say(tmp_path):
     assert compare(state(config), config, TASKS) == []
 
 
+def test_other_ranks_are_said_where_they_can_read_the_checkpoint_and_refused_where_not(tmp_path):
+    config = cfg(tmp_path)
+    before = {**state(config), "world_size": 4}
+    (said,) = compare(before, config, TASKS)
+    assert said.startswith("the checkpoint is of 4 learner ranks, this run has 1: each reads its share of their files")
+    config.ds.zero_stage = 2
+    with pytest.raises(ConfigError, match=r"= 4, this run has 1 \(another number of ranks can read checkpoints of ds.zero_stage = 3 alone\)"):
+        compare({**state(config), "world_size": 4}, config, TASKS)
+
+
 @pytest.mark.parametrize("others", [TASKS[:2], TASKS[::-1], [Task("1+2?", "2"), *TASKS[1:]]], ids=["fewer", "reordered", "another text"])
 def test_other_prompts_are_refused_since_the_ledger_knows_them_by_their_place(tmp_path, others):
     config = cfg(tmp_path)

@@ -1,8 +1,10 @@
-"""Checkpoint of one learner rank: DeepSpeed's model and optimiser shards, the RNG states, and the version. Resume is bit-exact.
+"""Checkpoint of one learner rank: DeepSpeed's model and optimiser shards, the RNG states, and the version. Resume is bit-exact on as many ranks;
+on another number every rank reads its share of all files (shards.py, reshard.py).
 
 DeepSpeed does not store RNG states. The learning rate is a function of the version (schedule.py), so there is no scheduler state.
 Layout of the directory: zero/ (DeepSpeed's files of the policy), critic/ (those of the critic, if there is one), rank<r>.pt (RNG),
-learner.json (version, world size, KL coefficient). The reference model is in no checkpoint: it is what the run started from.
+learner.json (version, world size, KL coefficient).
+The reference model is in no checkpoint: it is what the run started from.
 """
 
 from __future__ import annotations
@@ -18,12 +20,16 @@ import deepspeed
 import numpy as np
 import torch
 
-from ..errors import ConfigError
-from .agreement import agree
+from ...errors import ConfigError
+from ..agreement import agree
+from . import reshard
 from .background import BackgroundWriter, write_text
+from .shards import Shards
 
 POLICY = "zero"
 """The policy's engine among those of a checkpoint."""
+SETTINGS = ("betas", "eps", "weight_decay")
+"""Of a group of the optimiser's parameters. The learning rate is set before every step."""
 
 
 class RngState(TypedDict):
@@ -55,7 +61,13 @@ def set_rng_state(state: RngState) -> None:
 
 
 def save_rank(
-    engines: Mapping[str, deepspeed.DeepSpeedEngine], writer: BackgroundWriter, directory: Path, *, rank: int, world_size: int, facts: Mapping[str, Any]
+    engines: Mapping[str, deepspeed.DeepSpeedEngine],
+    writer: BackgroundWriter,
+    directory: Path,
+    *,
+    rank: int,
+    world_size: int,
+    facts: Mapping[str, Any],
 ) -> None:
     """Collective. `directory` must be the same on all ranks; making it appear atomically is the caller's business.
 
@@ -98,21 +110,42 @@ def _recovery_script_kept(engine: deepspeed.DeepSpeedEngine, writer: BackgroundW
 
 
 def load_rank(engines: Mapping[str, deepspeed.DeepSpeedEngine], directory: Path, *, rank: int, world_size: int) -> dict[str, Any]:
-    """Collective. Returns the facts. Raises ConfigError when the checkpoint is of another number of ranks or is not there."""
+    """Collective. Returns the facts. Raises ConfigError when there is no checkpoint, or when it cannot be one of this run."""
     meta_file = directory / "learner.json"
     if not meta_file.is_file():
         raise ConfigError(f"{directory} holds no learner checkpoint: {meta_file.name} is missing. Resume from a directory that was saved.")
-    meta = json.loads(meta_file.read_text())
-    if meta["world_size"] != world_size:
-        raise ConfigError(
-            f"{directory} was saved by {meta['world_size']} learner ranks, this run has {world_size}. "
-            f"Set actor.num_nodes * actor.num_gpus_per_node to {meta['world_size']}."
-        )
-    for tag, engine in engines.items():
+    if not (directory / POLICY).is_dir():
+        raise ConfigError(f"{directory} is incomplete: {POLICY}/ is missing. Resume from an older checkpoint.")
+    for tag in engines:
         if not (directory / tag).is_dir():
             raise ConfigError(f"{directory} was saved by a run without a {tag}, and this run has one. Resume with the algo.advantage.estimator of that run.")
-        loaded, _ = engine.load_checkpoint(str(directory), tag=tag)
-        if loaded is None:
-            raise ConfigError(f"DeepSpeed found no checkpoint in {directory / tag}. The directory is incomplete; resume from an older one.")
-    set_rng_state(torch.load(directory / f"rank{rank}.pt", weights_only=True))
+    meta = json.loads(meta_file.read_text())
+    saved = meta["world_size"]
+    for tag, engine in engines.items():
+        with _settings_kept(engine):
+            if saved == world_size:
+                _load_as_saved(engine, directory, tag)
+            elif engine.zero_optimization_stage() == 3:
+                reshard.load(engine, Shards(directory / tag, saved, rank, world_size))
+            else:
+                raise ConfigError(
+                    f"{directory} was saved by {saved} learner ranks, this run has {world_size}, and only checkpoints of ds.zero_stage = 3 can be read by "
+                    f"another number. Set actor.num_nodes * actor.num_gpus_per_node to {saved}."
+                )
+    set_rng_state(torch.load(directory / f"rank{rank % saved}.pt", weights_only=True))
     return meta
+
+
+def _load_as_saved(engine: deepspeed.DeepSpeedEngine, directory: Path, tag: str) -> None:
+    loaded, _ = engine.load_checkpoint(str(directory), tag=tag)
+    if loaded is None:
+        raise ConfigError(f"DeepSpeed found no checkpoint in {directory / tag}. The directory is incomplete; resume from an older one.")
+
+
+@contextmanager
+def _settings_kept(engine: deepspeed.DeepSpeedEngine) -> Iterator[None]:
+    """Betas, epsilon and weight decay are what the configuration says now; DeepSpeed would take those of the checkpoint, which nobody sees."""
+    now = [{name: group[name] for name in SETTINGS if name in group} for group in engine.optimizer.param_groups]
+    yield
+    for group, settings in zip(engine.optimizer.param_groups, now, strict=True):
+        group.update(settings)

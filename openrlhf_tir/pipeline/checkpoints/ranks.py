@@ -1,0 +1,28 @@
+"""Ranks: a run that resumes on another number of learner ranks than its checkpoint was saved by. Possible with ZeRO-3 (learner/saved/reshard.py)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...config import Config
+
+SETTINGS = "actor.num_nodes * actor.num_gpus_per_node"
+
+
+def refused(state: dict[str, Any], cfg: Config) -> str | None:
+    """`state` is a checkpoint's. Why this run's ranks cannot read it; None: they can."""
+    before, now = state["world_size"], cfg.actor.world_size
+    if before == now or cfg.ds.zero_stage == 3:
+        return None
+    return f"learner ranks ({SETTINGS}) = {before}, this run has {now} (another number of ranks can read checkpoints of ds.zero_stage = 3 alone)"
+
+
+def said(state: dict[str, Any], cfg: Config) -> list[str]:
+    """For the start of a run that was not refused."""
+    before, now = state["world_size"], cfg.actor.world_size
+    if before == now:
+        return []
+    return [
+        f"the checkpoint is of {before} learner rank{'s' * (before > 1)}, this run has {now}: each reads its share of their files, nothing is converted or "
+        "written. Weights and optimiser are the saved ones; sums over the ranks round otherwise, so what follows differs in the last bits"
+    ]
