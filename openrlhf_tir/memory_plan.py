@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .config import Config
-from .model_size import OPTIMISER_BYTES, WEIGHT_BYTES, checkpoint_bytes, config_json, parameters
+from .model_size import AVERAGE_BYTES, OPTIMISER_BYTES, WEIGHT_BYTES, checkpoint_bytes, config_json, parameters
 from .sizes import size
 
 LIVE_PARAMETERS = 10**9
@@ -165,6 +165,8 @@ def _learner(cfg: Config, n: int, shape: Shape, w: int, ranks: int) -> tuple[dic
         "reserve": RESERVE,
     }
     host = states if cfg.ds.adam_offload else 0
+    if cfg.train.enable_ema:
+        host += share * AVERAGE_BYTES * trained
     if cfg.algo.kl.init_coef > 0:
         if cfg.ref.offload:
             host += share * w

@@ -17,6 +17,8 @@ from .errors import ConfigError
 
 OPTIMISER_BYTES = 12
 """Per parameter in a checkpoint: Adam's two moments and the master weights, fp32 (measured: 12.7 for 167,040 parameters, with all that is beside)."""
+AVERAGE_BYTES = 4
+"""Per parameter in a checkpoint: the average of the weights, fp32 (train.enable_ema)."""
 WEIGHT_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4}
 """Per parameter of the weights, by ds.param_dtype: of a push; of a checkpoint besides with ZeRO-2 (ZeRO-3 restores them from the master weights)."""
 HUB_S = 5.0
@@ -34,7 +36,7 @@ def push_bytes(cfg: Config) -> int | None:
 
 def checkpoint_bytes(cfg: Config) -> int:
     """The size of one checkpoint of all ranks; 0 if it is not known."""
-    each = OPTIMISER_BYTES + (WEIGHT_BYTES[cfg.ds.param_dtype] if cfg.ds.zero_stage < 3 else 0)
+    each = OPTIMISER_BYTES + AVERAGE_BYTES * cfg.train.enable_ema + (WEIGHT_BYTES[cfg.ds.param_dtype] if cfg.ds.zero_stage < 3 else 0)
     return (parameters(cfg.actor.model_name_or_path) or 0) * each
 
 

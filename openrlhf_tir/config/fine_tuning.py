@@ -17,7 +17,7 @@ from .settings import all_settings, attempt
 
 OF_OTHERS = (
     "actor.model_name_or_path actor.num_nodes actor.num_gpus_per_node actor.adam_betas actor.adam_eps actor.l2 actor.max_norm "
-    "actor.gradient_checkpointing_enable actor.gradient_checkpointing_reentrant train.full_determinism_enable "
+    "actor.gradient_checkpointing_enable actor.gradient_checkpointing_reentrant train.full_determinism_enable train.enable_ema train.ema_beta "
     "data.on_bad_row data.chat_template_options timeouts.placement_s timeouts.start_s timeouts.learner_s "
     "train.seed train.micro_batch_size train.max_tokens_per_gpu train.resume train.resume_from train.resume_or_start train.overwrite train.start_wait_s "
     "train.max_learner_restarts train.max_nonfinite_steps train.stop_grace_s train.save_before_s ckpt.path ckpt.save_steps ckpt.max_num ckpt.max_mem "

@@ -87,7 +87,6 @@ def _each(section: str, names: str, rule: Rule) -> dict[str, Rule]:
 _SCHEDULERS = {"cosine_with_min_lr": "cosine", "constant_with_warmup": "constant"}
 _COLOCATE = "Rollout and training overlap, so they never share GPUs. Size them with --actor.num_gpus_per_node and --vllm.num_engines."
 _VLM = "Images are not supported: tasks are text."
-_EMA = "EMA weights are not kept. Leave it out."
 _PARALLEL = "Sequence and tensor parallel learners are not supported. Add ranks with --actor.num_gpus_per_node."
 
 RULES: dict[str, Rule] = {
@@ -141,14 +140,12 @@ RULES: dict[str, Rule] = {
     "algo.dynamic_filtering_enable": _sets(filter__accuracy_range=(0.0, 1.0), filter__names=["accuracy"]),
     "algo.dynamic_filtering_range": _many("filter.accuracy_range"),
     # training
-    **_each("train", "num_episodes max_epochs batch_size micro_batch_size max_tokens_per_gpu seed full_determinism_enable", SAME),
+    **_each("train", "num_episodes max_epochs batch_size micro_batch_size max_tokens_per_gpu seed full_determinism_enable enable_ema ema_beta", SAME),
     "train.async_enable": _sets(1, pipeline__mode="one_step"),
     "train.partial_rollout_enable": _sets(2, pipeline__mode="pipeline"),
     "train.async_queue_size": Becomes(lambda v: {"pipeline.max_staleness": v[0], "pipeline.staleness_unit": "batches"}, preset=True),
     "train.dynamic_batch_enable": _sets(ds__packing_samples="true"),
     "train.agent_func_path": SAME,
-    "train.enable_ema": Refused(_EMA),
-    "train.ema_beta": Refused(_EMA),
     **_each("train", "colocate_all colocate_critic_reward", Refused(_COLOCATE)),
     "train.colocate_actor_ref": Implied("the reference lives on the policy's ranks"),
     # data and evaluation

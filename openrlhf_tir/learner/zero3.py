@@ -26,9 +26,11 @@ from ..algorithms.advantages import get_estimator
 from ..algorithms.aggregate import GlobalCounts
 from ..algorithms.losses.diagnostics import Tally
 from ..config import Config
+from ..config.sections.output import OF_AVERAGE
 from ..types import Group, TrainBatch
 from .agreement import agree
 from .balance import lpt
+from .ema import WeightAverage
 from .export import write_model_files
 from .lora import ADAPTER, adapter_weights, hf_weights
 from .objective import KlInLoss, PolicyObjective, SftObjective
@@ -75,7 +77,7 @@ class Zero3Rank:
         """Start anew in the same processes: the weights of cfg.actor.model_name_or_path, a fresh optimiser, version 0."""
         self.engine.destroy()
         self.roles.destroy()
-        del self.model, self.optimizer, self.engine, self.roles
+        del self.model, self.optimizer, self.engine, self.roles, self.average
         gc.collect()
         self._start(cfg)
 
@@ -85,6 +87,7 @@ class Zero3Rank:
         self.model, self.optimizer = self.strategy.prepare_training(PolicyModel(cfg, self.strategy), cfg, cfg.actor)
         self.engine = self.model.model
         self.roles = Roles(cfg, self.strategy, self.estimator)
+        self.average = WeightAverage(self.engine, cfg.train.ema_beta) if cfg.train.enable_ema else None
         self.writer = BackgroundWriter()
         for engine in self._engines().values():
             engine.checkpoint_engine = self.writer
@@ -194,30 +197,36 @@ class Zero3Rank:
         return write_weights(self.engine.module, Path(path), rank=self.rank, sharded=self.cfg.ds.zero_stage == 3)
 
     def export(self, directory: str | Path) -> None:
-        """A directory that plain transformers loads: config, weights, tokenizer; with LoRA `adapter/` besides, which peft loads. The critic
-        beside it, when it is asked for."""
+        """A directory that plain transformers loads: config, weights, tokenizer; with LoRA `adapter/` besides, which peft loads. The average of the
+        weights and the critic beside it, where there are such and they are asked for."""
+        self._export_policy(Path(directory))
+        if self.average:
+            with self.average.in_place_of_weights():
+                self._export_policy(Path(f"{directory}{OF_AVERAGE}"))
+        if self.roles.critic and self.cfg.critic.save_value_network:
+            agree(self.roles.critic.export(Path(f"{directory}_critic"), rank=self.rank))
+
+    def _export_policy(self, directory: Path) -> None:
         sharded = self.cfg.ds.zero_stage == 3
-        write_shards(hf_weights(self.engine.module), Path(directory), rank=self.rank, sharded=sharded, max_bytes=self.cfg.ckpt.max_shard_bytes)
-        adapter = adapter_weights(self.engine.module)
-        of_adapter = Path(directory) / ADAPTER_DIRECTORY
+        write_shards(hf_weights(self.engine.module), directory, rank=self.rank, sharded=sharded, max_bytes=self.cfg.ckpt.max_shard_bytes)
+        adapter, of_adapter = adapter_weights(self.engine.module), directory / ADAPTER_DIRECTORY
         if adapter:
             write_file(adapter, of_adapter / "adapter_model.safetensors", rank=self.rank, sharded=sharded)
         fault = None
         if self.rank == 0:
             try:
-                write_model_files(self.model.hf_config, self.cfg.actor.model_name_or_path, Path(directory))
+                write_model_files(self.model.hf_config, self.cfg.actor.model_name_or_path, directory)
                 if adapter:
                     self.engine.module.peft_config[ADAPTER].save_pretrained(str(of_adapter))
             except OSError as e:
                 fault = e
         agree(fault)
-        if self.roles.critic and self.cfg.critic.save_value_network:
-            agree(self.roles.critic.export(Path(f"{directory}_critic"), rank=self.rank))
 
     def save(self, directory: str | Path) -> None:
         """Copies this rank's state to host memory; training may go on. Files are complete when `written` has returned on every rank."""
         facts = {"version": self._version, **self.roles.state()}
-        save_rank(self._engines(), self.writer, Path(directory), rank=self.rank, world_size=self.world_size, facts=facts)
+        more = self.average.files(self.rank) if self.average else {}
+        save_rank(self._engines(), self.writer, Path(directory), rank=self.rank, world_size=self.world_size, facts=facts, more=more)
 
     def written(self) -> dict[str, tuple[int, str]]:
         """Not collective, and from another thread than the rest: blocks until what this rank saved is on disk. path -> (bytes, XXH3-128)."""
@@ -225,7 +234,10 @@ class Zero3Rank:
 
     def load(self, directory: str | Path) -> int:
         """Returns the version. The checkpoint may be of another number of ranks. Raises ConfigError for one without the critic that this run has."""
-        facts = load_rank(self._engines(), Path(directory), rank=self.rank, world_size=self.world_size)
+        directory = Path(directory)
+        facts = load_rank(self._engines(), directory, rank=self.rank, world_size=self.world_size)
+        if self.average:
+            self.average.load(directory, directory / POLICY, rank=self.rank, world_size=self.world_size, saved=facts["world_size"])
         self.roles.restore(facts)
         self._version = facts["version"]
         return self._version
@@ -239,7 +251,10 @@ class Zero3Rank:
     def _update(self, rows: Sequence[Row], names: Mapping[str, type], objective: Forward, counts: GlobalCounts, lr: float) -> dict[str, float]:
         """Forward and backward of all micro batches, then one optimiser step at `lr`."""
         summed = self.passes.update(self.model, self.optimizer, rows, names, objective, lr)
-        return {"loss": counts.unscale(summed), "grad_norm": self.strategy.get_grad_norm(self.model), "lr": lr}
+        norm = self.strategy.get_grad_norm(self.model)
+        if self.average and math.isfinite(norm):
+            self.average.update()
+        return {"loss": counts.unscale(summed), "grad_norm": norm, "lr": lr}
 
     def _counts(self, trained_per_row: Sequence[float]) -> GlobalCounts:
         tokens, sequences = self._sum(np.array([sum(trained_per_row), sum(n > 0 for n in trained_per_row)], np.float64))

@@ -65,6 +65,7 @@ def test_each_part_is_what_the_arithmetic_of_the_page_says(small):
     [
         ({"ds": {"adam_offload": True}}, "optimiser", 0, 3 * N),
         ({"ds": {"lora": {"rank": 4}}}, "optimiser", 0, 0),
+        ({"train": {"enable_ema": True}}, "optimiser", 3 * N, N),
         ({"ds": {"grad_accum_dtype": "bf16"}}, "gradients", 2 * N // 4, 0),
         ({"ds": {"zero_stage": 2}}, "weights", 2 * N, 0),
         ({"algo": {"advantage": {"estimator": "gae"}}}, "optimiser", 2 * 3 * N, 0),

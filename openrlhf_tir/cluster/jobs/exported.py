@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ...config import Config
+from ...config.sections.output import OF_AVERAGE
 from ...data.export_template import Block, chat_template, raw_template, template_of
 from ...episodes import turns
 from ...errors import TurnError
@@ -19,8 +20,18 @@ TEMPLATE = "chat_template.jinja"
 _OUTPUT = "\x00output\x00"
 
 
+def models(cfg: Config, directory: Path) -> list[Path]:
+    """The directories of an export: the model's, and that of its average, if there is one."""
+    return [directory, *([directory.with_name(directory.name + OF_AVERAGE)] if cfg.train.enable_ema else [])]
+
+
 def complete(cfg: Config, directory: Path) -> None:
-    """Add the chat template and the stop strings to an export. Raises OSError when the disk refuses them."""
+    """Add the chat template and the stop strings to an export, and to that of the average beside it. Raises OSError when the disk refuses them."""
+    for each in models(cfg, directory):
+        _complete(cfg, each)
+
+
+def _complete(cfg: Config, directory: Path) -> None:
     from transformers import AutoTokenizer
 
     own = template_of(AutoTokenizer.from_pretrained(directory))

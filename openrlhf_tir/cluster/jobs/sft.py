@@ -18,6 +18,7 @@ import ray
 from rich.console import Console
 
 from ...config import Config
+from ...config.sections.output import OF_AVERAGE
 from ...config.settings import to_toml
 from ...errors import TirError
 from ...learner.schedule import lr_schedule
@@ -90,6 +91,8 @@ async def _run(cfg: Config, inputs: SftInputs, resume: Path | None, console: Con
     (cfg.run_dir / SUMMARY).write_text(json.dumps(summary, indent=2) + "\n")
     console.print(", ".join(f"{name} {value:.4f}" for name, value in losses.items()), soft_wrap=True, highlight=False)
     console.print(f"model:  {model}", soft_wrap=True, highlight=False)
+    if cfg.train.enable_ema:
+        console.print(f"average: {model}{OF_AVERAGE}", soft_wrap=True, highlight=False)
     return summary
 
 

@@ -115,7 +115,8 @@ async def run_training(
     services.console.print(summaries.table(summary) if trained or base else "held-out evaluation: none, eval.dataset is not set")
     with _not_fatal("the report"):
         services.console.print(f"report: {build_report(cfg.run_dir)}", soft_wrap=True)
-    services.console.print(f"model:  {model}", soft_wrap=True)
+    for what, path in zip(("model: ", "average:"), exported.models(cfg, model), strict=False):
+        services.console.print(f"{what} {path}", soft_wrap=True)
     await _export_best(services, cfg, checkpoints, model.with_name(f"{model.name}_best"))
     return summary
 

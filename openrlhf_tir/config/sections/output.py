@@ -7,6 +7,9 @@ from pydantic import Field, field_validator
 from ..numbers import bytes_of
 from .base import Section
 
+OF_AVERAGE = "_ema"
+"""Behind the name of an export (ckpt.output_dir): that of the average of its weights (train.enable_ema)."""
+
 
 class LoggerWandb(Section):
     key: str | None = Field(None, description="API key, or the string 'env' to use WANDB_API_KEY; unset: no wandb")

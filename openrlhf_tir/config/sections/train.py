@@ -19,6 +19,11 @@ class Train(Section):
     max_epochs: int = Field(1, ge=1, description="how often a batch is trained, its mini-batches cut anew each time; each pass makes as many updates")
     micro_batch_size: int = Field(8, ge=1, description="sequences per forward, not counted with ds.packing_samples; changes speed and memory, not the gradient")
     max_tokens_per_gpu: int = Field(16192, ge=1, description="tokens per forward, padding included unless ds.packing_samples; what bounds memory")
+    enable_ema: bool = Field(
+        False,
+        description="keep an exponential moving average of the policy's weights, in fp32 in host memory; in checkpoints, and exported to <output_dir>_ema",
+    )
+    ema_beta: float = Field(0.992, gt=0, lt=1, description="after each update: average = ema_beta * average + (1 - ema_beta) * weights")
     seed: int = Field(42, ge=0, lt=2**32, description="seed of everything that is drawn at random, 32 bits")
     full_determinism_enable: bool = Field(
         False,

@@ -3,7 +3,7 @@ on another number every rank reads its share of all files (shards.py, reshard.py
 
 DeepSpeed does not store RNG states. The learning rate is a function of the version (schedule.py), so there is no scheduler state.
 Layout of the directory: zero/ (DeepSpeed's files of the policy), critic/ (those of the critic, if there is one), rank<r>.pt (RNG),
-learner.json (version, world size, KL coefficient).
+ema_rank<r>.pt (the average of the weights, if there is one), learner.json (version, world size, KL coefficient).
 The reference model is in no checkpoint: it is what the run started from.
 """
 
@@ -68,11 +68,12 @@ def save_rank(
     rank: int,
     world_size: int,
     facts: Mapping[str, Any],
+    more: Mapping[str, Any],
 ) -> None:
     """Collective. `directory` must be the same on all ranks; making it appear atomically is the caller's business.
 
     engines: by the name of their directory, each with `writer` as its checkpoint_engine; files are complete when its `written` returns.
-    facts: version, and whatever numbers a resume needs besides.
+    facts: version, and whatever numbers a resume needs besides. more: further files of this rank by name, tensors that `torch.save` writes.
     Raises OSError on every rank when the disk of one refuses; no thread writes then.
     """
     writer.begin()
@@ -83,7 +84,8 @@ def save_rank(
         for tag, engine in engines.items():
             with _recovery_script_kept(engine, writer):
                 engine.save_checkpoint(str(directory), tag=tag, save_latest=False)
-        writer.save(rng_state(), directory / f"rank{rank}.pt")
+        for name, state in {f"rank{rank}.pt": rng_state(), **more}.items():
+            writer.save(state, directory / name)
         if rank == 0:
             with writer.keeping():
                 write_text(directory / "learner.json", json.dumps({**facts, "world_size": world_size}))

@@ -12,9 +12,14 @@ SETTINGS = "actor.num_nodes * actor.num_gpus_per_node"
 def refused(state: dict[str, Any], cfg: Config) -> str | None:
     """`state` is a checkpoint's. Why this run's ranks cannot read it; None: they can."""
     before, now = state["world_size"], cfg.actor.world_size
-    if before == now or cfg.ds.zero_stage == 3:
+    if before == now:
         return None
-    return f"learner ranks ({SETTINGS}) = {before}, this run has {now} (another number of ranks can read checkpoints of ds.zero_stage = 3 alone)"
+    changed = f"learner ranks ({SETTINGS}) = {before}, this run has {now}"
+    if cfg.ds.zero_stage != 3:
+        return f"{changed} (another number of ranks can read checkpoints of ds.zero_stage = 3 alone)"
+    if "muon" in (cfg.actor.optim, cfg.critic.optim):
+        return f"{changed} (another number of ranks can read Adam's moments, not Muon's)"
+    return None
 
 
 def said(state: dict[str, Any], cfg: Config) -> list[str]:

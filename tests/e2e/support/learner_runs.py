@@ -21,15 +21,23 @@ SEQUENCES = [[5, 6, 7, 8], [9, 10], [11] * 12, [12, 13, 14]]
 
 
 def config(
-    model: Path, world: int, *, algo: dict[str, object] | None = None, critic: dict[str, object] | None = None, temperature: float = 1.0, **ds
+    model: Path,
+    world: int,
+    *,
+    algo: dict[str, object] | None = None,
+    critic: dict[str, object] | None = None,
+    temperature: float = 1.0,
+    ema: float | None = None,
+    **ds,
 ) -> Config:
     """micro_batch_size 2 makes 9 trajectories uneven: 5 and 4 on two ranks, 3 and 2 micro batches."""
+    average = {} if ema is None else {"enable_ema": True, "ema_beta": ema}
     return Config(
         algo=algo or {},
         critic=critic or {},
         actor={"model_name_or_path": str(model), "learning_rate": 1e-3, "num_gpus_per_node": world, "max_norm": 0.5, "l2": 0.01},
         ds={"param_dtype": "fp32", "attn_implementation": "sdpa", **ds},
-        train={"micro_batch_size": 2, "max_tokens_per_gpu": 200},
+        train={"micro_batch_size": 2, "max_tokens_per_gpu": 200, **average},
         rollout={"batch_size": 4, "n_samples_per_prompt": 4, "temperature": temperature},
     )
 
@@ -175,7 +183,7 @@ def _weights(learner) -> dict[str, np.ndarray]:
 
     weights = hf_weights(learner.engine.module)
     with deepspeed.zero.GatheredParameters([p for w in weights for p in w.gathered]):
-        return {w.name: w.value().numpy().copy() for w in weights}
+        return {w.name: w.value().float().numpy().copy() for w in weights}
 
 
 GAE = {"advantage": {"estimator": "gae", "gamma": 0.9, "lambd": 0.8}, "kl": {"init_coef": 0.1, "target": 1e-9, "horizon": 100}}

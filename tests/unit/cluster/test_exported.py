@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from openrlhf_tir.cluster.jobs.exported import TEMPLATE, answer_stops, block_of, complete
+from openrlhf_tir.cluster.jobs.exported import TEMPLATE, answer_stops, block_of, complete, models
 from openrlhf_tir.config import Config
 from openrlhf_tir.data.export_template import Block
 from openrlhf_tir.episodes import turns
@@ -40,6 +40,17 @@ def exported(base, tmp_path):
 
 def generation(directory) -> dict:
     return json.loads((directory / "generation_config.json").read_text())
+
+
+def test_the_average_beside_an_export_is_asked_in_the_same_way(exported):
+    import shutil
+
+    average = exported.with_name("model_ema")
+    shutil.copytree(exported, average)
+    cfg = config(train={"enable_ema": True})
+    complete(cfg, exported)
+    assert models(cfg, exported) == [exported, average] and models(config(), exported) == [exported]
+    assert all((average / name).read_text() == (exported / name).read_text() for name in (TEMPLATE, "generation_config.json"))
 
 
 def test_the_export_asks_as_the_run_asked_and_ends_where_it_ended(exported):

@@ -124,7 +124,7 @@ def test_an_engine_that_is_lost_in_the_final_evaluation_is_replaced_by_one_with_
         "_attempt": attempt,
         "try_to_evaluate": evaluated,
         "build_report": lambda d: d,
-        "exported": SimpleNamespace(complete=lambda *a: None),
+        "exported": SimpleNamespace(complete=lambda *a: None, models=lambda cfg, model: [model]),
         "_say_audit": lambda *a: None,
     }.items():
         monkeypatch.setattr(train, name, fake)

@@ -46,6 +46,7 @@ def mistakes(capsys, *argv: str) -> list[str]:
         ("--algo.kl.init_coef 0.1 --algo.kl.unbiased_gradient false", "--algo.kl.unbiased_gradient has no effect without --algo.kl.use_loss"),
         ("--reward.model_replicas 2", "--reward.model_replicas has no effect without --reward.model_name_or_path"),
         ("--reward.overlong_penalty_factor 2", "--reward.overlong_penalty_factor has no effect without --reward.overlong_buffer_len"),
+        ("--train.ema_beta 0.9", "--train.ema_beta has no effect without --train.enable_ema"),
         ("--ds.zero_stage 2 --ds.zpg 4", "--ds.zpg has no effect with --ds.zero_stage 2"),
         ("--pipeline.overadmit_risk 0.1 --pipeline.depth 128", "--pipeline.overadmit_risk has no effect unless --pipeline.depth is auto"),
         ("--rollout.max_batch 4", "--rollout.max_batch has no effect while --rollout.max_wait_ms is 0"),

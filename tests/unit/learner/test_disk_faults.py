@@ -94,7 +94,7 @@ def test_a_checkpoint_that_one_rank_cannot_begin_fails_on_all_ranks_with_its_nam
 
     def save(rank: int) -> None:
         directory = tmp_path / "file" / "below" if (rank, refuses) == (bad, "mkdir") else tmp_path / "step"
-        save_rank({"policy": engines[rank]}, engines[rank].checkpoint_engine, directory, rank=rank, world_size=3, facts={"version": 4})
+        save_rank({"policy": engines[rank]}, engines[rank].checkpoint_engine, directory, rank=rank, world_size=3, facts={"version": 4}, more={})
 
     ended = ranks.run(save)
     if refuses is None:

@@ -1,6 +1,6 @@
 """Resharding into DeepSpeed's own optimiser methods, called on a stand-in that is one rank's tensors: no process group, no engine is started.
 
-A plain AdamW over whole tensors says what is right. Real ranks: tests/e2e/test_resharding.py.
+A plain AdamW over whole tensors says what is right. Real ranks: tests/e2e/learner/test_resharding.py.
 """
 
 from __future__ import annotations
@@ -225,3 +225,12 @@ def test_a_checkpoint_from_before_the_first_step_has_no_moments_and_gives_none(l
     alone.step(0)
     for name, master in together(after, "fp32").items():
         torch.testing.assert_close(master, whole[name].detach(), rtol=1e-6, atol=1e-7)
+
+
+def test_a_resume_has_the_optimiser_settings_of_the_configuration_and_not_of_the_checkpoint():
+    from openrlhf_tir.learner.saved.checkpoint import _settings_kept
+
+    optimizer = SimpleNamespace(param_groups=[{"weight_decay": 0.1, "betas": (0.9, 0.95), "eps": 1e-8, "lr": 1.0}, {"weight_decay": 0.0, "lr": 1.0}])
+    with _settings_kept(SimpleNamespace(optimizer=optimizer)):
+        optimizer.param_groups = [{"weight_decay": 0.5, "betas": (0.8, 0.9), "eps": 1e-6, "lr": 2.0}, {"weight_decay": 0.5, "lr": 2.0}]
+    assert optimizer.param_groups == [{"weight_decay": 0.1, "betas": (0.9, 0.95), "eps": 1e-8, "lr": 2.0}, {"weight_decay": 0.0, "lr": 2.0}]

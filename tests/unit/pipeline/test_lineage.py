@@ -34,6 +34,10 @@ def test_other_ranks_are_said_where_they_can_read_the_checkpoint_and_refused_whe
     before = {**state(config), "world_size": 4}
     (said,) = compare(before, config, TASKS)
     assert said.startswith("the checkpoint is of 4 learner ranks, this run has 1: each reads its share of their files")
+    config.actor.optim = "muon"
+    with pytest.raises(ConfigError, match=r"= 4, this run has 1 \(another number of ranks can read Adam's moments, not Muon's\)"):
+        compare({**state(config), "world_size": 4}, config, TASKS)
+    config.actor.optim = "adam"
     config.ds.zero_stage = 2
     with pytest.raises(ConfigError, match=r"= 4, this run has 1 \(another number of ranks can read checkpoints of ds.zero_stage = 3 alone\)"):
         compare({**state(config), "world_size": 4}, config, TASKS)
@@ -74,5 +78,7 @@ def test_the_size_of_a_checkpoint_is_known_from_the_headers(tmp_path):
     assert checkpoint_bytes(config) == 15 * 12
     config.ds.zero_stage = 2
     assert checkpoint_bytes(config) == 15 * (12 + 2)
+    config.train.enable_ema = True
+    assert checkpoint_bytes(config) == 15 * (12 + 2 + 4)
     (tmp_path / "model.safetensors").write_bytes(b"x" * 1000)
     assert checkpoint_bytes(cfg(tmp_path)) == 0

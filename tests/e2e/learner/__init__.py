@@ -1,0 +1,1 @@
+"""The learner on real ranks, what takes minutes."""
