@@ -26,12 +26,13 @@ from ..algorithms.advantages import get_estimator
 from ..algorithms.aggregate import GlobalCounts
 from ..algorithms.losses.diagnostics import Tally
 from ..config import Config
-from ..types import Group, TrainBatch
+from ..types import Changes, Group, TrainBatch
 from .agreement import agree
 from .background import BackgroundWriter
 from .balance import lpt
 from .checkpoint import POLICY, load_rank, save_rank
 from .export import write_model_files
+from .last_push import LastPush
 from .lora import ADAPTER, adapter_weights
 from .objective import KlInLoss, PolicyObjective, SftObjective
 from .openrlhf_adapter import PolicyModel, ZeroStrategy
@@ -41,6 +42,7 @@ from .roles.beside import Roles
 from .roles.reference import log_probs
 from .rows import FIELDS, OLD, Sample, batch_samples, local_moments, share, to_rows
 from .schedule import rl_schedule
+from .weights_delta import write_delta
 from .weights_file import write_file, write_weights
 
 K = TypeVar("K")
@@ -85,6 +87,7 @@ class Zero3Rank:
         self.engine = self.model.model
         self.roles = Roles(cfg, self.strategy, self.estimator)
         self.writer = BackgroundWriter()
+        self.last = LastPush() if cfg.vllm.sync_delta else None
         for engine in self._engines().values():
             engine.checkpoint_engine = self.writer
         self._version = 0
@@ -190,12 +193,17 @@ class Zero3Rank:
 
     def publish(self, path: str | Path) -> str | None:
         """Full weights with HF names into one safetensors file; its digest on rank 0, None elsewhere. The file is complete on return."""
-        return write_weights(self.engine.module, Path(path), rank=self.rank, sharded=self.cfg.ds.zero_stage == 3)
+        return write_weights(self.engine.module, Path(path), rank=self.rank, sharded=self.cfg.ds.zero_stage == 3, last=self.last)
+
+    def publish_changes(self, path: str | Path, base_version: int) -> Changes | None:
+        """What changed since the last of these two calls, which was of `base_version`, as a delta file; see write_delta. On rank 0, None elsewhere."""
+        sharded = self.cfg.ds.zero_stage == 3
+        return write_delta(self.engine.module, Path(path), self.last, base_version=base_version, rank=self.rank, sharded=sharded)
 
     def export(self, directory: str | Path) -> None:
         """A directory that plain transformers loads: config, model.safetensors, tokenizer; with LoRA `adapter/` besides, which peft loads. The critic
         beside it, when it is asked for."""
-        self.publish(Path(directory) / "model.safetensors")
+        write_weights(self.engine.module, Path(directory) / "model.safetensors", rank=self.rank, sharded=self.cfg.ds.zero_stage == 3)
         adapter = adapter_weights(self.engine.module)
         of_adapter = Path(directory) / ADAPTER_DIRECTORY
         if adapter:
