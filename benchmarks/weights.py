@@ -170,6 +170,8 @@ class Site:
         return {what: round(median(values), 4) for what, values in self.found.items() if not what.startswith("back")}
 
     def _timed(self, name: str, write: Callable[[Path], Any], prove: Callable[[Path, Any], Any], file: str) -> Any:
+        from openrlhf_tir.weights.push_files import SPARE
+
         path = self.directory / file
         start = time.perf_counter()
         made = write(path)
@@ -181,7 +183,10 @@ class Site:
         size, start = path.stat().st_size, time.perf_counter()
         proved = prove(path, made)
         seconds = time.perf_counter() - start
-        path.unlink()
+        if name == "full":  # as PushFiles does without deltas
+            path.replace(self.directory / SPARE)
+        else:
+            path.unlink()
         for what, value in {"write_s": written, "prove_s": seconds, "s": written + seconds, "bytes": float(size)}.items():
             self.found.setdefault(f"{name}_{what}", []).append(value)
         return proved
@@ -250,11 +255,12 @@ def alone() -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--layers", type=int, default=SHAPES["num_hidden_layers"], help="fewer make it shorter: 0.23 G parameters and 0.047 G for each")
     parser.add_argument("--disk", type=Path, default=None, help="a directory on a disk, for the setting of several nodes; the temporary one if not given")
     parser.add_argument("--quick", action="store_true", help="6 million parameters")
     args = parser.parse_args()
     alone()
-    policy = Policy(QUICK if args.quick else SHAPES)
+    policy = Policy(QUICK if args.quick else {**SHAPES, "num_hidden_layers": args.layers})
     out: dict[str, Any] = {"parameters": sum(p.numel() for p in policy.module.parameters()), "rounds": args.rounds}
     memory = Path(tempfile.mkdtemp(prefix="benchmark_weights_", dir="/dev/shm"))
     disk = Path(tempfile.mkdtemp(prefix="benchmark_weights_", dir=args.disk))

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 import deepspeed
 import numpy as np
@@ -25,11 +25,14 @@ import torch
 from torch import nn
 
 from ..weights.digest import chunk_hash, chunks, combine, hashing_threads, raw, tensor_hash
+from ..weights.push_files import SPARE
 from .agreement import agree
 from .last_push import LastPush
 from .lora import Weight, hf_weights
 
 BUCKET_BYTES = 512 * 2**20
+END = ""
+"""In place of the name of a tensor after the last."""
 DTYPES = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.float64: "F64", torch.int64: "I64", torch.bool: "BOOL"}
 Buckets = Iterator[list[tuple[Weight, torch.Tensor]]]
 """Gathered tensors; those of a bucket are valid until the next is asked for."""
@@ -104,12 +107,13 @@ def _write(weights: list[Weight], gathered: Buckets, path: Path, last: LastPush 
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(path.name + ".partial")
     header = _header(weights)
-    begins = dict(zip([w.name for w in weights], len(header) + np.cumsum([0, *map(nbytes, weights)]), strict=False))
+    begins = dict(zip([*[w.name for w in weights], END], len(header) + np.cumsum([0, *map(nbytes, weights)]), strict=True))
     if last is not None:
         last.begin({w.name: nbytes(w) for w in weights})
     try:
-        with open(partial, "wb") as out, hashing_threads() as pool:
+        with _opened(partial) as out, hashing_threads() as pool:
             fd = out.fileno()
+            os.truncate(fd, int(begins[END]))
             store(fd, header, 0)
 
             def hashed(weight: Weight, part: slice, data: np.ndarray) -> bytes:
@@ -128,6 +132,14 @@ def _write(weights: list[Weight], gathered: Buckets, path: Path, last: LastPush 
     if last is not None:
         last.digest = digest
     return digest
+
+
+def _opened(partial: Path) -> BinaryIO:
+    """For writing: the file of an earlier push where there is one to spare, else a new one. What has its memory already is written twice as fast."""
+    with suppress(FileNotFoundError):
+        os.replace(partial.with_name(SPARE), partial)
+        return open(partial, "r+b")
+    return open(partial, "wb")
 
 
 def of_tensor(weight: Weight, hashes: list[bytes]) -> str:

@@ -41,30 +41,34 @@ def integers(dtype: str) -> np.dtype:
 
 def encode(old: np.ndarray, new: np.ndarray) -> Piece | None:
     """What makes `new` of `old`, both [n] signed integers of one size; None when nothing does."""
-    at = _changed(old, new)
+    at, differences = _changed(old, new)
     if not len(at):
         return None
-    differences, gaps = new[at] - old[at], np.diff(at, prepend=-1)  # the difference wraps around, and so does the sum
+    gaps = np.diff(at, prepend=-1)
     wide = (differences > 127) | (differences <= WIDE)
     narrow = differences.astype(np.int8)
     narrow[wide] = WIDE
-    between = (gaps - 1) // MAX_GAP
-    if between.any():
+    if gaps.max() > MAX_GAP:
+        between = (gaps - 1) // MAX_GAP
         before = np.repeat(np.arange(len(gaps)), between)
         gaps, narrow = np.insert(gaps - MAX_GAP * between, before, MAX_GAP), np.insert(narrow, before, 0)
     return Piece(gaps.astype(np.uint8), narrow, differences[wide])
 
 
-def _changed(old: np.ndarray, new: np.ndarray) -> np.ndarray:
-    """Where they differ, ascending. Eight bytes are compared at once, then the elements of those that differ: three times as fast."""
+def _changed(old: np.ndarray, new: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Where they differ, ascending, and by how much; a difference that is too large wraps around, and so does the sum later.
+
+    Eight bytes are compared at once, then the elements of those that differ: four times as fast as one by one.
+    """
     per_word = 8 // old.itemsize
-    if per_word == 1 or len(old) % per_word:
-        return np.flatnonzero(old != new)
-    words = np.flatnonzero(old.view(np.int64) != new.view(np.int64))
-    if len(words) > len(old) // per_word // 2:
-        return np.flatnonzero(old != new)
-    within = np.flatnonzero(old.reshape(-1, per_word)[words].ravel() != new.reshape(-1, per_word)[words].ravel())
-    return words[within // per_word] * per_word + within % per_word
+    if per_word > 1 and len(old) % per_word == 0:
+        words = np.flatnonzero(old.view(np.int64) != new.view(np.int64))
+        if len(words) <= len(old) // per_word // 2:
+            before, after = (data.view(np.int64).take(words).view(data.dtype) for data in (old, new))
+            within, shift = np.flatnonzero(before != after), per_word.bit_length() - 1
+            return (words[within >> shift] << shift) + (within & (per_word - 1)), after[within] - before[within]
+    at = np.flatnonzero(old != new)
+    return at, new[at] - old[at]
 
 
 def apply(piece: Piece, data: np.ndarray) -> None:

@@ -19,6 +19,8 @@ from ..sizes import room
 from ..types import Changes
 
 SHARED_MEMORY = Path("/dev/shm")
+SPARE = "spare"
+"""The file of an earlier push, for the next to be written over."""
 MAX_SKIPPED = 64
 """Full pushes, at most, until a delta is tried again that was not worth it."""
 T = TypeVar("T")
@@ -65,7 +67,7 @@ class PushFiles:
         self.full, self.changes = (None, (path, changes.link)) if changes else (path, None)
         self.version, self.digest = version, digest
         for file in old:  # before an engine is told: a node's copy may be this very file, and is changed in place
-            file.unlink(missing_ok=True)
+            self._give_up(file)
 
     async def whole(self) -> Path:
         """The learner still has these weights. Raises WeightsUnverified when it has not."""
@@ -90,6 +92,13 @@ class PushFiles:
 
     def remove(self) -> None:
         shutil.rmtree(self.directory, ignore_errors=True)
+
+    def _give_up(self, file: Path) -> None:
+        """A file of an earlier push, which every engine has loaded or is given up. The next full push is written over it, where it can be nobody's copy."""
+        if self.delta or not file.exists():
+            file.unlink(missing_ok=True)
+        else:
+            file.replace(self.directory / SPARE)
 
     async def _changes(self, version: int) -> Changes | None:
         if not self.delta or self.digest is None:

@@ -76,6 +76,18 @@ def test_a_full_push_is_what_safetensors_reads_back(tmp_path, dtype):
     assert read.keys() == module.state_dict().keys() and all(torch.equal(read[name], t) for name, t in module.state_dict().items())
 
 
+@pytest.mark.parametrize("spare", [10, 10**7], ids=["shorter", "longer"])
+def test_a_push_that_is_written_over_an_earlier_one_is_that_push_alone(tmp_path, spare):
+    from openrlhf_tir.learner.weights_file import write_weights
+    from openrlhf_tir.weights.digest import digest_file
+
+    (tmp_path / "spare").write_bytes(b"x" * spare)
+    inode = (tmp_path / "spare").stat().st_ino
+    digest = write_weights(model(), tmp_path / "v1.safetensors", rank=0, sharded=False)
+    assert [p.name for p in tmp_path.iterdir()] == ["v1.safetensors"] and (tmp_path / "v1.safetensors").stat().st_ino == inode
+    assert digest == digest_file(tmp_path / "v1.safetensors")
+
+
 def test_there_is_no_delta_without_a_push_before_nor_when_most_weights_changed(tmp_path):
     from openrlhf_tir.learner.last_push import LastPush
     from openrlhf_tir.learner.weights_delta import write_delta
