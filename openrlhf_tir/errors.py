@@ -23,6 +23,7 @@
     |  |- VerifierError       the answer checker died or missed its deadline
     |  |- RewardModelError    the reward model died, failed or missed its deadline
     |  |- WeightsUnverified   a weight push could not be proved to have landed
+    |  |  |- DeltaRefused     a node cannot continue from the push before; the engine is as it was, a full push mends it
     |  |- MethodError          a function of the method failed on one sample or group; the sample has no reward and is not trained
     |  |  |- RewardError       a reward raised, or returned no number
     |  |  |- FilterError       a filter raised, or returned no verdict
@@ -153,6 +154,10 @@ class RewardModelError(InfraError):
 
 class WeightsUnverified(InfraError):
     reason = "weights_unverified"
+
+
+class DeltaRefused(WeightsUnverified):
+    reason = "delta_refused"
 
 
 class MethodError(InfraError):

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, Self, runtime_checkable
 
 from .protocol import StepReply
-from .types import Canary, Completion, EngineBounds, Group, GroupKey, GroupMeta, PromptOutcome, PublishReport, Sampling, StepReport, Task, TrainBatch
+from .types import Canary, Changes, Completion, EngineBounds, Group, GroupKey, GroupMeta, PromptOutcome, PublishReport, Sampling, StepReport, Task, TrainBatch
 
 if TYPE_CHECKING:
     from .config import Config
@@ -65,8 +65,9 @@ class RolloutEngine(Engine, Protocol):
 
     async def resume(self) -> None: ...
 
-    async def update_weights(self, path: Path, version: int, digest: str, canary: Canary | None = None) -> list[Completion]:
-        """Load a safetensors file; what `canary` sampled with it. Raises WeightsUnverified."""
+    async def update_weights(self, path: Path, version: int, digest: str, canary: Canary | None = None, link: str | None = None) -> list[Completion]:
+        """Load a safetensors file; with a `link` a delta, which continues the push before. What `canary` sampled with it. Raises WeightsUnverified; of
+        it DeltaRefused when this node cannot continue: the engine is as it was, and takes a full push."""
 
     async def proved(self, version: int) -> None:
         """Says that what `version` sampled may be used."""
@@ -183,6 +184,10 @@ class Learner(Protocol):
 
     async def publish(self, path: Path) -> str:
         """Write the full weights, HF names, as safetensors to `path`; return their digest."""
+
+    async def publish_changes(self, path: Path, base_version: int) -> Changes | None:
+        """Write what changed since the last `publish` or `publish_changes`, which was of `base_version`. None: a full push must go in its place. Asked only
+        with vllm.sync_delta."""
 
     async def score(self, sequences: list[list[int]]) -> list[Any]:
         """Log-prob of every token of each sequence but the first, under the current weights: list of [T-1] float32."""

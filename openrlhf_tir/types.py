@@ -136,6 +136,15 @@ class Completion:
     stop_reason: str | int | None = None
 
 
+class Changes(NamedTuple):
+    """A delta push as the learner announces it (weights/delta_file.py)."""
+
+    digest: str
+    """Of the weights after it."""
+    link: str
+    """Of the file, chained to the weights before it."""
+
+
 class Canary(NamedTuple):
     """What an engine samples first with new weights: `max_tokens` from each prompt, prompt i with seed + i."""
 
@@ -418,6 +427,13 @@ class PublishReport:
 
     version: int
     seconds: float
+    """All of it: the learner trains again after so long."""
     digest: str
     canary_max_diff: float
     refused: int = 0
+    write_s: float = 0.0
+    """Of these, how long the learner took to gather, hash and write."""
+    nbytes: int = 0
+    """What it wrote for the engines."""
+    delta: bool = False
+    """Whether that was only what changed, and for every engine."""

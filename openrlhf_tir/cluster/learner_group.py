@@ -20,7 +20,7 @@ from ..backoff import backoff_s
 from ..config import Config
 from ..deadlines import Deadline, within
 from ..errors import ClusterFull, DeadlineMissed, InfraError
-from ..types import StepReport, TrainBatch
+from ..types import Changes, StepReport, TrainBatch
 from .nodes import single_room
 from .ray_faults import death
 from .ray_session import place, worker_env
@@ -128,6 +128,9 @@ class LearnerGroup:
 
     async def publish(self, path: Path) -> str:
         return (await self._call("publish", path))[0]
+
+    async def publish_changes(self, path: Path, base_version: int) -> Changes | None:
+        return (await self._call("publish_changes", path, base_version))[0]
 
     async def score(self, sequences: list[list[int]]) -> list[Any]:
         return (await self._call("score", sequences))[0]

@@ -101,8 +101,8 @@ class Member:
         deadline = Deadline.of(self.cfg, "rollout.group_deadline_s") + Deadline.of(self.cfg, "rollout.unresponsive_s")
         return await self.call(ref, deadline, "A group")
 
-    async def update_weights(self, path, version: int, digest: str, canary: Canary | None = None) -> list[Completion]:
-        return await self.call(self.actor.update_weights.remote(path, version, digest, canary), "timeouts.push_s", f"The push of version {version}")
+    async def update_weights(self, path, version: int, digest: str, canary: Canary | None = None, link: str | None = None) -> list[Completion]:
+        return await self.call(self.actor.update_weights.remote(path, version, digest, canary, link), "timeouts.push_s", f"The push of version {version}")
 
     async def proved(self, version: int) -> None:
         await self.call(self.actor.proved.remote(version), "rollout.unresponsive_s", f"The verdict on version {version}")

@@ -30,6 +30,8 @@ from .rollout_actor import RolloutActor
 log = logging.getLogger(__name__)
 BLAMES_THE_ACTOR = {EngineError.reason, WeightsUnverified.reason, "aborted", "deadline"}
 """Why a group failed -> it goes to another actor next time. The rest (environment, verifier, a refused request) would fail there as well."""
+LONGEST = "push_pause_s"
+"""Of an actor's load: over all of them the longest is told, of the rest the sum."""
 MAX_FAILED_PROMPTS = 3
 """An engine that says that it is well and fails so many prompts in a row, all different, is replaced: one prompt may be at fault, three are not."""
 
@@ -145,9 +147,11 @@ class RolloutPool:
         return next((f"on {m.name}" for m in self.members if key in m.running), "waiting for an actor")
 
     def engine_stats(self) -> dict[str, float]:
-        """Actors, and as of each one's last group: sequences running and waiting, preemptions of the actors that are up."""
+        """Actors, and as of each one's last group: sequences running and waiting, preemptions of the actors that are up; the longest pause by a push."""
         loads = [m.load for m in self.members if m.load]
-        return {"actors": float(len(self.members))} | {name: sum(load[name] for load in loads) for name in (loads[0] if loads else ())}
+        of_all = {name: sum(load[name] for load in loads) for name in (loads[0] if loads else ())}
+        longest = {LONGEST: max(load.get(LONGEST, 0.0) for load in loads)} if loads else {}
+        return {"actors": float(len(self.members))} | of_all | longest
 
     async def busy_intervals(self) -> dict[str, list[tuple[float, float]]]:
         """Per actor: when at least one of its requests was decoding, since the last call; epoch seconds."""

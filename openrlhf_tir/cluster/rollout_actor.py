@@ -103,9 +103,14 @@ class RolloutActor:
         return meta, group
 
     def load(self) -> dict[str, float]:
-        """What the engine holds, and what waits in front of it."""
+        """What the engine holds, what waits in front of it, and for how long its last push froze it."""
         stats = self.engine.stats()
-        return {"running": stats["running"], "waiting": stats["waiting"] + self.batcher.waiting, "preemptions": stats.get("preemptions", 0.0)}
+        return {
+            "running": stats["running"],
+            "waiting": stats["waiting"] + self.batcher.waiting,
+            "preemptions": stats.get("preemptions", 0.0),
+            "push_pause_s": stats.get("push_pause_s", 0.0),
+        }
 
     async def set_env_urls(self, urls: Mapping[str, list[str]]) -> None:
         self.envs.set_urls(urls)
@@ -115,8 +120,8 @@ class RolloutActor:
         await self.engine.alive()
         return self.envs.servers
 
-    async def update_weights(self, path: Path, version: int, digest: str, canary: Canary | None = None) -> list[Completion]:
-        return await self.engine.update_weights(path, version, digest, canary)
+    async def update_weights(self, path: Path, version: int, digest: str, canary: Canary | None = None, link: str | None = None) -> list[Completion]:
+        return await self.engine.update_weights(path, version, digest, canary, link)
 
     async def proved(self, version: int) -> None:
         await self.engine.proved(version)

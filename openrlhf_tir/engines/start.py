@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from ..config import Config
-from ..machine import visible_gpus
+from ..machine import runs_on_gpus, visible_gpus
 
 if TYPE_CHECKING:
     from vllm.engine.arg_utils import AsyncEngineArgs
@@ -67,6 +67,12 @@ def executor_backend(world_size: int, *, gpu: bool, visible: int) -> str | None:
     if world_size == 1:
         return None
     return "mp" if not gpu or visible >= world_size else "ray"
+
+
+def keeps_copy(cfg: Config) -> bool:
+    """Whether the node keeps the weights for deltas to continue: vLLM's workers read them, and those that Ray starts may be on other nodes."""
+    v = cfg.vllm
+    return v.sync_delta and executor_backend(v.world_size, gpu=runs_on_gpus(), visible=visible_gpus()) != "ray"
 
 
 def engine_args(model: str, cfg: Config, *, gpu: bool, index: int) -> AsyncEngineArgs:

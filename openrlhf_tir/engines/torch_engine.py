@@ -20,7 +20,7 @@ from ..config import Config
 from ..deadlines import Deadline
 from ..errors import EngineError, WeightsUnverified
 from ..types import Canary, Completion, EngineBounds, Finish, Sampling
-from ..weights.digest import digest_file
+from ..weights.node_copy import NodeCopy
 from .busy import BusyMeter
 from .codec import HfCodec, IncrementalDecoder
 from .progress import Progress
@@ -50,6 +50,7 @@ class TorchEngine:
         self._steps = 0
         """Forward passes, counted as they are made."""
         self._plain = (cfg or Config()).rollout.plain
+        self._node = NodeCopy(keep=(cfg or Config()).vllm.sync_delta)
         self._progress = Progress(Deadline.of(cfg or Config(), "timeouts.progress_s"))
 
     @classmethod
@@ -93,15 +94,13 @@ class TorchEngine:
     async def resume(self) -> None:
         self._running.set()
 
-    async def update_weights(self, path: Path, version: int, digest: str, canary: Canary | None = None) -> list[Completion]:
+    async def update_weights(self, path: Path, version: int, digest: str, canary: Canary | None = None, link: str | None = None) -> list[Completion]:
         from safetensors.torch import load_file
 
-        received = digest_file(path)
-        if received != digest:
-            raise WeightsUnverified(f"{path} has digest {received[:12]}, the learner announced {digest[:12]} for version {version}. Push again.")
+        proved = self._node.full(path, version, digest) if link is None else self._node.delta(path, version, digest, link)
         async with self._one_at_a_time:
             tied = {"lm_head.weight"} if self.model.config.tie_word_embeddings else set()
-            missing, unexpected = self.model.load_state_dict(load_file(path), strict=False)
+            missing, unexpected = self.model.load_state_dict(load_file(proved), strict=False)
             if set(missing) - tied or unexpected:
                 raise WeightsUnverified(f"{path} does not hold this model: missing {sorted(set(missing) - tied)}, unexpected {unexpected}")
             self.version = version
@@ -147,7 +146,8 @@ class TorchEngine:
         return self._busy.drain()
 
     async def stop(self) -> None:
-        """Does nothing: the model lives in this process."""
+        """The model lives in this process, and ends with it."""
+        self._node.remove()
 
     def _sample(self, prompt_ids: list[int], sampling: Sampling, request_id: str, given_up: threading.Event) -> Completion:
         decoder = IncrementalDecoder(self.codec, prompt_ids)

@@ -1,7 +1,7 @@
 """vLLM engine: token ids -> sampled token ids with log-probs and, per token, the version of the weights that sampled it.
 
     generate ──> AsyncLLM (own process) ──> deltas ──> proof ──> Completion
-    update_weights: digest of the file -> pause (requests freeze) -> push -> canary queued first -> resume
+    update_weights: digest of the file, once per node -> pause (requests freeze) -> push -> canary queued first -> resume
 
 A push has three steps, which vLLM's own nccl and ipc trainers can drive as well; only the 'file' backend has been run.
 
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -25,12 +26,12 @@ from ..deadlines import Deadline, within
 from ..errors import ConfigError, EngineError, RequestRefused, WeightsUnverified
 from ..machine import runs_on_gpus
 from ..types import Canary, Completion, EngineBounds, Sampling
-from ..weights.digest import digest_file
+from ..weights.node_copy import NodeCopy
 from .gpu_memory import wait_for_memory
 from .in_flight import InFlight
 from .progress import Progress
 from .proof import Proof
-from .start import LatestStats, engine_args, prepare_environment
+from .start import LatestStats, engine_args, keeps_copy, prepare_environment
 
 if TYPE_CHECKING:
     from vllm.v1.engine.async_llm import AsyncLLM
@@ -52,6 +53,8 @@ class VllmEngine:
         self.bounds = EngineBounds(llm.model_config.get_vocab_size(), llm.model_config.max_model_len)
         self._paused = self._paused_by_user = self._updating = self._proving = False
         self._switching = asyncio.Lock()
+        self._node = NodeCopy(keep=keeps_copy(cfg))
+        self._frozen_at = self._push_pause_s = 0.0
         self.broken: str | None = None
         """Why this engine cannot be used any more; None while it can."""
 
@@ -135,8 +138,9 @@ class VllmEngine:
                 self._paused = False
                 self.requests.busy.resume()
 
-    async def update_weights(self, path: Path, version: int, digest: str, canary: Canary | None = None) -> list[Completion]:
-        """Load the safetensors file `path`, which must have `digest`, as `version`; requests in flight go on with it.
+    async def update_weights(self, path: Path, version: int, digest: str, canary: Canary | None = None, link: str | None = None) -> list[Completion]:
+        """Load the safetensors file `path`, which must have `digest`, as `version`; requests in flight go on with it. With a `link` it is a delta: this
+        node's copy is patched, and loaded.
 
         Returns what `canary` sampled, the first requests that the new weights answer: only its log-probs prove that the weights are
         *used*. What they sample besides is held back until `proved` or `discard`. Without a canary the caller vouches for them.
@@ -148,11 +152,10 @@ class VllmEngine:
         self.check()
         if canary and self._paused_by_user:
             raise EngineError("A canary on a paused engine would wait for ever. Call resume first, or push without one.")
-        received = await asyncio.to_thread(digest_file, path)  # while requests go on decoding
-        if received != digest:
-            raise WeightsUnverified(f"{path} has digest {received[:12]}, the learner announced {digest[:12]} for version {version}. Push again.")
+        proving = (self._node.full, path, version, digest) if link is None else (self._node.delta, path, version, digest, link)
+        proved = await within(self._push, asyncio.to_thread(*proving), f"The proof of {path} on this node")  # while requests go on decoding
         await self.begin_update()
-        await self.receive({"path": str(path)})
+        await self.receive({"path": str(proved)})
         return await self.finish_update(version, canary)
 
     async def init_transfer(self, info: dict[str, Any]) -> None:
@@ -167,6 +170,7 @@ class VllmEngine:
         if self._updating:
             raise EngineError("A weight push is already running on this engine. Await it first.")
         self._updating = True
+        self._frozen_at = time.monotonic()
         async with self._or_break("begin"):
             await self._switch()
             await self._settle()
@@ -187,6 +191,7 @@ class VllmEngine:
         if canary is None:
             self._updating = False
             await self._switch()
+            self._push_pause_s = time.monotonic() - self._frozen_at
             return []
         self.proof.expect(version)
         sampling = asyncio.create_task(self._canary(*canary), name=f"canary {version}")
@@ -194,6 +199,7 @@ class VllmEngine:
         self._updating, self._proving = False, True
         try:
             await self._switch()
+            self._push_pause_s = time.monotonic() - self._frozen_at
             return await sampling
         finally:
             self._proving = False
@@ -234,6 +240,7 @@ class VllmEngine:
             "preemptions": self._latest.preemptions,
             "version": self.version,
             "paused": float(self._paused),
+            "push_pause_s": self._push_pause_s,
         }
 
     def drain_busy_intervals(self) -> list[tuple[float, float]]:
@@ -250,6 +257,7 @@ class VllmEngine:
         """Abort what is in flight and end vLLM's processes."""
         await self._abort()
         self._llm.shutdown()
+        self._node.remove()
 
     async def alive(self) -> None:
         """A sign of life of vLLM's engine process, not of this one only. Raises EngineError, after which the engine is broken, when it is dead,

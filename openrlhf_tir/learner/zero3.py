@@ -27,11 +27,12 @@ from ..algorithms.aggregate import GlobalCounts
 from ..algorithms.losses.diagnostics import Tally
 from ..config import Config
 from ..config.sections.output import OF_AVERAGE
-from ..types import Group, TrainBatch
+from ..types import Changes, Group, TrainBatch
 from .agreement import agree
 from .balance import lpt
 from .ema import WeightAverage
 from .export import write_model_files
+from .last_push import LastPush
 from .lora import ADAPTER, adapter_weights, hf_weights
 from .objective import KlInLoss, PolicyObjective, SftObjective
 from .openrlhf_adapter import PolicyModel, ZeroStrategy
@@ -44,6 +45,7 @@ from .saved.background import BackgroundWriter
 from .saved.checkpoint import POLICY, load_rank, save_rank
 from .schedule import rl_schedule
 from .weight_shards import write_shards
+from .weights_delta import write_delta
 from .weights_file import write_file, write_weights
 
 K = TypeVar("K")
@@ -89,6 +91,7 @@ class Zero3Rank:
         self.roles = Roles(cfg, self.strategy, self.estimator)
         self.average = WeightAverage(self.engine, cfg.train.ema_beta) if cfg.train.enable_ema else None
         self.writer = BackgroundWriter()
+        self.last = LastPush() if cfg.vllm.sync_delta else None
         for engine in self._engines().values():
             engine.checkpoint_engine = self.writer
         self._version = 0
@@ -194,7 +197,12 @@ class Zero3Rank:
 
     def publish(self, path: str | Path) -> str | None:
         """Full weights with HF names into one safetensors file; its digest on rank 0, None elsewhere. The file is complete on return."""
-        return write_weights(self.engine.module, Path(path), rank=self.rank, sharded=self.cfg.ds.zero_stage == 3)
+        return write_weights(self.engine.module, Path(path), rank=self.rank, sharded=self.cfg.ds.zero_stage == 3, last=self.last)
+
+    def publish_changes(self, path: str | Path, base_version: int) -> Changes | None:
+        """What changed since the last of these two calls, which was of `base_version`, as a delta file; see write_delta. On rank 0, None elsewhere."""
+        sharded = self.cfg.ds.zero_stage == 3
+        return write_delta(self.engine.module, Path(path), self.last, base_version=base_version, rank=self.rank, sharded=sharded)
 
     def export(self, directory: str | Path) -> None:
         """A directory that plain transformers loads: config, weights, tokenizer; with LoRA `adapter/` besides, which peft loads. The average of the

@@ -72,6 +72,8 @@ class Observer:
         """The trainer's phase, and when it began in the event loop's seconds."""
         self.on_phase: Callable[[], None] = lambda: None
         self._canary = 0.0
+        self._push: dict[str, float] = {}
+        """Of the last one."""
         self.selection = SelectionMeter(self.envs)
         self._last_step = time.monotonic()
         self._before: list[GroupMeta] = []
@@ -140,6 +142,7 @@ class Observer:
 
     def pushed(self, report: PublishReport) -> None:
         self._canary = report.canary_max_diff
+        self._push = {"push_write_s": round(report.write_s, 4), "push_mib": round(report.nbytes / 2**20, 3), "push_delta": float(report.delta)}
 
     def spans(self, track: str, intervals: list[tuple[float, float]], name: str) -> None:
         for start, end in intervals:
@@ -160,6 +163,7 @@ class Observer:
             "rolling": float(budget.rolling),
             "buffered": float(budget.states[GroupState.BUFFERED]),
             "canary_max_diff": self._canary,
+            **self._push,
             "trained_tokens": float(report.trained_tokens),
             "tokens_per_s": report.trained_tokens / wall,
             "wall_s": wall,

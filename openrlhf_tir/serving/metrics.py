@@ -23,6 +23,7 @@ FAMILIES = {
     "tir_engine_prefix_tokens": ("counter", "prompt tokens looked up in the prefix cache"),
     "tir_engine_prefix_hits": ("counter", "prompt tokens found there"),
     "tir_engine_preemptions": ("counter", "requests that lost their KV to others and were computed again"),
+    "tir_engine_push_pause_s": ("gauge", "how long the last weight push froze requests"),
     "tir_queue_waiting": ("gauge", "requests waiting in the actor's queue"),
     "tir_queue_running": ("gauge", "requests handed to the engine"),
     "tir_queue_age_seconds": ("gauge", "how long the oldest waiting request has waited"),

@@ -85,6 +85,9 @@ class SimulatedLearner:
         """No weights: the publisher's time is all there is of a push."""
         return "simulated"
 
+    async def publish_changes(self, path: Path, base_version: int) -> None:
+        """No weights, no changes."""
+
     async def score(self, sequences: list[list[int]]) -> list[np.ndarray]:
         return [np.zeros(len(ids) - 1, np.float32) for ids in sequences]
 

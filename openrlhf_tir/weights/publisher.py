@@ -8,6 +8,9 @@
         or:           discard(why)         what it sampled since is lost; its owner starts another, which must `join`
 
 
+With `delta` (vllm.sync_delta) the learner writes what changed, once there is a push to continue. A full one goes to an engine that joins, to one whose
+node refuses the delta, after a resume or a restart of the learner, and when half of the bytes changed. Digest, canary and verdict are the same.
+
 Sees Protocols only: engines are Ray handles in a run and plain objects in tests. This is the 'file' transport, the one that has
 been run; vLLM's nccl and ipc trainers drive VllmEngine's begin_update / receive / finish_update themselves, and the canary stays.
 """
@@ -15,8 +18,7 @@ been run; vLLM's nccl and ipc trainers drive VllmEngine's begin_update / receive
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import shutil
+import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -26,13 +28,13 @@ from typing import Protocol, TypeVar
 import numpy as np
 
 from ..deadlines import Deadline, within
-from ..errors import ConfigError, DeadlineMissed, Diverged, EngineGone, InfraError, WeightsUnverified
+from ..errors import ConfigError, DeadlineMissed, DeltaRefused, Diverged, EngineGone, InfraError, WeightsUnverified
 from ..ports import Learner
-from ..sizes import room
 from ..types import Canary, Completion, PublishReport
+from .push_files import PushFiles
 from .verify import Disagreement, Tolerance, disagreement
 
-SHARED_MEMORY = Path("/dev/shm")
+log = logging.getLogger(__name__)
 CEILING = 0.5
 """Nats; the default of vllm.canary_ceiling."""
 PUSH = Deadline(600.0, "timeouts.push_s")
@@ -47,8 +49,9 @@ class PushTarget(Protocol):
     """What a push needs of an engine. Each call raises EngineGone when its process died, which takes the engine out of the push. One that
     hangs is discarded at the push's deadline: it costs its own work, not the push."""
 
-    async def update_weights(self, path: Path, version: int, digest: str, canary: Canary | None = None) -> list[Completion]:
-        """The canary's completions. Raises WeightsUnverified when the file is not the announced one or did not load."""
+    async def update_weights(self, path: Path, version: int, digest: str, canary: Canary | None = None, link: str | None = None) -> list[Completion]:
+        """The canary's completions. With a `link` the file is a delta. Raises WeightsUnverified when the file is not the announced one or did not load;
+        of it DeltaRefused when the engine is as it was and takes a full push."""
 
     async def proved(self, version: int) -> None:
         """Says that what was sampled by `version` may be used."""
@@ -57,16 +60,6 @@ class PushTarget(Protocol):
         """This engine holds unknown weights: nothing sampled by them is ever seen."""
 
     async def canary(self, prompt_ids: list[list[int]], max_tokens: int, seed: int) -> list[Completion]: ...
-
-
-def push_directory(run_dir: Path, model_bytes: int | None, *, one_node: bool = True) -> Path:
-    """Where the file goes: shared memory when it holds two of them (old and new), else the run's directory; and that when the size is not known (None).
-
-    With engines on several nodes it is always the run's directory, which must then be on a file system that all of them see.
-    """
-    fits = model_bytes is not None and one_node and SHARED_MEMORY.is_dir() and shutil.disk_usage(SHARED_MEMORY).free >= 2 * model_bytes
-    name = f"tir_weights_{run_dir.name}_{hashlib.sha256(str(run_dir).encode()).hexdigest()[:8]}"
-    return (SHARED_MEMORY if fits else run_dir) / name
 
 
 class WeightPublisher:
@@ -84,18 +77,16 @@ class WeightPublisher:
         seed: int = 0,
         deadline: Deadline = PUSH,
         ceiling: float = CEILING,
+        delta: bool = False,
     ) -> None:
         """`tolerance`: a number holds for every token; None: `calibrate` comes first. `ceiling`: of a calibrated one, in nats. `deadline`: for an
         engine's part of a push."""
         if not canary_prompts:
             raise ConfigError("A weight push without a canary prompt proves nothing. Give at least one tokenised prompt.")
-        self.learner, self.engines, self.directory = learner, engines, directory
+        self.learner, self.engines, self.files = learner, engines, PushFiles(learner, directory, delta=delta)
         self.canary_prompts, self.canary_tokens, self.seed = canary_prompts, canary_tokens, seed
         self.tolerance = Tolerance.exact(tolerance) if isinstance(tolerance, float) else tolerance
         self.deadline, self.ceiling = deadline, ceiling
-        self._digest: str | None = None
-        self._file: Path | None = None
-        self._version = 0
         self._ahead: int | None = None
         """The version that a newcomer has had written, and that is still to be pushed to the others."""
         self._outdated = False
@@ -134,12 +125,15 @@ class WeightPublisher:
         """
         start = time.monotonic()
         async with self._changing:
+            self.files.seconds, self.files.nbytes = 0.0, 0
             if version != self._ahead:  # fine-tuning changes the weights without a new version: written anew whenever asked to
-                await self._write(version, must_differ)
+                await self.files.write(version, must_differ)
+                self._outdated = False
             self._ahead = None
             worst, refused = await self._prove(list(self.engines))
-            digest = self._pushed()[1]
-        return PublishReport(version, time.monotonic() - start, digest, worst, len(refused))
+            f = self.files
+            assert f.digest is not None
+            return PublishReport(version, time.monotonic() - start, f.digest, worst, len(refused), f.seconds, f.nbytes, f.full is None)
 
     @asynccontextmanager
     async def changing(self) -> AsyncIterator[None]:
@@ -164,57 +158,35 @@ class WeightPublisher:
         engine gets the learner's current weights, which are younger than the others' and will be pushed to those as the same version.
         """
         async with self._changing:
-            if self._file is None:
+            if self.files.digest is None:
                 return
-            if self.learner.version > self._version or self._outdated:
-                await self._write(self.learner.version, must_differ=False)
-                self._ahead = self.learner.version
+            if self.learner.version > self.files.version or self._outdated:
+                await self.files.write(self.learner.version, must_differ=False, full=True)
+                self._outdated, self._ahead = False, self.learner.version
+            await self.files.whole()
             _, refused = await self._prove([engine])
             if refused:
-                raise WeightsUnverified(f"Version {self._version} is not proved on a new engine: {refused[0]}.")
+                raise WeightsUnverified(f"Version {self.files.version} is not proved on a new engine: {refused[0]}.")
 
     async def close(self) -> None:
         """Remove the last file."""
-        shutil.rmtree(self.directory, ignore_errors=True)
-
-    async def _write(self, version: int, must_differ: bool) -> None:
-        """The learner's weights -> a file, which is the last push from now on; the one before it is removed."""
-        path = self.directory / f"v{version}.safetensors"
-        if self._file is None:  # a process that was killed could not remove its last file
-            shutil.rmtree(self.directory, ignore_errors=True)
-        try:
-            self.directory.mkdir(parents=True, exist_ok=True)
-            digest = await self.learner.publish(path)
-        except OSError as e:
-            raise InfraError(f"The weights of version {version} could not be written for the engines: {e}; in {self.directory} {room(self.directory)}.") from e
-        if must_differ and digest == self._digest:
-            raise WeightsUnverified(
-                f"Version {version} has the weights of the push before it (digest {digest[:12]}), although its learning rate and gradient are not zero: "
-                "the learner did not step, or published too early."
-            )
-        old, self._file, self._digest, self._version = self._file, path, digest, version
-        self._outdated = False
-        if old not in (None, path):
-            old.unlink(missing_ok=True)
-
-    def _pushed(self) -> tuple[Path, str]:
-        """(file, digest) of the last push."""
-        assert self._file is not None and self._digest is not None, "_write() comes first"
-        return self._file, self._digest
+        self.files.remove()
 
     def _canary(self) -> Canary:
-        return Canary(self.canary_prompts, self.canary_tokens, self.seed + self._version)
+        return Canary(self.canary_prompts, self.canary_tokens, self.seed + self.files.version)
 
     async def _prove(self, engines: list[PushTarget]) -> tuple[float, dict[int, str]]:
         """Last push -> engines -> canary -> verdict: the worst difference of those proved, and why others were refused, by index.
 
-        One scoring call for all. Engines that died meanwhile are in neither; whoever replaces them is proved by `join`.
+        Where it is a delta, whoever cannot continue gets it in full. One scoring call for all. Engines that died meanwhile are in neither; whoever replaces
+        them is proved by `join`.
         """
-        version = self._version
-        (path, digest), tolerance = self._pushed(), self.tolerance
+        version = self.files.version
+        tolerance, digest = self.tolerance, self.files.digest
         assert tolerance is not None, "calibrate() comes first"
-        pushes = [self._in_time(e.update_weights(path, version, digest, self._canary()), f"The push of version {version} to {_name(e)}") for e in engines]
-        sampled, refused = _sort(await asyncio.gather(*pushes, return_exceptions=True))
+        assert digest is not None, "write() comes first"
+        results = await self._sent(engines, digest)
+        sampled, refused = _sort(results)
         diffs = dict(zip(sampled, await self._differences(list(sampled.values())), strict=True))
         differ = [i for i, d in diffs.items() if not tolerance.accepts(d)]
         for i, diff in diffs.items():
@@ -231,6 +203,31 @@ class WeightPublisher:
         await asyncio.gather(*verdicts)
         return max((diffs[i].most for i in proved), default=0.0), refused
 
+    async def _sent(self, engines: list[PushTarget], digest: str) -> list[list[Completion] | BaseException]:
+        """What each engine's canary sampled, or what it raised. Full where there is a full file; else the delta, and in full to those that refuse it."""
+        files = self.files
+        if files.full is not None or files.changes is None:
+            return await self._pushed(engines, await files.whole(), digest)
+        results = await self._pushed(engines, files.changes[0], digest, files.changes[1])
+        behind = [i for i, result in enumerate(results) if isinstance(result, DeltaRefused)]
+        for i in behind:
+            log.warning("%s gets version %d in full: %s", _name(engines[i]), files.version, results[i])
+        if not behind or len(behind) < len(engines):
+            files.worth_it()
+        else:
+            files.not_worth_it()
+        if behind:
+            again = await self._pushed([engines[i] for i in behind], await files.whole(), digest)
+            results = [dict(zip(behind, again, strict=True)).get(i, result) for i, result in enumerate(results)]
+        return results
+
+    async def _pushed(self, engines: list[PushTarget], path: Path, digest: str, *link: str) -> list[list[Completion] | BaseException]:
+        version = self.files.version
+        pushes = [
+            self._in_time(e.update_weights(path, version, digest, self._canary(), *link), f"The push of version {version} to {_name(e)}") for e in engines
+        ]
+        return await asyncio.gather(*pushes, return_exceptions=True)
+
     async def _in_time(self, call: Awaitable[T], what: str) -> T:
         """Raises DeadlineMissed, an InfraError: the engine is refused like one that holds other weights."""
         return await within(self.deadline, call, what)
@@ -239,7 +236,7 @@ class WeightPublisher:
         """A verdict that does not get through leaves the engine's completions waiting for it: then the engine is discarded."""
         with suppress(EngineGone):
             try:
-                await self._in_time(verdict, f"The verdict on version {self._version} to {_name(engine)}")
+                await self._in_time(verdict, f"The verdict on version {self.files.version} to {_name(engine)}")
             except DeadlineMissed as e:
                 with suppress(DeadlineMissed):
                     await self._in_time(engine.discard(str(e)), f"The end of {_name(engine)}")
@@ -252,7 +249,7 @@ class WeightPublisher:
         scored = await self.learner.score(sequences)
         if not all(np.isfinite(s).all() for s in scored):
             raise Diverged(
-                f"The learner's own log-probs of the canary prompts are not finite with the weights of version {self._version}: the weights are broken. "
+                f"The learner's own log-probs of the canary prompts are not finite with the weights of version {self.files.version}: the weights are broken. "
                 "actor.learning_rate is too high, or a reward is not finite; the last checkpoint holds weights from before."
             )
         scores = iter(scored)

@@ -209,6 +209,19 @@ def test_the_published_file_has_hf_names_once_and_the_digest_that_was_returned(r
 
 
 @pytest.mark.parametrize("world", WORLDS)
+def test_a_delta_of_zero_3_shards_makes_the_pushed_file_the_weights_after_the_step(results, workdir, tmp_path, world):
+    from openrlhf_tir.weights.digest import digest_file
+    from openrlhf_tir.weights.node_copy import NodeCopy
+
+    node, push = NodeCopy(keep=True, root=tmp_path), workdir / f"push-{world}"
+    pushed, ((changes, weights), *others) = [rank["pushed"] for rank in results[world]], [rank["changes"] for rank in results[world]]
+    assert all(of is None for of, _ in others) and changes.digest == weights != pushed[0]
+    node.full(push / "v0.safetensors", 0, pushed[0])
+    assert digest_file(node.delta(push / "v1.delta", 1, *changes)) == weights
+    assert (push / "v1.delta").stat().st_size < (push / "v0.safetensors").stat().st_size / 4
+
+
+@pytest.mark.parametrize("world", WORLDS)
 def test_plain_transformers_loads_the_export(results, workdir, world):
     from transformers import AutoModelForCausalLM, AutoTokenizer
 

@@ -6,6 +6,7 @@ The reference is a plain fp32 forward of the same weights by transformers.
 from __future__ import annotations
 
 import asyncio
+import copy
 
 import httpx
 import numpy as np
@@ -17,6 +18,7 @@ from openrlhf_tir.deadlines import Deadline
 from openrlhf_tir.engines.sessions import Sessions
 from openrlhf_tir.errors import EngineError, RequestRefused, WeightsUnverified
 from openrlhf_tir.types import Canary, Sampling
+from openrlhf_tir.weights.node_copy import NodeCopy
 from openrlhf_tir.weights.publisher import WeightPublisher
 
 from .conftest import tiny_config
@@ -364,6 +366,52 @@ async def test_vllms_own_api_runs_on_the_same_engine(engine, prompt):
         body = {"model": model["id"], "prompt": prompt, "max_tokens": 4, "return_token_ids": True}
         reply = (await client.post("/v1/completions", json=body)).json()
     assert 1 <= len(reply["choices"][0]["token_ids"]) <= 4
+
+
+async def test_deltas_reach_every_layer_in_flight_and_one_that_is_damaged_is_followed_by_a_full_push(engine, learner, prompt, tmp_path, monkeypatch, caplog):
+    """Weights change that vLLM holds fused (q, k and v; gate and up) or tied (embedding and head)."""
+    fused = ("layers.0.self_attn.k_proj.weight", "layers.1.self_attn.q_proj.bias", "layers.2.mlp.up_proj.weight", "embed_tokens.weight", "model.norm.weight")
+    monkeypatch.setattr(engine, "_node", NodeCopy(keep=True, root=tmp_path / "node"))
+    publisher = WeightPublisher(learner, [engine], tmp_path / "push", [prompt], tolerance=TOLERANCE, delta=True)
+    assert not (await publisher.publish(10)).delta
+    old = copy.deepcopy(learner)
+    learner.nudge(fused, by=0.05)
+    written = learner.publish_changes
+
+    async def patched_ahead(path, base_version):
+        changes = await written(path, base_version)
+        engine._node.delta(path, 11, *changes)  # the node's copy has the new weights, which the engine was not told to load
+        c = await engine.generate(prompt, Sampling(32), request_id="ahead")
+        assert worst(old, prompt, c) <= TOLERANCE and worst(learner, prompt, c) > 100 * TOLERANCE, "the engine samples from the file itself"
+        return changes
+
+    learner.publish_changes = patched_ahead
+    so_far = engine.stats()["tokens_generated"]
+    tasks = [asyncio.create_task(engine.generate(prompt, Sampling(200), request_id=f"delta{i}")) for i in range(24)]
+    while engine.stats()["tokens_generated"] < so_far + 24 * 10:
+        await asyncio.sleep(0.005)
+    report = await publisher.publish(11, must_differ=True)
+    assert report.delta and report.refused == 0 and report.canary_max_diff <= TOLERANCE and engine.stats()["push_pause_s"] > 0
+    spanning = [c for c in await asyncio.gather(*tasks) if len(set(c.versions.tolist())) == 2]
+    assert spanning
+    for c in spanning:
+        switch = int((c.versions == 10).sum())
+        assert worst(old, prompt, c, slice(0, switch)) <= TOLERANCE and worst(learner, prompt, c, slice(switch, None)) <= TOLERANCE
+
+    async def damaged(path, base_version):
+        changes = await written(path, base_version)
+        data = bytearray(path.read_bytes())
+        data[len(data) // 3] ^= 4
+        path.write_bytes(data)
+        return changes
+
+    learner.nudge(fused, by=-0.03)
+    learner.publish_changes = damaged
+    report = await publisher.publish(12, must_differ=True)
+    assert "gets version 12 in full: The delta of version 12" in caplog.text
+    assert not report.delta and report.refused == 0 and report.canary_max_diff <= TOLERANCE
+    after = await engine.generate(prompt, Sampling(32), request_id="after damage")
+    assert (after.versions == 12).all() and worst(learner, prompt, after) <= TOLERANCE
 
 
 async def test_what_refused_weights_sampled_is_lost_and_not_returned(engine, learner, prompt, tmp_path):

@@ -21,7 +21,8 @@ from ...toy.cold_start import Batch, Schedule, check_gates, cold_start
 from ...toy.model import save_model
 from ...toy.task import write_data
 from ...toy.traces import ColdStartTrace
-from ...weights.publisher import WeightPublisher, push_directory
+from ...weights.publisher import WeightPublisher
+from ...weights.push_files import push_directory
 from ..services import Services
 from .evaluate import EvalResult, evaluate_held_out
 from .inputs import Inputs

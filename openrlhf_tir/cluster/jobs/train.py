@@ -32,7 +32,8 @@ from ...replay.ledger import Ledger, audit
 from ...report import summary as summaries
 from ...report.build import build_report
 from ...sizes import room
-from ...weights.publisher import WeightPublisher, push_directory
+from ...weights.publisher import WeightPublisher
+from ...weights.push_files import push_directory
 from ...weights.verify import Tolerance
 from ..learner_group import LearnerDied
 from ..rollout_actor import ENDPOINTS
@@ -186,6 +187,7 @@ async def _pipeline(
             seed=cfg.train.seed,
             deadline=Deadline.of(cfg, "timeouts.push_s"),
             ceiling=cfg.vllm.canary_ceiling,
+            delta=cfg.vllm.sync_delta,
         )
         pushing.push_async_callback(publisher.close)
         pushing.callback(setattr, services.pool, "on_join", None)  # an engine that starts later waits for no learner or file that is gone

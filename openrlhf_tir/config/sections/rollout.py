@@ -124,6 +124,11 @@ class Vllm(Section):
     sync_backend: Literal["file", "nccl", "ipc"] = Field(
         "file", description="transport of weight pushes; 'file' works everywhere (shared memory on one node); the others are not wired in yet"
     )
+    sync_delta: bool = Field(
+        False,
+        description="a push holds only the weights that changed since the last one, exactly; for bf16 and engines on several nodes: some 1/20 of the bytes. "
+        "Learner rank 0 and every node of engines keep a copy of the weights in memory",
+    )
     canary_tolerance: float | None = Field(
         None,
         gt=0,

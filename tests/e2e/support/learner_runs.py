@@ -72,6 +72,7 @@ def run(rank: int, world: int, port: int, model: Path, out: Path) -> None:
     import torch
 
     from openrlhf_tir.errors import ConfigError
+    from openrlhf_tir.learner.last_push import LastPush
     from openrlhf_tir.learner.zero3 import Zero3Rank
 
     torch.set_num_threads(1)
@@ -115,6 +116,12 @@ def run(rank: int, world: int, port: int, model: Path, out: Path) -> None:
     results["sft_grads"] = _record_gradients(tuned)
     results["sft_loss"] = tuned.sft_loss(SFT_ROWS)
     results["sft_metrics"] = tuned.sft_step(SFT_ROWS, 1e-3)
+
+    tuned.last = LastPush()  # as with vllm.sync_delta
+    (out / f"push-{world}").mkdir(exist_ok=True)
+    results["pushed"] = tuned.publish(out / f"push-{world}" / "v0.safetensors")
+    tuned.sft_step(SFT_ROWS, 1e-10)  # below the last bit of most of the fp32 weights, as 1e-6 is of bf16's
+    results["changes"] = tuned.publish_changes(out / f"push-{world}" / "v1.delta", 0), _weight_hash(tuned)
 
     tuned.reload(config(model, world))
     results["reloaded"] = (tuned.version, _weight_hash(tuned))

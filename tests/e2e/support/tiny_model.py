@@ -6,6 +6,7 @@ a stop string can end inside a token.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -72,10 +73,39 @@ class HfLearner:
 
         from openrlhf_tir.weights.digest import tensors_digest
 
-        skip = {"lm_head.weight", self.leave_out}
-        tensors = {name: t for name, t in self.model.state_dict().items() if name not in skip}
+        tensors = self._weights()
         save_file(tensors, path)
+        self.last = {name: t.clone() for name, t in tensors.items()}
         return tensors_digest(tensors.items())
+
+    async def publish_changes(self, path: Path, base_version: int):
+        import torch
+
+        from openrlhf_tir.types import Changes
+        from openrlhf_tir.weights.delta import encode
+        from openrlhf_tir.weights.delta_file import DeltaWriter
+        from openrlhf_tir.weights.digest import tensors_digest
+
+        tensors = self._weights()
+        with path.open("wb") as out:
+            writer = DeltaWriter(out, tensors_digest(self.last.items()), base_version)
+            for name, new in tensors.items():
+                pair = (t.flatten().view(torch.int32).numpy() for t in (self.last[name], new))
+                if piece := encode(*pair):
+                    writer.add(name, 0, piece)
+            changes: Changes = writer.end(tensors_digest(tensors.items()))
+        self.last = {name: t.clone() for name, t in tensors.items()}
+        return changes
+
+    def nudge(self, names: Sequence[str], by: float) -> None:
+        """Every tenth weight of the tensors whose names end so."""
+        for name, tensor in self._weights().items():
+            if name.endswith(tuple(names)):
+                tensor.flatten()[::10] += by
+
+    def _weights(self):
+        skip = {"lm_head.weight", self.leave_out}
+        return {name: t for name, t in self.model.state_dict().items() if name not in skip}
 
     async def score(self, sequences: list[list[int]]) -> list[np.ndarray]:
         return [self.logprobs(ids[:1], ids[1:]) for ids in sequences]

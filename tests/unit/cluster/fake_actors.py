@@ -86,7 +86,7 @@ class FakeActor:
 
     async def do_proved(self, version: int) -> None: ...
 
-    async def do_update_weights(self, path: Any, version: int, digest: str, canary: Any) -> list[Completion]:
+    async def do_update_weights(self, path: Any, version: int, digest: str, canary: Any, link: str | None) -> list[Completion]:
         self.version = version
         n = canary.max_tokens
         return [Completion(np.arange(n, dtype=np.int32), np.zeros(n, np.float32), np.full(n, version, np.int32), "", "length") for _ in canary.prompt_ids]

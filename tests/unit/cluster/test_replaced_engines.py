@@ -37,7 +37,7 @@ def cluster(tmp_path, monkeypatch):
         async def do_canary(self, prompt_ids, max_tokens, seed):
             return [self.completion(max_tokens) for _ in prompt_ids]
 
-        async def do_update_weights(self, path, version, digest, canary):
+        async def do_update_weights(self, path, version, digest, canary, link):
             assert path.read_text() == digest
             self.weights, self.version = float(digest), version
             return [self.completion(canary.max_tokens) for _ in canary.prompt_ids]

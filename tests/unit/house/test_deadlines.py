@@ -29,7 +29,9 @@ EXEMPT = {
     "engines/vllm_engine.py _generate": "an answer takes as long as its tokens: rollout.group_deadline_s, and VllmEngine.alive watches the progress",
     "engines/vllm_engine.py _switch": "part of a push (Member: timeouts.push_s), or an HTTP client's own request",
     "engines/vllm_engine.py _abort": "a message without an answer; part of a push or of the end, both bounded in Member",
-    "weights/publisher.py _write": "LearnerGroup.publish: timeouts.learner_s",
+    "weights/push_files.py write": "LearnerGroup.publish: timeouts.learner_s",
+    "weights/push_files.py whole": "LearnerGroup.publish: timeouts.learner_s",
+    "weights/push_files.py _changes": "LearnerGroup.publish_changes: timeouts.learner_s",
     "weights/publisher.py _differences": "LearnerGroup.score: timeouts.learner_s",
 }
 """File and function -> what bounds its calls."""

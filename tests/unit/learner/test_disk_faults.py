@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from itertools import count
 from types import SimpleNamespace
 
 import pytest
@@ -132,19 +133,18 @@ def test_weights_that_rank_0_cannot_write_fail_on_all_ranks_after_the_last_bucke
     ended = publish(tmp_path / "file" / "weights")
     assert all(isinstance(e, OSError) and "learner rank 0: " in str(e) for e in ended), ended
 
-    real = weights_file._written
+    real, calls = weights_file.store, count()
 
-    def full(tensors, out):
-        for i, item in enumerate(real(tensors, out)):
-            if i == 2:
-                raise OSError(28, "No space left on device")
-            yield item
+    def full(fd, data, at):
+        if next(calls) == 3:
+            raise OSError(28, "No space left on device")
+        real(fd, data, at)
 
-    monkeypatch.setattr(weights_file, "_written", full)
+    monkeypatch.setattr(weights_file, "store", full)
     ended = publish(tmp_path / "weights")
     assert all(isinstance(e, OSError) and "learner rank 0: [Errno 28] No space left" in str(e) for e in ended), ended
     assert list(tmp_path.iterdir()) == [tmp_path / "file"], "what was written of it takes the room that is missing"
 
-    monkeypatch.setattr(weights_file, "_written", real)
+    monkeypatch.setattr(weights_file, "store", real)
     digest, *others = publish(tmp_path / "weights")
     assert isinstance(digest, str) and others == [None, None]

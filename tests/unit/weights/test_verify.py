@@ -12,7 +12,8 @@ from openrlhf_tir.deadlines import Deadline
 from openrlhf_tir.errors import ConfigError, Diverged, EngineGone, WeightsUnverified
 from openrlhf_tir.types import Completion
 from openrlhf_tir.weights.digest import digest_file, tensors_digest
-from openrlhf_tir.weights.publisher import WeightPublisher, push_directory
+from openrlhf_tir.weights.publisher import WeightPublisher
+from openrlhf_tir.weights.push_files import push_directory
 from openrlhf_tir.weights.verify import Disagreement, Tolerance, disagreement
 
 
@@ -164,7 +165,7 @@ async def test_a_push_reports_its_digest_and_keeps_only_the_last_file(tmp_path):
         report = await publish(p, version)
     assert (report.version, report.digest, report.canary_max_diff) == (2, "digest of update 2", 0.0)
     assert [e.version for e in engines] == [2, 2]
-    assert [f.name for f in (tmp_path / "push").iterdir()] == ["v2.safetensors"]
+    assert sorted(f.name for f in (tmp_path / "push").iterdir()) == ["spare", "v2.safetensors"]
     await p.close()
     assert not (tmp_path / "push").exists()
 
@@ -303,7 +304,7 @@ async def test_a_newcomer_waits_for_the_step_and_for_no_drain(tmp_path):
     p.engines.append(newcomer)
     await p.publish(2)
     assert [e.version for e in p.engines] == [2, 2]
-    assert [f.name for f in p.directory.iterdir()] == ["v2.safetensors"]
+    assert sorted(f.name for f in p.files.directory.iterdir()) == ["spare", "v2.safetensors"]
 
 
 async def test_a_learner_whose_own_scores_are_not_finite_is_named_and_not_the_engine(tmp_path):

@@ -1,0 +1,93 @@
+"""Weights delta: what changed since the last push -> a delta file (weights/delta_file.py), written by rank 0 while tensors are gathered.
+
+    all ranks   gather a bucket ──> the next bucket ──> ...
+    rank 0      its threads: compare a chunk with the last push, take it over, hash it ──> pieces, in order, into the file
+
+A full push goes in its place when there is nothing to continue, and when more changed than is worth it: then None is returned.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+from torch import nn
+
+from ..types import Changes
+from ..weights.delta import PIECE_BYTES, Piece, apply, encode, integers
+from ..weights.delta_file import DeltaWriter
+from ..weights.digest import chunk_hash, combine, hashing_threads
+from .last_push import LastPush
+from .lora import Weight, hf_weights
+from .weights_file import BUCKET_BYTES, DTYPES, Buckets, nbytes, of_tensor, on_rank_0, over_chunks
+
+WORTH_IT = 0.5
+"""Of the bytes of a full push; beyond, applying a delta costs more than it saves."""
+
+
+def write_delta(
+    module: nn.Module, path: Path, last: LastPush | None, *, base_version: int, rank: int, sharded: bool, bucket_bytes: int = BUCKET_BYTES
+) -> Changes | None:
+    """Collective. The changes on rank 0, None elsewhere; None on rank 0 too when a full push must go in its place. `last`: rank 0's, which then is these
+    weights. Raises OSError on every rank when rank 0's disk refuses."""
+    weights = hf_weights(module)
+
+    def work(gathered: Buckets) -> Changes | None:
+        known = {w.name: nbytes(w) for w in weights}
+        if last is None or last.digest is None or {name: len(data) for name, data in last.tensors.items()} != known:
+            return None
+        return _write(gathered, path, last, base_version, int(WORTH_IT * sum(known.values())))
+
+    return on_rank_0(weights, work, rank=rank, sharded=sharded, bucket_bytes=bucket_bytes)
+
+
+def _write(gathered: Buckets, path: Path, last: LastPush, base_version: int, limit: int) -> Changes | None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(path.name + ".partial")
+    base, last.digest = last.digest, None  # while it is neither the old weights nor the new
+    assert base is not None
+    try:
+        with open(partial, "wb") as out, hashing_threads() as pool:
+            writer = DeltaWriter(out, base, base_version)
+
+            def compared(weight: Weight, part: slice, data: np.ndarray) -> tuple[bytes, list[tuple[int, Piece]]]:
+                kept = last.tensors[weight.name][part]
+                found = []
+                if writer.size > limit:
+                    kept[:] = data
+                else:
+                    found = _taken_over(kept, data, DTYPES[weight.tensor.dtype])
+                return chunk_hash(data), [(part.start + begin, piece) for begin, piece in found]
+
+            hashes = {}
+            for weight, results in over_chunks(gathered, compared, pool):
+                hashes[weight.name] = of_tensor(weight, [h for h, _ in results])
+                for begin, piece in (at for _, pieces in results for at in pieces):
+                    if writer.size <= limit:
+                        writer.add(weight.name, begin, piece)
+            last.digest = combine(hashes)
+            if writer.size > limit:
+                partial.unlink()
+                return None
+            changes = writer.end(last.digest)
+            out.flush()
+            os.fsync(out.fileno())
+        os.replace(partial, path)
+    except OSError:
+        with suppress(OSError):
+            partial.unlink()
+        raise
+    return changes
+
+
+def _taken_over(kept: np.ndarray, data: np.ndarray, dtype: str) -> list[tuple[int, Piece]]:
+    """What changed in a chunk, [bytes] uint8: (byte, piece). `kept` then is `data`: by the piece, as on a node, which is faster than a copy."""
+    found = []
+    for begin in range(0, len(data), PIECE_BYTES):
+        old, new = (part[begin : begin + PIECE_BYTES].view(integers(dtype)) for part in (kept, data))
+        if piece := encode(old, new):
+            apply(piece, old)
+            found.append((begin, piece))
+    return found

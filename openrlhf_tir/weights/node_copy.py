@@ -1,0 +1,177 @@
+"""Node copy: what a push brought to this node, proved once for all engines on it.
+
+    full(path)    the file's digest is that which was announced; with deltas on, the node keeps it
+    delta(path)   what changed -> the copy that the node keeps, in place; then the digest of the whole copy
+
+Engines of a node take turns under a file lock: the first does the work and leaves a note of what it proved, the others read the note. The note is
+removed before a byte of the copy is touched and written when all of it was hashed again: a process that dies in between leaves a copy that nobody
+uses, and the node asks for a full push. Both lie in the node's own shared memory (its temporary directory, where it has none).
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import logging
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..errors import DeltaRefused, WeightsUnverified
+from ..sizes import size
+from .delta import apply, integers
+from .delta_file import Delta
+from .digest import Entry, chunk_hash, chunks, combine, digest_file, entries, hashing_threads, tensor_hash
+
+log = logging.getLogger(__name__)
+SHARED_MEMORY = Path("/dev/shm")
+NOTE, COPY = "proved.json", "copy.safetensors"
+
+
+class NodeCopy:
+    """One per engine. Blocks, for as long as an engine beside it takes: to be called from a thread, with a deadline."""
+
+    def __init__(self, *, keep: bool, root: Path | None = None) -> None:
+        """`keep`: a copy that deltas continue. `root`: the node's own directory; its shared memory if not given."""
+        self.keep = keep
+        self.root = root or (SHARED_MEMORY if SHARED_MEMORY.is_dir() else Path(tempfile.gettempdir()))
+        self._directory: Path | None = None
+
+    def full(self, path: Path, version: int, digest: str) -> Path:
+        """A file with the announced digest, to be loaded. Raises WeightsUnverified."""
+        with self._turn(path) as here:
+            note, source = _note(here), _identity(path)
+            if note.get("digest") == digest and note.get("source") == source:
+                return here / COPY if note["copy"] else path
+            _forget(here)
+            kept = self._take(path, here) if self.keep else None
+            received = digest_file(kept or path)
+            if received != digest:
+                if kept:
+                    kept.unlink()
+                raise WeightsUnverified(f"{path} has digest {received[:12]}, the learner announced {digest[:12]} for version {version}. Push again.")
+            _prove(here, version, digest, source=source, copy=kept is not None)
+            return kept or path
+
+    def delta(self, path: Path, version: int, digest: str, link: str) -> Path:
+        """The node's copy with the changes in `path`, to be loaded. Raises DeltaRefused, an engine's weights are then what they were."""
+        with self._turn(path) as here:
+            note = _note(here)
+            if note.get("copy") and note["digest"] == digest:
+                return here / COPY
+            delta = Delta(path)
+            what = f"The delta of version {version}, {path},"
+            if not note.get("copy"):
+                raise DeltaRefused(f"{what} continues version {delta.base_version}, and this node keeps no proved copy of the weights.")
+            if delta.base != note["digest"]:
+                raise DeltaRefused(
+                    f"{what} continues version {delta.base_version} (digest {delta.base[:12]}), this node keeps version {note['version']} "
+                    f"(digest {note['digest'][:12]}): a delta was left out, or this is an older one."
+                )
+            if (delta.digest, delta.link) != (digest, link):
+                raise DeltaRefused(f"{what} is damaged: its link is {delta.link[:12]}, the learner announced {link[:12]}.")
+            _forget(here)
+            try:
+                received = _patched(here / COPY, delta)
+            except (OSError, ValueError, KeyError, TypeError) as e:
+                (here / COPY).unlink(missing_ok=True)
+                raise DeltaRefused(f"{what} cannot be applied: {e}.") from e
+            if received != digest:
+                (here / COPY).unlink()
+                raise DeltaRefused(f"{what} gives weights of digest {received[:12]}, the learner announced {digest[:12]}: the copy was damaged.")
+            _prove(here, version, digest, source=None, copy=True)
+            return here / COPY
+
+    def remove(self) -> None:
+        """The room is given back. An engine beside this one that is still pushed to is given a full push."""
+        if self._directory is not None:
+            shutil.rmtree(self._directory, ignore_errors=True)
+
+    @contextmanager
+    def _turn(self, path: Path) -> Iterator[Path]:
+        """The node's directory for pushes from that of `path`, which no other process uses meanwhile. Raises WeightsUnverified for one of somebody else's."""
+        name = hashlib.sha256(str(path.parent.resolve()).encode()).hexdigest()[:16]
+        here = self._directory = self.root / f"tir_node_{os.geteuid()}_{name}"
+        try:
+            here.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if here.stat().st_uid != os.geteuid():
+                raise WeightsUnverified(f"{here}, where this node keeps what a push brought, belongs to another user. Remove it.")
+            lock = open(here / "lock", "w")  # noqa: SIM115 - closed below, which gives the lock back, as the end of the process does
+        except OSError as e:
+            raise WeightsUnverified(f"This node cannot keep what a push brings in {here}: {e}.") from e
+        with lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield here
+
+    def _take(self, path: Path, here: Path) -> Path | None:
+        """The pushed file, under a name of the node's own: the same file where it lies in the node's own memory, else a copy. None where there is no room."""
+        copy = here / COPY
+        copy.unlink(missing_ok=True)
+        if path.resolve().is_relative_to(self.root.resolve()):  # elsewhere another node may have linked it too, and each would patch it
+            with suppress(OSError):
+                os.link(path, copy)
+                return copy
+        try:
+            need, free = path.stat().st_size, shutil.disk_usage(here).free
+            if free >= need:
+                shutil.copyfile(path, copy)
+                return copy
+            why = f"it needs {size(need)}, and {size(free)} are free"
+        except OSError as e:
+            copy.unlink(missing_ok=True)
+            why = str(e)
+        log.warning("this node keeps no copy of the weights in %s: %s. It takes full pushes only.", here, why)
+        return None
+
+
+def _patched(copy: Path, delta: Delta) -> str:
+    """The digest of the copy with the changes, which were made in place. Each chunk is patched and hashed in one go, by several threads."""
+    data = np.memmap(copy, np.uint8, mode="r+")
+    tensors = entries(data)
+    if unknown := delta.tensors - {e.name for e in tensors}:
+        raise ValueError(f"it changes {sorted(unknown)[0]}, which is not among the weights")
+
+    def patched(entry: Entry, part: slice) -> bytes:
+        chunk = data[entry.begin : entry.end][part]
+        for begin, piece in delta.pieces(entry.name, part, entry.dtype):
+            apply(piece, chunk[begin:].view(integers(entry.dtype)))
+        return chunk_hash(chunk)
+
+    with hashing_threads() as pool:
+        futures = {e: [pool.submit(patched, e, part) for part in chunks(e.end - e.begin)] for e in tensors}
+        return combine({e.name: tensor_hash(e.dtype, e.shape, [f.result() for f in parts]) for e, parts in futures.items()})
+
+
+def _identity(path: Path) -> list[int]:
+    """Changes with the file. Raises WeightsUnverified when this node does not see it."""
+    try:
+        found = path.stat()
+    except OSError as e:
+        raise WeightsUnverified(f"{path} is no complete safetensors file: {e}. Check that writing it finished and that this node sees it.") from e
+    return [found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns]
+
+
+def _note(here: Path) -> dict[str, Any]:
+    """What was proved; empty when nothing is."""
+    try:
+        note = json.loads((here / NOTE).read_text())
+        return note if not note["copy"] or (here / COPY).exists() else {}
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+
+
+def _forget(here: Path) -> None:
+    (here / NOTE).unlink(missing_ok=True)
+
+
+def _prove(here: Path, version: int, digest: str, *, source: list[int] | None, copy: bool) -> None:
+    partial = here / f"{NOTE}.partial"
+    partial.write_text(json.dumps({"version": version, "digest": digest, "source": source, "copy": copy}))
+    os.replace(partial, here / NOTE)

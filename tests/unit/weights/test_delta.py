@@ -1,0 +1,292 @@
+"""A delta says exactly what changed, and is refused by name when it is damaged, left out, out of order or taken twice."""
+
+from __future__ import annotations
+
+import io
+import multiprocessing
+import os
+import signal
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from openrlhf_tir.errors import DeltaRefused, WeightsUnverified
+from openrlhf_tir.weights import node_copy
+from openrlhf_tir.weights.delta import MAX_GAP, Piece, apply, encode
+from openrlhf_tir.weights.delta_file import DeltaWriter
+from openrlhf_tir.weights.digest import digest_file, tensors_digest
+from openrlhf_tir.weights.node_copy import NodeCopy
+
+
+def roundtrip(old: np.ndarray, new: np.ndarray) -> Piece | None:
+    piece, made = encode(old, new), old.copy()
+    if piece is None:
+        assert (old == new).all()
+    else:
+        apply(piece, made)
+        assert made.tobytes() == new.tobytes()
+    return piece
+
+
+def test_a_changed_weight_of_bf16_takes_two_bytes():
+    old = np.arange(1000, dtype=np.int16)
+    new = old.copy()
+    new[[3, 4, 100]] += [1, -1, 127]
+    piece = roundtrip(old, new)
+    assert (piece.gaps.tolist(), piece.differences.tolist(), piece.nbytes) == ([4, 1, 96], [1, -1, 127], 6)
+
+
+def test_a_large_gap_and_a_large_difference_are_exact_too():
+    old = np.zeros(4000, np.int16)
+    new = old.copy()
+    new[[700, 701, 3999]] = [-32768, -128, 5]
+    piece = roundtrip(old, new)
+    assert piece.gaps[:4].tolist() == [MAX_GAP, MAX_GAP, 191, 1] and piece.wides.tolist() == [-32768, -128]
+
+
+@given(st.data(), st.sampled_from([np.int8, np.int16, np.int32, np.int64]), st.integers(1, 1200))
+def test_whatever_changes_comes_back_bit_by_bit(data, integer, n):
+    """Every size of a weight, signs and exponents included, at any density."""
+    bounds = st.integers(np.iinfo(integer).min, np.iinfo(integer).max)
+    old = np.random.default_rng(n).integers(np.iinfo(integer).min, np.iinfo(integer).max, n, dtype=integer, endpoint=True)
+    new = old.copy()
+    for at, value in data.draw(st.dictionaries(st.integers(0, n - 1), bounds, max_size=20)).items():
+        new[at] = value
+    roundtrip(old, new)
+
+
+def test_all_of_a_tensor_may_change():
+    rng = np.random.default_rng(0)
+    roundtrip(*(rng.integers(-(2**15), 2**15, 4096, dtype=np.int16) for _ in range(2)))
+
+
+@pytest.mark.parametrize(
+    "piece",
+    [
+        Piece(np.array([9], np.uint8), np.array([1], np.int8), np.array([], np.int16)),
+        Piece(np.array([0, 1], np.uint8), np.array([1, 1], np.int8), np.array([], np.int16)),
+        Piece(np.array([1, 1], np.uint8), np.array([1], np.int8), np.array([], np.int16)),
+        Piece(np.array([1], np.uint8), np.array([-128], np.int8), np.array([], np.int16)),
+    ],
+    ids=["beyond the end", "no gap", "lengths", "no value"],
+)
+def test_a_piece_of_another_tensor_changes_nothing(piece):
+    data = np.arange(8, dtype=np.int16)
+    with pytest.raises(ValueError):
+        apply(piece, data)
+    assert data.tolist() == list(range(8))
+
+
+# --- a node's copy
+
+
+class Pushes:
+    """Versions of two small tensors: full files, and deltas between any two of them."""
+
+    def __init__(self, directory, versions: int = 4) -> None:
+        rng = np.random.default_rng(0)
+        self.directory, self.weights = directory, [{"a": rng.integers(0, 99, 5000, dtype=np.int16), "b.w": rng.integers(0, 99, (3, 7), dtype=np.int16)}]
+        for _ in range(versions - 1):
+            new = {name: t.copy() for name, t in self.weights[-1].items()}
+            new["a"][rng.integers(0, 5000, 20)] += 1
+            new["b.w"][1, 2] += 300
+            self.weights.append(new)
+
+    def digest(self, version: int) -> str:
+        return tensors_digest(self.weights[version].items())
+
+    def full(self, version: int):
+        from safetensors.numpy import save_file
+
+        path = self.directory / f"v{version}.safetensors"
+        save_file(self.weights[version], path)
+        return path, version, self.digest(version)
+
+    def delta(self, version: int):
+        out, before = io.BytesIO(), self.weights[version - 1]
+        writer = DeltaWriter(out, self.digest(version - 1), version - 1)
+        for name, new in self.weights[version].items():
+            writer.add(name, 0, encode(before[name].ravel(), new.ravel()))
+        digest, link = writer.end(self.digest(version))
+        path = self.directory / f"v{version}.delta"
+        path.write_bytes(out.getvalue())
+        return path, version, digest, link
+
+
+@pytest.fixture
+def pushes(tmp_path) -> Pushes:
+    (tmp_path / "push").mkdir()
+    return Pushes(tmp_path / "push")
+
+
+@pytest.fixture(params=["of the node's own memory", "elsewhere"])
+def root(tmp_path, request) -> Path:
+    """Where the node keeps its copy; the pushed files are either there too, or on a file system that several nodes see."""
+    return tmp_path if request.param.startswith("of") else tmp_path / "node"
+
+
+@pytest.fixture
+def node(root) -> NodeCopy:
+    return NodeCopy(keep=True, root=root)
+
+
+def test_deltas_one_after_the_other_give_the_weights_of_a_full_push(node, pushes):
+    from safetensors.numpy import load_file
+
+    node.full(*pushes.full(0))
+    for version in (1, 2, 3):
+        path = node.delta(*pushes.delta(version))
+        assert digest_file(path) == pushes.digest(version)
+    assert all((load_file(path)[name] == t).all() for name, t in pushes.weights[3].items())
+
+
+def test_the_pushed_file_may_be_removed_and_the_copy_continues(node, pushes):
+    pushed = pushes.full(0)
+    node.full(*pushed)
+    pushed[0].unlink()
+    assert digest_file(node.delta(*pushes.delta(1))) == pushes.digest(1)
+
+
+def test_a_delta_that_was_left_out_is_noticed(node, pushes):
+    node.full(*pushes.full(0))
+    with pytest.raises(DeltaRefused, match=r"continues version 1 \(.*\), this node keeps version 0 .*left out"):
+        node.delta(*pushes.delta(2))
+    assert digest_file(node.delta(*pushes.delta(1))) == pushes.digest(1), "nothing was touched"
+
+
+def test_two_deltas_out_of_order_and_an_old_one_again_are_refused(node, pushes):
+    node.full(*pushes.full(0))
+    one, two = pushes.delta(1), pushes.delta(2)
+    with pytest.raises(DeltaRefused, match="left out, or this is an older one"):
+        node.delta(*two)
+    node.delta(*one)
+    node.delta(*two)
+    with pytest.raises(DeltaRefused, match=r"continues version 0 .* keeps version 2 .*older one"):
+        node.delta(*one)
+    with pytest.raises(DeltaRefused, match=r"continues version 0 .* keeps version 2"):
+        node.delta(one[0], 3, pushes.digest(3), pushes.delta(3)[3])  # the bytes of an old one under a new announcement
+    assert digest_file(node.delta(*pushes.delta(3))) == pushes.digest(3)
+
+
+def test_any_broken_byte_is_refused_by_name_and_the_copy_is_what_it_was(node, pushes):
+    copy = node.full(*pushes.full(0))
+    path, *announced = pushes.delta(1)
+    whole = path.read_bytes()
+    for at in {0, 9, 60, len(whole) // 2, len(whole) - 40, len(whole) - 12, len(whole) - 1}:
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+        with pytest.raises(DeltaRefused, match=r"v1\.delta.* is (damaged|no complete delta)|v1\.delta.* continues version"):
+            node.delta(path, *announced)
+        assert digest_file(copy) == pushes.digest(0)
+    for cut in (0, 5, 40, len(whole) - 1):
+        path.write_bytes(whole[:cut])
+        with pytest.raises(DeltaRefused, match="is no complete delta"):
+            node.delta(path, *announced)
+    path.write_bytes(whole)
+    node.delta(path, *announced)
+
+
+def test_a_delta_that_is_not_there_is_refused(node, pushes):
+    node.full(*pushes.full(0))
+    with pytest.raises(DeltaRefused, match="is no complete delta"):
+        node.delta(pushes.directory / "gone.delta", 1, "digest", "link")
+
+
+def test_a_copy_that_lost_a_bit_is_found_by_the_digest_of_the_whole_and_not_used_again(node, pushes):
+    copy = node.full(*pushes.full(0))
+    with open(copy, "r+b") as f:
+        f.seek(-2, 2)
+        f.write(b"\xff")
+    with pytest.raises(DeltaRefused, match="the copy was damaged"):
+        node.delta(*pushes.delta(1))
+    with pytest.raises(DeltaRefused, match="keeps no proved copy"):
+        node.delta(*pushes.delta(1))
+    assert digest_file(node.full(*pushes.full(1))) == pushes.digest(1)
+
+
+def test_a_process_that_is_killed_in_the_middle_of_a_patch_leaves_a_copy_that_nobody_uses(node, pushes, monkeypatch, root):
+    def killed(piece, data):
+        data[:3] = 7  # half of it
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    copy, changes = node.full(*pushes.full(0)), pushes.delta(1)
+    with monkeypatch.context() as m:
+        m.setattr(node_copy, "apply", killed)
+        process = multiprocessing.get_context("fork").Process(target=node.delta, args=changes)
+        process.start()
+        process.join(60)
+    assert process.exitcode == -signal.SIGKILL and digest_file(copy) not in (pushes.digest(0), pushes.digest(1)), "no mixture, no test"
+    beside = NodeCopy(keep=True, root=root)
+    for version in (1, 2):
+        with pytest.raises(DeltaRefused, match="keeps no proved copy"):
+            beside.delta(*pushes.delta(version))
+    assert digest_file(beside.full(*pushes.full(2))) == pushes.digest(2)
+    assert digest_file(beside.delta(*pushes.delta(3))) == pushes.digest(3)
+
+
+def test_a_delta_of_other_tensors_is_refused(node, pushes):
+    node.full(*pushes.full(0))
+    out = io.BytesIO()
+    writer = DeltaWriter(out, pushes.digest(0), 0)
+    writer.add("c", 0, encode(np.zeros(4, np.int16), np.ones(4, np.int16)))
+    announced = writer.end(pushes.digest(1))
+    (pushes.directory / "v1.delta").write_bytes(out.getvalue())
+    with pytest.raises(DeltaRefused, match="changes c, which is not among the weights"):
+        node.delta(pushes.directory / "v1.delta", 1, *announced)
+
+
+def test_engines_of_a_node_hash_and_patch_once(node, pushes, monkeypatch, root):
+    hashed, patched = [], []
+    real_hash, real_patch = node_copy.digest_file, node_copy._patched
+    monkeypatch.setattr(node_copy, "digest_file", lambda path: hashed.append(path) or real_hash(path))
+    monkeypatch.setattr(node_copy, "_patched", lambda copy, delta: patched.append(copy) or real_patch(copy, delta))
+    engines = [node, NodeCopy(keep=True, root=root), NodeCopy(keep=True, root=root)]
+    pushed = pushes.full(0)
+    assert len({e.full(*pushed) for e in engines}) == 1
+    changes = pushes.delta(1)
+    assert len({e.delta(*changes) for e in engines}) == 1
+    assert (len(hashed), len(patched)) == (1, 1)
+
+
+def test_another_file_under_the_same_name_is_hashed_again(tmp_path, pushes):
+    node = NodeCopy(keep=False, root=tmp_path / "node")
+    path, version, digest = pushes.full(0)
+    assert node.full(path, version, digest) == path
+    damaged = bytearray(path.read_bytes())
+    damaged[-1] ^= 1
+    path.write_bytes(damaged)
+    with pytest.raises(WeightsUnverified, match="announced"):
+        node.full(path, version, digest)
+
+
+def test_a_node_that_keeps_nothing_takes_no_delta(tmp_path, pushes):
+    node = NodeCopy(keep=False, root=tmp_path / "node")
+    node.full(*pushes.full(0))
+    with pytest.raises(DeltaRefused, match="keeps no proved copy"):
+        node.delta(*pushes.delta(1))
+
+
+def test_a_node_without_room_for_a_copy_takes_full_pushes(tmp_path, pushes, monkeypatch, caplog):
+    node = NodeCopy(keep=True, root=tmp_path / "node")
+    monkeypatch.setattr(node_copy.shutil, "disk_usage", lambda path: SimpleNamespace(free=100))
+    pushed = pushes.full(0)
+    assert node.full(*pushed) == pushed[0]
+    assert "takes full pushes only" in caplog.text
+    with pytest.raises(DeltaRefused, match="keeps no proved copy"):
+        node.delta(*pushes.delta(1))
+
+
+def test_two_nodes_that_see_the_pushed_file_have_a_copy_each(tmp_path, pushes):
+    nodes, pushed, changes = [NodeCopy(keep=True, root=tmp_path / name) for name in "ab"], pushes.full(0), pushes.delta(1)
+    for n in nodes:
+        n.full(*pushed)
+    assert [digest_file(n.delta(*changes)) for n in nodes] == [pushes.digest(1)] * 2
+
+
+def test_the_room_is_given_back(node, pushes, root):
+    node.full(*pushes.full(0))
+    node.remove()
+    assert [p.name for p in root.iterdir()] in ([], ["push"])
