@@ -37,6 +37,7 @@ from .flash_attn_shim import flash_attn_importable
 from .linear_head import ScoringHead
 from .lora import ALL_LINEAR, checked, unmatched
 from .optim import muon
+from .packed_attention import SDPA_PACKED
 from .roles.value_head import has_scalar_head
 from .truncation import Truncation
 
@@ -76,6 +77,11 @@ def _targets_told(actor: Actor, cfg: Config) -> Iterator[None]:
         raise unmatched(", ".join(cfg.ds.lora.target_modules), actor.model) from e
 
 
+def _attention(cfg: Config) -> str:
+    """transformers' name of it."""
+    return SDPA_PACKED if cfg.ds.packing_samples and cfg.ds.attn_implementation == "sdpa" else cfg.ds.attn_implementation
+
+
 class PolicyModel(Actor):
     """openrlhf's Actor, built from a path. use_cache is off: with it, packed sequences see each other (log-probs off by 0.6)."""
 
@@ -85,7 +91,7 @@ class PolicyModel(Actor):
         with _fp32_allowed(), _targets_told(self, cfg):
             super().__init__(
                 cfg.actor.model_name_or_path,
-                attn_implementation=cfg.ds.attn_implementation,
+                attn_implementation=_attention(cfg),
                 param_dtype=cfg.ds.param_dtype,
                 ds_config=strategy.get_ds_eval_config(cfg.ref.offload) if frozen else strategy.get_ds_train_config(),
                 packing_samples=cfg.ds.packing_samples,
@@ -173,7 +179,7 @@ def value_model(cfg: Config, strategy: ZeroStrategy) -> torch.nn.Module:
             name,
             "critic",
             param_dtype=cfg.ds.param_dtype,
-            attn_implementation=cfg.ds.attn_implementation,
+            attn_implementation=_attention(cfg),
             ds_config=strategy.get_ds_train_config(),
             packing_samples=cfg.ds.packing_samples,
             value_head_prefix=cfg.ds.value_head_prefix,

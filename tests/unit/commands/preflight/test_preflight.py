@@ -47,7 +47,7 @@ def test_several_updates_per_batch_are_told_with_the_staleness_that_follows(read
         ({"env__url": "127.0.0.1:8000"}, "has no scheme"),
         ({"ds__attn_implementation": "flash_attention_2"}, "This is a GPU recipe on a CPU machine: ds.attn_implementation = 'flash_attention_2' needs a GPU"),
         ({"vllm__sync_backend": "nccl"}, "vllm.sync_backend = 'nccl' is not wired"),
-        ({"ds__packing_samples": True}, "ds.packing_samples needs flash attention"),
+        ({"ds__packing_samples": True, "ds__attn_implementation": "eager"}, "ds.packing_samples needs flash attention or sdpa; with 'eager'"),
         ({"eval__dataset": "/nowhere.jsonl"}, "does not exist"),
         ({"eval__steps": 5}, "eval.steps is set, but eval.dataset is not"),
         ({"rollout__agent": "external", "rollout__top_p": 0.9}, "programs that talk to the model sample from all tokens"),
