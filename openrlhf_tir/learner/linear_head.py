@@ -86,10 +86,10 @@ class _Chunked(torch.autograd.Function):
             else:
                 d_logits = probs.mul_(factor)
             d_logits.scatter_add_(-1, targets[part, None], d_log_probs[part, None])
-            d_logits = d_logits.div_(temperature).to(hidden.dtype)
+            d_logits = (d_logits.div_(temperature) if temperature != 1.0 else d_logits).to(hidden.dtype)
             d_hidden[part] = d_logits @ weight
             if d_weight is not None:
-                d_weight += d_logits.T @ hidden[part]
+                _add_product(d_weight, d_logits.T, hidden[part])
             if d_bias is not None:
                 d_bias += d_logits.sum(0)
         return (
@@ -101,6 +101,14 @@ class _Chunked(torch.autograd.Function):
             None,
             None,
         )
+
+
+def _add_product(total: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> None:
+    """total += a @ b; in one pass over `total` [V, H], which is larger than a chunk, where the types are the same."""
+    if total.dtype == a.dtype:
+        total.addmm_(a, b)
+    else:
+        total += a @ b
 
 
 def _parts(tokens: int, vocabulary: int) -> Iterator[slice]:
