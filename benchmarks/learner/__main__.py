@@ -56,13 +56,12 @@ def steps(quick: bool) -> dict[str, Any]:
 
 
 def head(quick: bool) -> dict[str, Any]:
-    tokens, vocabulary, rounds = (128, 8192, 1) if quick else (head_part.TOKENS, head_part.VOCABULARY, 3)
-    widths, most = ((HIDDEN,) if quick else (HIDDEN, WIDE)), 3 * rounds
+    tokens, vocabulary, rounds = (128, 8192, {HIDDEN: 1}) if quick else (head_part.TOKENS, head_part.VOCABULARY, {HIDDEN: 3, WIDE: 1})
     found = {}
-    with tqdm(total=most * len(widths), desc="head") as bar:
-        for hidden in widths:
-            found[hidden] = head_part.compare(tokens, vocabulary, hidden, rounds, bar.update)
-    print(f"\nlog-probs and backward, {tokens:,} tokens, vocabulary {vocabulary:,}, one thread, medians of {rounds}")
+    with tqdm(desc="head", unit="process") as bar:
+        for hidden, n in rounds.items():
+            found[hidden] = head_part.compare(tokens, vocabulary, hidden, n, bar.update)
+    print(f"\nlog-probs and backward, {tokens:,} tokens, vocabulary {vocabulary:,}, one thread")
     print(f"  {'hidden':>8s}{'plain s':>10s}{'chunked s':>11s}{'ratio':>7s}{'plain GiB':>11s}{'chunked GiB':>13s}{'ratio':>8s}   plain measured at")
     for hidden, f in found.items():
         time, memory = f"{f['plain_s']:10.1f}{f['chunked_s']:11.1f}{f['time_ratio']:7.2f}", f"{f['plain_gib']:11.2f}{f['chunked_gib']:13.2f}"

@@ -78,11 +78,12 @@ def measure(size: Size) -> dict:
                 process.kill()
         if any(codes):
             raise SystemExit(f"{' '.join(command)} ended with {codes}; the error is above.")
-    return json.loads(out.splitlines()[-1]) | {"parameters": parameters}
+    lines = [line for line in out.splitlines() if line.startswith('{"seconds"')]  # libraries print too
+    return json.loads(lines[-1]) | {"parameters": parameters}
 
 
-def one(size: Size, directory: str, port: int, rank: int) -> dict:
-    """Called in each rank's process."""
+def one(size: Size, directory: str, port: int, rank: int) -> None:
+    """Called in each rank's process; rank 0 prints what was measured so far, a line of JSON after every round."""
     import torch
     import torch.distributed as dist
     from tqdm import tqdm
@@ -115,10 +116,11 @@ def one(size: Size, directory: str, port: int, rank: int) -> dict:
             bar.update()
         if number:
             tokens.append(given.num_tokens)
+            if rank == 0:  # after every round, so that a run that is cut off leaves what it has
+                print(json.dumps({"seconds": seconds, "cpu_s": cpu, "norms": norms, "tokens": tokens}), flush=True)
     bar.close()
     dist.destroy_process_group()
-    return {"seconds": seconds, "cpu_s": cpu, "norms": norms, "tokens": tokens}
 
 
 if __name__ == "__main__":
-    print(json.dumps(one(Size(**json.loads(sys.argv[1])), sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))))
+    one(Size(**json.loads(sys.argv[1])), sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))

@@ -22,7 +22,7 @@ MAX_TOKENS = 16_192 // LENGTH_SCALE
 class Size:
     """Of the step's measurements. The head's share of the model's arithmetic is that of a Qwen2.5-1.5B, an eighth to a seventh."""
 
-    prompts: int = 16
+    prompts: int = 8
     samples: int = 8
     vocabulary: int = 2048
     hidden: int = 256
