@@ -97,6 +97,12 @@ def test_a_head_without_gpus_drives_models_that_only_the_clusters_gpus_can_run(r
     check(load(None, ready), machine=CPU)
 
 
+def test_heads_that_ranks_cannot_share_are_refused(ready, tmp_path):
+    (tmp_path / "model/config.json").write_text(json.dumps({"hidden_size": 128, "num_attention_heads": 4, "num_key_value_heads": 1}))
+    shared = {"ds__ring_attn_size": 2, "ds__packing_samples": True, "actor__num_gpus_per_node": 2}
+    assert "ds.ring_attn_size = 2 does not divide the model's 1 key-value heads" in refused(ready, **shared)
+
+
 def test_of_a_model_on_the_hub_that_cannot_be_read_it_is_said_that_its_size_is_not_known(ready):
     facts = check(load(None, {**ready, "actor.model_name_or_path": "org/no-such-model"}), machine=CPU)
     assert any("how much they need is not known, as neither files nor config.json of org/no-such-model can be read" in fact for fact in facts)
