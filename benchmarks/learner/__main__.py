@@ -3,7 +3,7 @@
     steps   two ZeRO-3 ranks on this machine, batches with the seed workload's lengths: ours packed, padded and bucketed, a bare PyTorch loop and OpenRLHF's
             own training step, in turns on the same batch; seconds of a step                                       (steps.py, ways.py)
     head    log-probs and their backward at 8,192 tokens and a vocabulary of 152k: chunked beside plain            (head.py)
-    flags   OpenRLHF's flags that have their effect                                                                (flags.py)
+    flags   OpenRLHF's flags that have their effect, counted where their refusals are decided
 
 Ratios are medians over rounds of what was measured side by side, so that a machine with other work distorts them little; how busy it was is in `load`.
 The last line is one JSON object.
@@ -19,7 +19,8 @@ from typing import Any
 
 from tqdm import tqdm
 
-from . import flags as flags_part
+from openrlhf_tir.config.openrlhf_flags import flags_honoured
+
 from . import head as head_part
 from . import steps as steps_part
 from .workload import Size
@@ -72,7 +73,7 @@ def head(quick: bool) -> dict[str, Any]:
 
 
 def flags(quick: bool) -> dict[str, Any]:
-    return {"openrlhf_flags_honoured": flags_part.honoured()}
+    return {"openrlhf_flags_honoured": flags_honoured()}
 
 
 PARTS: dict[str, Callable[[bool], dict[str, Any]]] = {"steps": steps, "head": head, "flags": flags}

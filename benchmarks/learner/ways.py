@@ -60,7 +60,7 @@ class Padded(Ours):
         super().__init__(model, rank, ranks, port, packed=False)
         self.learner.passes.micro_batches = self._in_order
 
-    def _in_order(self, rows: Sequence[Row], names: Mapping[str, type]) -> Iterator[tuple[list[int], MicroBatch]]:
+    def _in_order(self, rows: Sequence[Row], names: Mapping[str, type], *, asking: bool = False) -> Iterator[tuple[list[int], MicroBatch]]:
         import torch
         import torch.distributed as dist
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from benchmarks.learner import flags, head, steps
+from benchmarks.learner import head, steps
 from benchmarks.learner.__main__ import BARS, reached
 from benchmarks.learner.workload import LENGTH_SCALE, MAX_TOKENS, Size, batch
-from openrlhf_tir.config.openrlhf_flags import Becomes, Implied, Only, Refused, Same
 
 
 def test_a_ratio_is_the_median_over_rounds_of_the_other_ways_time_over_ours():
@@ -58,12 +57,6 @@ def test_batches_have_the_workloads_lengths_and_both_ranks_nearly_as_many_tokens
     again, other = batch(size, 0, 2)[1], batch(size, 1, 2)[1]
     assert np.array_equal(again[0].trajectories[0].token_ids, groups[0].trajectories[0].token_ids)
     assert other[0].key != groups[0].key
-
-
-def test_flags_that_are_refused_or_taken_at_one_value_only_do_not_count(monkeypatch):
-    rules = {"same": Same(), "becomes": Becomes(lambda v: {}), "implied": Implied("so"), "only": Only("1", "why"), "refused": Refused("why")}
-    monkeypatch.setattr(flags, "RULES", rules)
-    assert flags.honoured() == 3
 
 
 @pytest.mark.parametrize("quick", [True, False])
