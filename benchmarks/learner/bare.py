@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from transformers import AutoModelForCausalLM
 
-from openrlhf_tir.learner.packed_attention import SDPA_PACKED
+from openrlhf_tir.learner.attention.packed import SDPA_PACKED
 from openrlhf_tir.learner.packing import Row, plan
 from openrlhf_tir.learner.rows import batch_samples, local_moments, share, to_rows
 from openrlhf_tir.learner.zero3 import Zero3Rank

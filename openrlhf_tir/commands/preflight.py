@@ -26,7 +26,7 @@ from ..config import Config, Reward, own_files
 from ..config.environments import Environment, in_section
 from ..config.paths import asked, local_path, shorten
 from ..config.problems import Problems
-from ..config.sequence_parallel import heads_fault
+from ..config.sections.sequence_parallel import heads_fault
 from ..data import templates
 from ..episodes import turns
 from ..errors import ConfigError

@@ -9,10 +9,10 @@ import argparse
 from collections.abc import Iterator
 from typing import Any
 
-from . import sequence_parallel
 from .flags import add_config_flags, overrides_and_problems, unknown_flags
 from .problems import Problems
 from .schema import Algo, Config, Critic, Ref
+from .sections import sequence_parallel
 from .sections.rollout import Rollout
 from .settings import all_settings, attempt
 

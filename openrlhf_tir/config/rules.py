@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from . import environments, sequence_parallel
+from . import environments
+from .sections import sequence_parallel
 
 if TYPE_CHECKING:
     from .schema import Config

@@ -34,13 +34,13 @@ from torch.distributed.device_mesh import init_device_mesh
 from ..config import Actor as ActorConfig
 from ..config import Config, Critic, Lora
 from ..errors import ConfigError
+from .attention.packed import SDPA_PACKED
+from .attention.sequence_parallel import ULYSSES, SequenceParallel, check_heads
 from .flash_attn_shim import flash_attn_importable
 from .linear_head import ScoringHead
 from .lora import ALL_LINEAR, checked, unmatched
 from .optim import muon
-from .packed_attention import SDPA_PACKED
 from .roles.value_head import has_scalar_head
-from .sequence_parallel import ULYSSES, SequenceParallel, check_heads
 from .truncation import Truncation
 
 with flash_attn_importable():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from openrlhf_tir.config.sequence_parallel import heads_fault
+from openrlhf_tir.config.sections.sequence_parallel import heads_fault
 from openrlhf_tir.config.settings import load
 from openrlhf_tir.errors import ConfigError
 

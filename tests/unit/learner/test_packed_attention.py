@@ -7,7 +7,7 @@ import pytest
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-from openrlhf_tir.learner.packed_attention import SDPA_PACKED, lengths  # noqa: E402
+from openrlhf_tir.learner.attention.packed import SDPA_PACKED, lengths  # noqa: E402
 
 LENGTHS = (5, 1, 9, 3)
 

@@ -1,4 +1,4 @@
-"""How a packed row is cut for the ranks of a group. What the cut trains is tests/e2e/test_sequence_parallel.py."""
+"""How a packed row is cut for the ranks of a group. What the cut trains is tests/e2e/learner/test_sequence_parallel.py."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from openrlhf_tir.learner.sequence_parallel import SequenceParallel  # noqa: E402
+from openrlhf_tir.learner.attention.sequence_parallel import SequenceParallel  # noqa: E402
 
 
 def ranks(size: int) -> list[SequenceParallel]:

@@ -8,8 +8,8 @@ import socket
 import numpy as np
 import pytest
 
-from .support.sequence_parallel_runs import VARIANTS, run
-from .support.tiny_model import save_tiny
+from ..support.sequence_parallel_runs import VARIANTS, run
+from ..support.tiny_model import save_tiny
 
 pytestmark = pytest.mark.slow
 CUTS = ((1, 1), (2, 2))

@@ -21,9 +21,9 @@ import torch.distributed as dist
 from deepspeed.runtime.sequence_parallel.ulysses_sp import UlyssesSPAttentionHF
 from transformers import AttentionInterface
 
-from ..config.sequence_parallel import heads_fault
-from ..errors import ConfigError
-from .packed_attention import sdpa_packed
+from ...config.sections.sequence_parallel import heads_fault
+from ...errors import ConfigError
+from .packed import sdpa_packed
 
 ULYSSES = "sdpa_packed_ulysses"
 """The attention that `SequenceParallel` registers with transformers."""

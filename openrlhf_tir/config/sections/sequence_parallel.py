@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .schema import Config
+    from ..schema import Config
 
 
 def violations(c: Config) -> Iterator[str]:
