@@ -26,6 +26,7 @@ from ..config import Config, Reward, own_files
 from ..config.environments import Environment, in_section
 from ..config.paths import asked, local_path, shorten
 from ..config.problems import Problems
+from ..config.sections.sequence_parallel import heads_fault
 from ..data import templates
 from ..episodes import turns
 from ..errors import ConfigError
@@ -215,8 +216,12 @@ def check_model(cfg: Config, machine: Machine) -> list[str]:
     path, said = policy_directory(cfg)
     if path is None:
         return said
+    model = json_object(path / "config.json")
     if machine.gpus == 0 and runs_here(cfg):
-        _check_head_dim(json_object(path / "config.json"))
+        _check_head_dim(model)
+    heads = model.get("num_attention_heads")
+    if isinstance(heads, int) and (fault := heads_fault(cfg.ds.ring_attn_size, heads, model.get("num_key_value_heads") or heads)):
+        raise ConfigError(fault)
     return [*_check_chat_template(cfg, path), *check_template_of(cfg, path)]
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from .flags import add_config_flags, overrides_and_problems, unknown_flags
 from .problems import Problems
 from .schema import Algo, Config, Critic, Ref
+from .sections import sequence_parallel
 from .sections.rollout import Rollout
 from .settings import all_settings, attempt
 
@@ -93,7 +94,8 @@ def alone(cfg: Config) -> Config:
 
 def violations(c: Config) -> Iterator[str]:
     """What the sections accept by themselves and what does not work together."""
-    s, ranks = c.sft, c.actor.world_size
+    s, ranks = c.sft, c.shards
+    yield from sequence_parallel.violations(c)
     if not s.datasets:
         yield "sft.dataset is not set. Give rows to learn from: a JSONL or parquet file, a directory of them, or a name on the hub."
     if s.batch_size < ranks:
@@ -102,7 +104,7 @@ def violations(c: Config) -> Iterator[str]:
         yield f"sft.eval_steps = {s.eval_steps}, but sft.eval_dataset is not set. Give held-out rows, or leave sft.eval_steps unset."
     if s.output_key is not None and s.input_key is None:
         yield f"sft.output_key = {s.output_key!r} goes with a column of prompts, and sft.input_key is unset. Name that column too."
-    if s.max_len > c.train.max_tokens_per_gpu:
+    if s.max_len > c.train.max_tokens_per_gpu * c.ds.ring_attn_size:
         yield (
             f"sft.max_len = {s.max_len} tokens do not fit into a forward pass of train.max_tokens_per_gpu = {c.train.max_tokens_per_gpu}. Lower the first or "
             "raise the second."

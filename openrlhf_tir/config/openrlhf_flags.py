@@ -87,7 +87,7 @@ def _each(section: str, names: str, rule: Rule) -> dict[str, Rule]:
 _SCHEDULERS = {"cosine_with_min_lr": "cosine", "constant_with_warmup": "constant"}
 _COLOCATE = "Rollout and training overlap, so they never share GPUs. Size them with --actor.num_gpus_per_node and --vllm.num_engines."
 _VLM = "Images are not supported: tasks are text."
-_PARALLEL = "Sequence and tensor parallel learners are not supported. Add ranks with --actor.num_gpus_per_node."
+_PARALLEL = "Tensor parallel learners are not supported. Add ranks with --actor.num_gpus_per_node, and share long sequences with --ds.ring_attn_size."
 
 RULES: dict[str, Rule] = {
     # policy and optimiser
@@ -113,8 +113,8 @@ RULES: dict[str, Rule] = {
         SAME,
     ),
     "ds.load_in_4bit": Refused("The base of LoRA is kept in ds.param_dtype: weights are merged for every push. Leave it out."),
-    "ds.ring_attn_size": Only("1", _PARALLEL),
-    "ds.ring_attn_head_stride": Only("1", _PARALLEL),
+    "ds.ring_attn_size": SAME,
+    "ds.ring_attn_head_stride": Only("1", "Sequences are shared by heads (DeepSpeed's Ulysses): there is no ring that takes several at a time. Leave it out."),
     "ds.tensor_parallel_size": Only("1", _PARALLEL),
     "ds.deepcompile": Refused("DeepCompile is not wired in. Leave it out."),
     "ds.enable_sleep": Refused(_COLOCATE),

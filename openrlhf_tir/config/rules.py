@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from . import environments
+from .sections import sequence_parallel
 
 if TYPE_CHECKING:
     from .schema import Config
@@ -27,13 +28,14 @@ def violations(c: Config) -> Iterator[str]:
     yield from _policy(c)
     yield from _roles(c)
     yield from _ranks_of_roles(c)
+    yield from sequence_parallel.violations(c)
     yield from _pipeline(c)
     yield from _ends(c)
     yield from _reward(c)
 
 
 def _batch(c: Config) -> Iterator[str]:
-    b, n, ranks = c.rollout.batch_size, c.rollout.n_samples_per_prompt, c.actor.world_size
+    b, n, ranks = c.rollout.batch_size, c.rollout.n_samples_per_prompt, c.shards
     samples = b * n
     size, k, steps = c.train.batch_size, c.updates_per_batch, c.train.max_steps
     if size is not None and (samples % size or size < ranks):

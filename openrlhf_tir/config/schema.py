@@ -108,6 +108,11 @@ class Config(Section):
         return max(1, samples // (self.train.batch_size or samples))
 
     @property
+    def shards(self) -> int:
+        """Parts that a batch is spread over: ranks, or groups of ranks that share their sequences."""
+        return max(1, self.actor.world_size // self.ds.ring_attn_size)
+
+    @property
     def updates_per_batch(self) -> int:
         """k: versions that the learner moves on by with each rollout batch."""
         return self.minibatches * self.train.max_epochs

@@ -52,12 +52,13 @@ class _Chunked(torch.autograd.Function):
         total = torch.float64 if hidden.dtype == torch.float64 else torch.float32
         log_probs = torch.empty(len(hidden), dtype=total, device=hidden.device)
         entropy, lse = torch.empty_like(log_probs), torch.empty_like(log_probs)
+        scratch = _scratch(hidden, weight, total)
         for part in _parts(len(hidden), len(weight)):
-            logits = _logits(hidden[part], weight, bias, temperature)
+            logits = _logits(hidden[part], weight, bias, temperature, scratch[0])
             cut = truncation.cut(logits, targets[part]) if truncation else None
             lse[part] = (logits if cut is None else logits.masked_fill_(cut, -torch.inf)).logsumexp(-1)
             log_probs[part] = logits.gather(-1, targets[part, None]).squeeze(-1) - lse[part]
-            probs = logits.sub(lse[part, None]).exp_()
+            probs = torch.sub(logits, lse[part, None], out=scratch[1][: len(logits)]).exp_()
             entropy[part] = lse[part] - probs.mul_(logits if cut is None else logits.masked_fill_(cut, 0.0)).sum(-1)
         ctx.save_for_backward(hidden, targets, lse, entropy)
         # Not saved like the others: under ZeRO-3 the parameter is cut up after this module's forward and put together before its backward, in place.
@@ -70,14 +71,14 @@ class _Chunked(torch.autograd.Function):
     def backward(ctx: Any, d_log_probs: torch.Tensor, d_entropy: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
         hidden, targets, lse, entropy = ctx.saved_tensors
         weight, bias, temperature = ctx.weight, ctx.bias, ctx.temperature
-        d_hidden = torch.empty_like(hidden)
+        d_hidden, scratch = torch.empty_like(hidden), _scratch(hidden, weight, lse.dtype)
         d_weight = torch.zeros(weight.shape, dtype=lse.dtype, device=weight.device) if ctx.needs_input_grad[1] else None
         d_bias = torch.zeros(bias.shape, dtype=lse.dtype, device=bias.device) if bias is not None and ctx.needs_input_grad[2] else None
         for part in _parts(len(hidden), len(weight)):
-            logits = _logits(hidden[part], weight, bias, temperature)
+            logits = _logits(hidden[part], weight, bias, temperature, scratch[0])
             cut = ctx.truncation.cut(logits, targets[part]) if ctx.truncation else None
             log_all = logits.sub_(lse[part, None])
-            probs = log_all.exp()
+            probs = torch.exp(log_all, out=scratch[1][: len(log_all)])
             if cut is not None:
                 probs.masked_fill_(cut, 0.0)
             factor = d_log_probs[part].neg()[:, None]
@@ -86,10 +87,10 @@ class _Chunked(torch.autograd.Function):
             else:
                 d_logits = probs.mul_(factor)
             d_logits.scatter_add_(-1, targets[part, None], d_log_probs[part, None])
-            d_logits = d_logits.div_(temperature).to(hidden.dtype)
+            d_logits = (d_logits.div_(temperature) if temperature != 1.0 else d_logits).to(hidden.dtype)
             d_hidden[part] = d_logits @ weight
             if d_weight is not None:
-                d_weight += d_logits.T @ hidden[part]
+                _add_product(d_weight, d_logits.T, hidden[part])
             if d_bias is not None:
                 d_bias += d_logits.sum(0)
         return (
@@ -103,15 +104,36 @@ class _Chunked(torch.autograd.Function):
         )
 
 
+def _add_product(total: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> None:
+    """total += a @ b; in one pass over `total` [V, H], which is larger than a chunk, where the types are the same."""
+    if total.dtype == a.dtype:
+        total.addmm_(a, b)
+    else:
+        total += a @ b
+
+
+def _chunk(vocabulary: int) -> int:
+    """Tokens of a chunk."""
+    return max(1, CHUNK_BYTES // (4 * vocabulary))
+
+
 def _parts(tokens: int, vocabulary: int) -> Iterator[slice]:
-    size = max(1, CHUNK_BYTES // (4 * vocabulary))
+    size = _chunk(vocabulary)
     return (slice(i, i + size) for i in range(0, tokens, size))
 
 
-def _logits(hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, temperature: float) -> torch.Tensor:
-    """[chunk, V], at least float32: the product in the weights' precision, as the model itself computes it, the rest above it."""
-    logits = torch.nn.functional.linear(hidden, weight, bias)
-    logits = logits if logits.dtype == torch.float64 else logits.float()
+def _scratch(hidden: torch.Tensor, weight: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """[2, chunk, V]: what every chunk is computed in. New memory for each would be given back and zeroed again by the kernel each time, on a CPU."""
+    return torch.empty(2, min(len(hidden), _chunk(len(weight))), len(weight), dtype=dtype, device=hidden.device)
+
+
+def _logits(hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, temperature: float, into: torch.Tensor) -> torch.Tensor:
+    """[chunk, V] within `into`, at least float32: the product in the weights' precision, as the model itself computes it, the rest above it."""
+    logits = into[: len(hidden)]
+    if bias is None and hidden.dtype == weight.dtype == into.dtype:
+        torch.mm(hidden, weight.T, out=logits)
+    else:
+        logits.copy_(torch.nn.functional.linear(hidden, weight, bias))
     return logits.div_(temperature) if temperature != 1.0 else logits
 
 

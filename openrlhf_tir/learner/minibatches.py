@@ -22,7 +22,7 @@ Sample = tuple[int, int]
 
 def train_batch(cfg: Config, version: int, items: list[BatchItem]) -> TrainBatch:
     """What the learner is given at `version`."""
-    metas, ranks = [item.meta for item in items], cfg.actor.world_size
+    metas, ranks = [item.meta for item in items], cfg.shards
     whole = assign_ranks(metas, ranks)
     if cfg.updates_per_batch == 1:
         return TrainBatch(version, items, whole)

@@ -23,6 +23,7 @@ import deepspeed
 import deepspeed.ops
 import peft  # noqa: F401  before the stubs, see flash_attn_importable
 import torch
+import torch.distributed as dist
 import transformers.integrations.deepspeed
 import transformers.integrations.flash_attention
 import transformers.modeling_utils
@@ -33,6 +34,8 @@ from torch.distributed.device_mesh import init_device_mesh
 from ..config import Actor as ActorConfig
 from ..config import Config, Critic, Lora
 from ..errors import ConfigError
+from .attention.packed import SDPA_PACKED
+from .attention.sequence_parallel import ULYSSES, SequenceParallel, check_heads
 from .flash_attn_shim import flash_attn_importable
 from .linear_head import ScoringHead
 from .lora import ALL_LINEAR, checked, unmatched
@@ -76,6 +79,13 @@ def _targets_told(actor: Actor, cfg: Config) -> Iterator[None]:
         raise unmatched(", ".join(cfg.ds.lora.target_modules), actor.model) from e
 
 
+def _attention(cfg: Config) -> str:
+    """transformers' name of it."""
+    if cfg.ds.ring_attn_size > 1:
+        return ULYSSES
+    return SDPA_PACKED if cfg.ds.packing_samples and cfg.ds.attn_implementation == "sdpa" else cfg.ds.attn_implementation
+
+
 class PolicyModel(Actor):
     """openrlhf's Actor, built from a path. use_cache is off: with it, packed sequences see each other (log-probs off by 0.6)."""
 
@@ -85,7 +95,7 @@ class PolicyModel(Actor):
         with _fp32_allowed(), _targets_told(self, cfg):
             super().__init__(
                 cfg.actor.model_name_or_path,
-                attn_implementation=cfg.ds.attn_implementation,
+                attn_implementation=_attention(cfg),
                 param_dtype=cfg.ds.param_dtype,
                 ds_config=strategy.get_ds_eval_config(cfg.ref.offload) if frozen else strategy.get_ds_train_config(),
                 packing_samples=cfg.ds.packing_samples,
@@ -97,6 +107,7 @@ class PolicyModel(Actor):
                 lora_dropout=lora.dropout,
                 target_modules=ALL_LINEAR if lora.target_modules == [ALL_LINEAR] else lora.target_modules,
             )
+        check_heads(self.model.config, cfg.ds.ring_attn_size)
         if lora.rank:
             checked(self.model, lora.target_modules)
         if cfg.actor.aux_loss_coef and not getattr(self.model.config, "output_router_logits", False):
@@ -106,7 +117,7 @@ class PolicyModel(Actor):
             )
         self.aux_loss: torch.Tensor | None = None
         """How unevenly the last forward pass used the experts of a mixture; None for other models."""
-        self.truncation = Truncation.of(cfg)
+        self.truncation, self.sequence_parallel = Truncation.of(cfg), strategy.sequence_parallel
         self.hf_config = self.model.config
         self.head = ScoringHead(_output_layer(self.model))
         join_small_layers(self.model)
@@ -139,6 +150,9 @@ class PolicyModel(Actor):
         if self.packing_samples:
             inputs, positions, targets, _, indices = unpad_and_slice_tensor(sequences, attention_mask, None)
             mask, wanted = None, wanted if wanted is None else wanted.flatten()[indices][None]
+            cut, tokens = self.sequence_parallel, inputs.shape[1]
+            inputs, targets, positions = cut.slice(inputs), cut.slice(targets), cut.positions(positions)
+            wanted = wanted if wanted is None else cut.slice(wanted)
         else:
             inputs, targets, mask = sequences, sequences.roll(-1, dims=1), attention_mask
             positions = (attention_mask.long().cumsum(-1) - 1).masked_fill(attention_mask == 0, 1)
@@ -148,7 +162,8 @@ class PolicyModel(Actor):
         self.aux_loss = out.get("aux_loss")
         log_probs, entropy = out["logits"].unbind(-1)
         if self.packing_samples:
-            log_probs, entropy = (gather_and_pad_tensor(x, None, 0, indices, *sequences.shape) for x in (log_probs, entropy))
+            whole = (cut.gather(x, tokens) for x in (log_probs, entropy))
+            log_probs, entropy = (gather_and_pad_tensor(x, None, 0, indices, *sequences.shape) for x in whole)
         return log_probs[:, :-1], entropy[:, :-1]
 
 
@@ -173,7 +188,7 @@ def value_model(cfg: Config, strategy: ZeroStrategy) -> torch.nn.Module:
             name,
             "critic",
             param_dtype=cfg.ds.param_dtype,
-            attn_implementation=cfg.ds.attn_implementation,
+            attn_implementation=_attention(cfg),
             ds_config=strategy.get_ds_train_config(),
             packing_samples=cfg.ds.packing_samples,
             value_head_prefix=cfg.ds.value_head_prefix,
@@ -221,6 +236,7 @@ class ZeroStrategy(DeepspeedStrategy):
             seed=cfg.train.seed, max_norm=cfg.actor.max_norm, zero_stage=cfg.ds.zero_stage, args=args, full_determinism=cfg.train.full_determinism_enable
         )
         self.device = "cpu"
+        self.sequence_parallel = SequenceParallel()
 
     def setup_distributed(self, rank: int, world_size: int, master_addr: str, master_port: int, timeout: timedelta = timedelta(minutes=60)) -> None:
         """Join the process group; seeds torch, numpy and python."""
@@ -240,8 +256,22 @@ class ZeroStrategy(DeepspeedStrategy):
         deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
         deepspeed.init_distributed(dist_backend="nccl" if self.device != "cpu" else "gloo", timeout=timeout, rank=rank, world_size=world_size)
         self.world_size = world_size
-        self.ds_device_mesh = init_device_mesh(self.device.split(":")[0], (world_size, 1, 1), mesh_dim_names=("dp", "sp", "tp"))
-        self.setup_ring_attn(self.ds_device_mesh)
+        cut = self.args.ds.ring_attn_size
+        self.ds_device_mesh = init_device_mesh(self.device.split(":")[0], (world_size // cut, cut, 1), mesh_dim_names=("dp", "sp", "tp"))
+        self.ring_attn_rank = 0  # openrlhf's ring attention, which needs flash-attn, is not used
+        if cut > 1:
+            self.sequence_parallel = SequenceParallel(self.ds_device_mesh["sp"].get_group())
+
+    @property
+    def shard(self) -> int:
+        """Which share of a batch this rank trains: that of all ranks of its sequence-parallel group."""
+        return dist.get_rank() // self.sequence_parallel.size
+
+    def sum_over_rows(self, local: torch.Tensor) -> torch.Tensor:
+        """Adds up over the ranks what each says of its rows; rows that a group of ranks shares count once. Collective."""
+        total = self.sequence_parallel.once(local).clone()
+        dist.all_reduce(total)
+        return total
 
     def get_ds_train_config(self, optim_dict: dict | None = None, *, max_norm: float | None = None) -> dict:
         """openrlhf's, with torch's AdamW: the same arithmetic as FusedAdam, and nothing to compile (unless states are offloaded)."""

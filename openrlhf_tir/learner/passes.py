@@ -31,7 +31,7 @@ class Passes:
         most_rows, most_tokens = train.micro_batch_size, train.max_tokens_per_gpu
         if asking:
             most_rows, most_tokens = rollout.micro_batch_size or most_rows, rollout.max_tokens_per_gpu or most_tokens
-        planned = plan(lengths, max_rows=most_rows, max_tokens=most_tokens, packed=self.cfg.ds.packing_samples)
+        planned = plan(lengths, max_rows=most_rows, max_tokens=most_tokens * self.cfg.ds.ring_attn_size, packed=self.cfg.ds.packing_samples)
         most = torch.tensor(len(planned), device=self.device)
         dist.all_reduce(most, dist.ReduceOp.MAX)
         for indices in planned + [[]] * (int(most) - len(planned)):
@@ -51,8 +51,7 @@ class Passes:
                 summed += loss.detach()
             set_lr(optimizer, lr, optim)
             self.strategy.optimizer_step(optimizer, model, None)
-        dist.all_reduce(summed)
-        return summed.item()
+        return self.strategy.sum_over_rows(summed).item()
 
     def ask(self, model: torch.nn.Module, rows: Sequence[Row], names: Mapping[str, type], forward: Forward) -> list[np.ndarray]:
         """`forward` of every row [L-1], without gradients, in evaluation mode."""

@@ -108,7 +108,7 @@ class Zero3Rank:
         A gradient that is not finite changes nothing: DeepSpeed leaves weights and optimiser as they are, and the version does not count it."""
         judged: dict[str, float] = {}
         samples = batch_samples(batch, groups, self.cfg, self.estimator)
-        mine = share(samples, batch.rank_of, self.rank)
+        mine = share(samples, batch.rank_of, self.strategy.shard)
         if self.roles:
             mine, judged = self.roles.judged(mine, self.model, self.passes, self._sum)
             samples = self._with_judged(samples, mine)
@@ -130,12 +130,12 @@ class Zero3Rank:
         names = FIELDS | ({} if old is None else {OLD: np.float32}) | ({} if kl is None else {KlInLoss.FIELD: np.float32})
         tally, parts, version = Tally(self.device), [], self._version
         for rank_of in batch.updates:
-            rows = to_rows(share(samples, rank_of, self.rank), total, version, self.cfg, self.estimator, old)
+            rows = to_rows(share(samples, rank_of, self.strategy.shard), total, version, self.cfg, self.estimator, old)
             counts = replace(self._trained_counts(rows), sum_norm=self.cfg.loss_sum_norm)
             parts.append(self._update(rows, names, PolicyObjective(self.cfg, self.model, counts, tally, kl), counts, self.lr_at(version)))
             version += math.isfinite(parts[-1]["grad_norm"])
         for sums in (tally.sums, tally.gated, tally.distances, *([kl.sums] if kl else [])):
-            dist.all_reduce(sums)
+            sums.copy_(self.strategy.sum_over_rows(sums))
         dist.all_reduce(tally.maxima, dist.ReduceOp.MAX)
         return over_updates(parts) | tally.metrics() | (kl.metrics() if kl else {})
 
@@ -177,13 +177,13 @@ class Zero3Rank:
 
     def _share_of(self, rows: Sequence[tuple[np.ndarray, np.ndarray]]) -> list[Row]:
         """The rows of fine-tuning that this rank has, balanced by tokens."""
-        owner = lpt([len(ids) for ids, _ in rows], self.world_size)
-        return [Row(ids, {"weights": weights[1:]}) for (ids, weights), r in zip(rows, owner, strict=True) if r == self.rank]
+        owner = lpt([len(ids) for ids, _ in rows], self.cfg.shards)
+        return [Row(ids, {"weights": weights[1:]}) for (ids, weights), r in zip(rows, owner, strict=True) if r == self.strategy.shard]
 
     def score(self, sequences: Sequence[Sequence[int]]) -> list[np.ndarray]:
         """Log-prob of every token but the first, [T-1] float32 each, under the current weights. Every rank returns all."""
-        owner = lpt([len(ids) for ids in sequences], self.world_size)
-        mine = [i for i, r in enumerate(owner) if r == self.rank]
+        owner = lpt([len(ids) for ids in sequences], self.cfg.shards)
+        mine = [i for i, r in enumerate(owner) if r == self.strategy.shard]
         rows = [Row(np.asarray(sequences[i])) for i in mine]
         scored = dict(zip(mine, self.passes.ask(self.model, rows, {}, lambda m: self.model.log_probs(m.sequences, m.attention_mask)), strict=True))
         merged = self._gathered(scored)
@@ -269,6 +269,4 @@ class Zero3Rank:
         return GlobalCounts(float(tokens), float(sequences), self.world_size)
 
     def _sum(self, local: np.ndarray) -> np.ndarray:
-        total = torch.from_numpy(local).to(self.device)
-        dist.all_reduce(total)
-        return total.cpu().numpy()
+        return self.strategy.sum_over_rows(torch.from_numpy(local).to(self.device)).cpu().numpy()

@@ -76,9 +76,10 @@ def check_gpus(cfg: Config, machine: Machine) -> list[str]:
         raise ConfigError(
             "ds.attn_implementation = 'flash_attention_2' needs the package flash-attn, which is not installed. Install it (requirements.txt), or set 'sdpa'."
         )
-    if cfg.ds.packing_samples and not flash:
+    if cfg.ds.packing_samples and not flash and cfg.ds.attn_implementation != "sdpa":
         raise ConfigError(
-            f"ds.packing_samples needs flash attention; with {cfg.ds.attn_implementation!r} packed sequences would attend to each other. Turn packing off."
+            f"ds.packing_samples needs flash attention or sdpa; with {cfg.ds.attn_implementation!r} a packed row costs the square of its length. "
+            "Set ds.attn_implementation to sdpa, or turn packing off."
         )
     need = cfg.actor.num_gpus_per_node + cfg.vllm.num_engines * cfg.vllm.tensor_parallel_size
     if machine.gpus and here and need > machine.gpus:

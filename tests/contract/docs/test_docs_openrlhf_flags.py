@@ -24,6 +24,7 @@ def flags(cell: str) -> list[str]:
 def test_the_counts_are_the_codes():
     (total, count) = re.search(r"Of the (\d+) flags of OpenRLHF 0\.11\.2's `train_ppo_ray` (\d+) are honoured", PAGE).groups()
     assert (int(total), int(count)) == (len(RULES), flags_honoured())
+    assert re.search(r"`train_ppo_ray` (\d+) are honoured", (REPO / "README.md").read_text())[1] == count
 
 
 def test_every_flag_that_is_not_honoured_is_in_the_table_with_what_the_program_says():

@@ -127,6 +127,7 @@ NEEDS = {
     "critic.model_name_or_path": "--algo.advantage.estimator gae",
     "actor.gradient_checkpointing_reentrant": "--actor.gradient_checkpointing_enable",
     "ckpt.save_hf": "--ckpt.save_steps 5",
+    "ds.ring_attn_size": "--ds.packing_samples --ds.attn_implementation sdpa",
 }
 """What a flag is refused without."""
 

@@ -150,3 +150,12 @@ def test_the_adaptive_coefficient_is_kept_and_restored(learner):
     fixed = learner(algo={"kl": {"init_coef": 0.7}})
     fixed.roles.restore(state)
     assert fixed.roles.coef.value == 0.7
+
+
+def test_packed_rows_with_sdpa_give_policy_and_critic_the_gradients_of_padded_ones(learner):
+    padded, packed = learner(algo=GAE), learner(algo=GAE, ds={"packing_samples": True})
+    for one in (padded, packed):
+        one.step(*batch())
+    for a, b in ((padded.engine, packed.engine), (padded.roles.critic.engine, packed.roles.critic.engine)):
+        for name, grad in a.grads[0].items():
+            assert np.allclose(b.grads[0][name], grad, rtol=1e-3, atol=1e-4 * np.abs(grad).max() + 1e-8), name

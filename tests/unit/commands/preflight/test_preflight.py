@@ -47,7 +47,7 @@ def test_several_updates_per_batch_are_told_with_the_staleness_that_follows(read
         ({"env__url": "127.0.0.1:8000"}, "has no scheme"),
         ({"ds__attn_implementation": "flash_attention_2"}, "This is a GPU recipe on a CPU machine: ds.attn_implementation = 'flash_attention_2' needs a GPU"),
         ({"vllm__sync_backend": "nccl"}, "vllm.sync_backend = 'nccl' is not wired"),
-        ({"ds__packing_samples": True}, "ds.packing_samples needs flash attention"),
+        ({"ds__packing_samples": True, "ds__attn_implementation": "eager"}, "ds.packing_samples needs flash attention or sdpa; with 'eager'"),
         ({"eval__dataset": "/nowhere.jsonl"}, "does not exist"),
         ({"eval__steps": 5}, "eval.steps is set, but eval.dataset is not"),
         ({"rollout__agent": "external", "rollout__top_p": 0.9}, "programs that talk to the model sample from all tokens"),
@@ -95,6 +95,12 @@ def test_a_head_without_gpus_drives_models_that_only_the_clusters_gpus_can_run(r
     assert "head_dim is 24" in refused(ready)
     monkeypatch.setenv("RAY_ADDRESS", "head:6379")
     check(load(None, ready), machine=CPU)
+
+
+def test_heads_that_ranks_cannot_share_are_refused(ready, tmp_path):
+    (tmp_path / "model/config.json").write_text(json.dumps({"hidden_size": 128, "num_attention_heads": 4, "num_key_value_heads": 1}))
+    shared = {"ds__ring_attn_size": 2, "ds__packing_samples": True, "actor__num_gpus_per_node": 2}
+    assert "ds.ring_attn_size = 2 does not divide the model's 1 key-value heads" in refused(ready, **shared)
 
 
 def test_of_a_model_on_the_hub_that_cannot_be_read_it_is_said_that_its_size_is_not_known(ready):

@@ -1,0 +1,1 @@
+"""Attention of packed rows: on one rank, and on several that hold a slice of each."""

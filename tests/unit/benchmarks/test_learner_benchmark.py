@@ -1,0 +1,65 @@
+"""benchmarks/learner: the arithmetic between what is timed and what is printed, and the batch that all ways train."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from benchmarks.learner import head, steps
+from benchmarks.learner.__main__ import BARS, reached
+from benchmarks.learner.workload import LENGTH_SCALE, MAX_TOKENS, Size, batch
+
+
+def test_a_ratio_is_the_median_over_rounds_of_the_other_ways_time_over_ours():
+    seconds = {"packed": [1.0, 2.0, 4.0], **{name: [3.0, 3.0, 20.0] for name in ("padded", "bucketed", "bare", "openrlhf", "openrlhf_same_attention")}}
+    found = steps.ratios(seconds)  # 3, 1.5 and 5: a round in which the machine was busy moves neither
+    assert set(found.values()) == {3.0}
+    assert set(BARS) - set(found) == {"logprob_memory_ratio", "logprob_time_ratio", "openrlhf_flags_honoured"}
+
+
+def test_the_table_counts_trained_tokens():
+    rows = steps.table({"seconds": {"packed": [2.0, 4.0, 8.0]}, "cpu_s": {"packed": [3.0, 5.0, 7.0]}, "tokens": [100, 100, 100]})
+    assert rows == {"packed": {"seconds": 4.0, "tokens_per_s": 25.0, "cpu_s": 5.0}}
+
+
+def test_a_way_with_another_gradient_is_named():
+    norms = {"packed": [1.0, 2.0], "bare": [1.0, 2.001], "padded": [1.0, 2.1]}
+    assert steps.differing(norms) == ["padded"]
+
+
+def test_the_plain_head_runs_on_as_many_tokens_as_there_is_room_for():
+    whole = head.PLAIN_ARRAYS * 4 * 8192 * 1000
+    assert head.plain_sizes(8192, 1000, 2 * whole) == (8192,)
+    assert head.plain_sizes(8192, 1000, whole) == (2048, 4096)
+    assert head.plain_sizes(8192, 1000, whole // 4) == (512, 1024)
+
+
+def test_what_was_measured_on_fewer_tokens_is_drawn_on_as_a_line():
+    assert head.at(8192, {8192: 7.0}) == 7.0
+    assert head.at(8192, {2048: 3.0, 4096: 5.0}) == 9.0
+
+
+def test_bars_have_a_sense():
+    assert reached("packed_over_padded", 1.8) and not reached("packed_over_padded", 1.79)
+    assert reached("logprob_time_ratio", 1.15) and not reached("logprob_time_ratio", 1.16)
+
+
+def test_batches_have_the_workloads_lengths_and_both_ranks_nearly_as_many_tokens():
+    size = Size()
+    made, groups = batch(size, 0, 2)
+    lengths = np.array([[len(t.token_ids) for t in g.trajectories] for g in groups])
+    assert lengths.shape == (size.prompts, size.samples)
+    assert lengths.max() > 4 * np.median(lengths)  # the long tail
+    assert 700 / LENGTH_SCALE / 2 < np.median(lengths) < 700 / LENGTH_SCALE * 2
+    load = [sum(lengths[b, i] + len(groups[b].trajectories[i].prompt_ids) for (b, i), r in made.rank_of.items() if r == rank) for rank in (0, 1)]
+    assert max(load) <= 1.05 * min(load)
+    assert lengths.max() < MAX_TOKENS
+    again, other = batch(size, 0, 2)[1], batch(size, 1, 2)[1]
+    assert np.array_equal(again[0].trajectories[0].token_ids, groups[0].trajectories[0].token_ids)
+    assert other[0].key != groups[0].key
+
+
+@pytest.mark.parametrize("quick", [True, False])
+def test_sizes_divide_over_the_ranks(quick):
+    size = Size.quick() if quick else Size()
+    assert size.prompts * size.samples % steps.RANKS == 0 and size.hidden % 64 == 0
