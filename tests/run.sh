@@ -23,7 +23,7 @@ esac
 
 failed=0
 "$python" -m pytest -q -m "not long" --ignore tests/e2e --dist loadfile -n 4 || failed=1
-"$python" -m pytest -q -m "not long" --dist loadfile -n 2 tests/e2e || failed=1
+"$python" -m pytest -q -m "not long" --dist loadfile --no-loadscope-reorder -n 2 tests/e2e || failed=1
 golden=../shared/golden
 if [[ -d $golden && -f tests/golden/__main__.py ]]; then
     mapfile -t files < <(find tests/golden -name '[a-z]*.py' ! -name 'test_*' -printf '%f\n' | sed 's/\.py$/.jsonl/' | while read -r f; do [[ -f $golden/$f ]] && echo "$golden/$f"; done | sort)

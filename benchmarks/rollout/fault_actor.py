@@ -33,7 +33,7 @@ class EmulatedActor(RolloutActor):
     def load(self) -> dict[str, float]:
         return {}
 
-    async def update_weights(self, path, version: int, digest: str, canary=None) -> list[Completion]:
+    async def update_weights(self, path, version: int, digest: str, canary=None, link=None) -> list[Completion]:
         self.runner.engine.version = version
         return []
 

@@ -46,7 +46,7 @@ def test_the_game_of_the_documentation_trains_and_its_trajectories_can_be_looked
     assert columns["reward/env_done"] == pytest.approx(columns["reward_mean"]), "whoever guessed right ended the game and has reward 1"
     shown = command("play", "run", "--step", "2", "--limit", "64", cwd=tmp_path)
     assert shown.returncode == 0 and "Correct." in shown.stdout and "reward 1.0, done" in shown.stdout, shown.stdout[-2000:] + shown.stderr[-2000:]
-    copies = [path.name.partition("-")[0] for path in (tmp_path / "run/own").iterdir()]
+    copies = [path.name.partition("-")[0] for path in (tmp_path / "run/own").glob("*.py")]
     assert sorted(copies) == ["digits", "guess"], "the run holds the code that it was made with"
 
 
@@ -75,4 +75,4 @@ def test_a_method_from_outside_trains_on_the_real_stack(tmp_path):
     columns = metrics.read(tmp_path / "run")
     assert columns["step"] == [1, 2] and all(np.isfinite(columns["loss"])) and all(n > 0 for n in columns["trained_tokens"])
     assert all(words > 0 for words in columns["reward/words"]), "a part of the own reward"
-    assert [path.stem.partition("-")[0] for path in (tmp_path / "run/own").iterdir()] == ["method"]
+    assert [path.stem.partition("-")[0] for path in (tmp_path / "run/own").glob("*.py")] == ["method"]

@@ -19,6 +19,8 @@ KEEP_CHARS = 30_000
 FLOOD_BYTES = 32 << 20
 INTERRUPT_S = 3.0
 """How long what gets SIGINT may take to end before it is killed."""
+STARTS_S = 0.5
+"""How long a bash with nothing below it may take to start its next process, before it counts as busy itself."""
 _READ = 1 << 16
 _LOOP = 'while IFS= read -r -d "" __c <&{c}; do eval "$__c" {c}<&- {s}>&-; printf "%d %s\\0" $? "$PWD" >&{s}; done'
 RESTARTED = "[bash has ended and was started anew: its variables and its directory are gone; files are kept.]"
@@ -86,10 +88,7 @@ class Shell:
         return self._wait(seconds)
 
     def _interrupt(self):
-        below = _descendants(self.bash.pid)
-        for pid in below:
-            _kill(pid, signal.SIGINT)
-        text, code = self._wait(INTERRUPT_S) if below else ("", None)
+        text, code = self._asked_to_end()
         if code is None:
             for pid in _descendants(self.bash.pid):
                 _kill(pid, signal.SIGKILL)
@@ -98,6 +97,22 @@ class Shell:
         if code is None:  # bash itself is busy
             self.stop()
             return f"{text}\n{RESTARTED}", 130
+        return text, code
+
+    def _asked_to_end(self):
+        """SIGINT for everything below bash, also for what it starts meanwhile; once more after half of the time, since a process that is just being
+        started may lose the first. A bash without a process below it is about to start one, or is busy itself: it gets a part of the time."""
+        begun, asked, again = time.monotonic(), set(), False
+        text, code = "", None
+        while code is None and time.monotonic() - begun < (INTERRUPT_S if asked else STARTS_S):
+            if not again and time.monotonic() - begun > INTERRUPT_S / 2:
+                asked, again = set(), True
+            for pid in _descendants(self.bash.pid):
+                if pid not in asked:
+                    _kill(pid, signal.SIGINT)
+                asked.add(pid)
+            more, code = self._wait(0.1)
+            text += more
         return text, code
 
     def _wait(self, seconds, data=b""):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+from pathlib import Path
+
 import pytest
 
 from env_servers.swe.inside.editor import Editor, Refused
@@ -131,6 +134,13 @@ def test_a_command_that_runs_on_can_be_fed_and_interrupted(shell):
     assert shell.run("hello", True, 0.5) == ("got hello\n", None)
     _, code = shell.run("C-c", True, 5)
     assert code == 130 and shell.run("echo again", False, 20) == ("again\n", 0)
+
+
+def test_what_is_started_after_an_interrupt_is_interrupted_too(shell):
+    """On a busy machine bash may not have started the next command yet when C-c comes."""
+    assert shell.run("while [[ ! -e go ]]; do :; done; sleep 100", False, 0.1) == ("", None)
+    threading.Timer(0.2, lambda: Path(shell.directory, "go").touch()).start()
+    assert shell.run("C-c", True, 5)[1] == 130
 
 
 def test_a_shell_that_ended_is_started_anew_and_says_so(shell):
