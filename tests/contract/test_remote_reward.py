@@ -181,6 +181,7 @@ async def test_the_documentations_function_scores_with_tensors(pool_of, tmp_path
     assert wrong == (pytest.approx(-0.1), False, {"right": 0.0, "correct": 0.0})
 
 
+@pytest.mark.slow
 async def test_a_file_that_hangs_fails_its_samples_and_is_replaced(pool_of, tmp_path):
     (tmp_path / "reward.py").write_text(FILE)
     pool = pool_of(f"{tmp_path / 'reward.py'}:reward_func", remote_timeout_s=1.0)

@@ -31,6 +31,7 @@ async def test_a_server_that_keeps_every_promise_is_found_to():
     assert {check: verdict for check, (verdict, _) in found.items()} == dict.fromkeys(CHECKS, "pass"), found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
 async def test_each_fault_is_found_by_the_check_that_names_it(fault, monkeypatch):
     check = FAULTS[fault]
@@ -61,6 +62,7 @@ async def command(url: str, *flags: str, env: dict[str, str] | None = None) -> t
     return process.returncode, out.decode()
 
 
+@pytest.mark.slow
 async def test_the_command_exits_1_on_a_broken_server_and_names_the_promise():
     async with TestServer(FaultyEnv("used ids answered").app()) as server:
         code, text = await command(str(server.make_url("")).rstrip("/"), "--steps", "50", "--flood", "40", env={"TIR_ENV_TOKEN": TOKEN})

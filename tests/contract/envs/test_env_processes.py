@@ -109,6 +109,7 @@ async def test_when_one_process_dies_all_end_and_the_exit_code_says_so(tmp_path)
                 await asyncio.open_connection("127.0.0.1", int(server.rsplit(":", 1)[1]))
 
 
+@pytest.mark.slow
 async def test_asked_to_stop_every_process_finishes_what_it_runs(tmp_path):
     with env_server(ECHO, tmp_path, "--processes", "2") as (front, parent):
         async with Http(front) as http:

@@ -122,11 +122,13 @@ async def test_a_known_language_that_is_not_python_is_a_sandbox_error_with_a_rem
     assert "'bash' is not supported" in body["message"]
 
 
+@pytest.mark.slow
 async def test_a_full_server_answers_429(http):
     statuses = await asyncio.gather(*[http.send("POST", "/run_code", json={"code": "import time; time.sleep(1)", "language": "python"}) for _ in range(14)])
     assert {status for status, *_ in statuses} == {200, 429}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("code", "outcome", "error_type", "observation"),
     [

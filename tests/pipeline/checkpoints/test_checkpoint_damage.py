@@ -137,6 +137,7 @@ def resumed(directory: Path, wanted: str = "latest") -> tuple[str, str]:
     return "went on", "; ".join(said)
 
 
+@pytest.mark.slow
 def test_every_damage_to_every_file_is_refused_or_repaired_by_name(run_dir, tmp_path):
     ends: Counter[str] = Counter()
     directory = tmp_path / "run"
