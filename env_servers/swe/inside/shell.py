@@ -102,7 +102,8 @@ class Shell:
     def _asked_to_end(self):
         """SIGINT for everything below bash, also for what it starts meanwhile; once more after half of the time, since a process that is just being
         started may lose the first. A bash without a process below it is about to start one, or is busy itself: it gets a part of the time."""
-        begun, asked, again = time.monotonic(), set(), False
+        begun, again = time.monotonic(), False
+        asked: set[int] = set()
         text, code = "", None
         while code is None and time.monotonic() - begun < (INTERRUPT_S if asked else STARTS_S):
             if not again and time.monotonic() - begun > INTERRUPT_S / 2:
