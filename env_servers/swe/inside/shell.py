@@ -46,6 +46,7 @@ class Shell:
             cwd=self.directory if os.path.isdir(self.directory) else "/tmp",
             env=self.env,
             start_new_session=True,
+            preexec_fn=_heed_interrupts,
         )
         for fd in (command_r, status_w, stdin_r, output_w):
             os.close(fd)
@@ -187,6 +188,11 @@ class _Kept:
         left_out = self.total - len(self.head) - len(self.tail)
         middle = f"\n[... {left_out} bytes left out ...]\n" if left_out else ""
         return self.head.decode("utf-8", "replace") + middle + self.tail.decode("utf-8", "replace")
+
+
+def _heed_interrupts():
+    """A server that a script has started in the background ignores SIGINT, and so would all that it starts."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _kill(pid, number):

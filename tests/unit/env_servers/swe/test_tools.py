@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 from pathlib import Path
 
@@ -140,6 +141,16 @@ def test_what_is_started_after_an_interrupt_is_interrupted_too(shell):
     """On a busy machine bash may not have started the next command yet when C-c comes."""
     assert shell.run("while [[ ! -e go ]]; do :; done; sleep 100", False, 0.1) == ("", None)
     threading.Timer(0.2, lambda: Path(shell.directory, "go").touch()).start()
+    assert shell.run("C-c", True, 5)[1] == 130
+
+
+def test_a_server_in_the_background_of_a_script_can_interrupt_too(shell):
+    """There SIGINT is ignored, which processes hand on."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        assert shell.run("sleep 100", False, 0.5) == ("", None)
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert shell.run("C-c", True, 5)[1] == 130
 
 
