@@ -113,8 +113,8 @@ print("ended", ended.code, ended.asked, flush=True)
 CHILD = """
 import os, signal, sys
 from openrlhf_tir.commands.parent import die_with
-signal.signal(signal.SIGTERM, lambda *_: (print("child: TERM", flush=True), sys.exit(7)))
-signal.signal(signal.SIGINT, lambda *_: (print("child: INT", flush=True), sys.exit(8)))
+signal.signal(signal.SIGTERM, lambda *_: (os.write(1, b"child: TERM\\n"), sys.exit(7)))
+signal.signal(signal.SIGINT, lambda *_: (os.write(1, b"child: INT\\n"), sys.exit(8)))
 die_with(int(sys.argv[sys.argv.index("--die-with-parent") + 1]))
 print(os.getpid(), flush=True)
 while True: signal.pause()
