@@ -21,6 +21,7 @@ TRAIN = [
     "numpy",
     "safetensors",
     "xxhash",
+    "filelock",
     "peft",
     "accelerate",
     "torchdata",

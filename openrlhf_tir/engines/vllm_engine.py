@@ -53,7 +53,7 @@ class VllmEngine:
         self.bounds = EngineBounds(llm.model_config.get_vocab_size(), llm.model_config.max_model_len)
         self._paused = self._paused_by_user = self._updating = self._proving = False
         self._switching = asyncio.Lock()
-        self._node = NodeCopy(keep=keeps_copy(cfg))
+        self._node = NodeCopy(keep=keeps_copy(cfg), patience_s=cfg.timeouts.push_s / 4)  # the rest is for a proof of its own and the canary
         self._frozen_at = self._push_pause_s = 0.0
         self.broken: str | None = None
         """Why this engine cannot be used any more; None while it can."""

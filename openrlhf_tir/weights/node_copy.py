@@ -3,14 +3,14 @@
     full(path)    the file's digest is that which was announced; with deltas on, the node keeps it
     delta(path)   what changed -> the copy that the node keeps, in place; then the digest of the whole copy
 
-Engines of a node take turns under a file lock: the first does the work and leaves a note of what it proved, the others read the note. The note is
+Engines of a node take turns under a file lock: the first does the work and leaves a note of what it proved, the others read the note. Whoever gets no
+turn in time, because an engine beside it hangs, proves a full push for itself and refuses a delta: a hung engine costs its own work only. The note is
 removed before a byte of the copy is touched and written when all of it was hashed again: a process that dies in between leaves a copy that nobody
 uses, and the node asks for a full push. Both lie in the node's own shared memory (its temporary directory, where it has none).
 """
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import logging
@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from filelock import FileLock
 
 from ..errors import DeltaRefused, WeightsUnverified
 from ..sizes import size
@@ -33,41 +34,47 @@ from .digest import Entry, chunk_hash, chunks, combine, digest_file, entries, ha
 log = logging.getLogger(__name__)
 SHARED_MEMORY = Path("/dev/shm")
 NOTE, COPY = "proved.json", "copy.safetensors"
+PATIENCE_S = 60.0
 
 
 class NodeCopy:
-    """One per engine. Blocks, for as long as an engine beside it takes: to be called from a thread, with a deadline."""
+    """One per engine. Blocks: to be called from a thread, with a deadline."""
 
-    def __init__(self, *, keep: bool, root: Path | None = None) -> None:
-        """`keep`: a copy that deltas continue. `root`: the node's own directory; its shared memory if not given."""
-        self.keep = keep
+    def __init__(self, *, keep: bool, root: Path | None = None, patience_s: float = PATIENCE_S) -> None:
+        """`keep`: a copy that deltas continue. `root`: the node's own directory; its shared memory if not given. `patience_s`: for an engine beside it."""
+        self.keep, self.patience_s = keep, patience_s
         self.root = root or (SHARED_MEMORY if SHARED_MEMORY.is_dir() else Path(tempfile.gettempdir()))
         self._directory: Path | None = None
 
     def full(self, path: Path, version: int, digest: str) -> Path:
         """A file with the announced digest, to be loaded. Raises WeightsUnverified."""
         with self._turn(path) as here:
+            if here is None:
+                return _announced(path, path, version, digest)
             note, source = _note(here), _identity(path)
             if note.get("digest") == digest and note.get("source") == source:
                 return here / COPY if note["copy"] else path
             _forget(here)
             kept = self._take(path, here) if self.keep else None
-            received = digest_file(kept or path)
-            if received != digest:
+            try:
+                proved = _announced(kept or path, path, version, digest)
+            except WeightsUnverified:
                 if kept:
                     kept.unlink()
-                raise WeightsUnverified(f"{path} has digest {received[:12]}, the learner announced {digest[:12]} for version {version}. Push again.")
+                raise
             _prove(here, version, digest, source=source, copy=kept is not None)
-            return kept or path
+            return proved
 
     def delta(self, path: Path, version: int, digest: str, link: str) -> Path:
         """The node's copy with the changes in `path`, to be loaded. Raises DeltaRefused, an engine's weights are then what they were."""
+        what = f"The delta of version {version}, {path},"
         with self._turn(path) as here:
+            if here is None:
+                raise DeltaRefused(f"{what} needs the copy that this node keeps, which an engine beside this one holds.")
             note = _note(here)
             if note.get("copy") and note["digest"] == digest:
                 return here / COPY
             delta = Delta(path)
-            what = f"The delta of version {version}, {path},"
             if not note.get("copy"):
                 raise DeltaRefused(f"{what} continues version {delta.base_version}, and this node keeps no proved copy of the weights.")
             if delta.base != note["digest"]:
@@ -77,8 +84,8 @@ class NodeCopy:
                 )
             if (delta.digest, delta.link) != (digest, link):
                 raise DeltaRefused(f"{what} is damaged: its link is {delta.link[:12]}, the learner announced {link[:12]}.")
-            _forget(here)
             try:
+                _forget(here)
                 received = _patched(here / COPY, delta)
             except (OSError, ValueError, KeyError, TypeError) as e:
                 (here / COPY).unlink(missing_ok=True)
@@ -95,20 +102,25 @@ class NodeCopy:
             shutil.rmtree(self._directory, ignore_errors=True)
 
     @contextmanager
-    def _turn(self, path: Path) -> Iterator[Path]:
-        """The node's directory for pushes from that of `path`, which no other process uses meanwhile. Raises WeightsUnverified for one of somebody else's."""
+    def _turn(self, path: Path) -> Iterator[Path | None]:
+        """The node's directory for pushes from that of `path`, which no other process uses meanwhile; None where it cannot be had within `patience_s`.
+        Raises WeightsUnverified for one of somebody else's."""
         name = hashlib.sha256(str(path.parent.resolve()).encode()).hexdigest()[:16]
         here = self._directory = self.root / f"tir_node_{os.geteuid()}_{name}"
+        lock = FileLock(here / "lock", timeout=self.patience_s, fallback_to_soft=False)  # flock: a process that dies gives it back
         try:
             here.mkdir(mode=0o700, parents=True, exist_ok=True)
             if here.stat().st_uid != os.geteuid():
                 raise WeightsUnverified(f"{here}, where this node keeps what a push brought, belongs to another user. Remove it.")
-            lock = open(here / "lock", "w")  # noqa: SIM115 - closed below, which gives the lock back, as the end of the process does
-        except OSError as e:
-            raise WeightsUnverified(f"This node cannot keep what a push brings in {here}: {e}.") from e
-        with lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+            lock.acquire()
+        except OSError as e:  # filelock's Timeout is one
+            log.warning("%s cannot be had (%s): this engine proves the push for itself.", here, e)
+            yield None
+            return
+        try:
             yield here
+        finally:
+            lock.release()
 
     def _take(self, path: Path, here: Path) -> Path | None:
         """The pushed file, under a name of the node's own: the same file where it lies in the node's own memory, else a copy. None where there is no room."""
@@ -129,6 +141,14 @@ class NodeCopy:
             why = str(e)
         log.warning("this node keeps no copy of the weights in %s: %s. It takes full pushes only.", here, why)
         return None
+
+
+def _announced(file: Path, pushed: Path, version: int, digest: str) -> Path:
+    """`file`, which is `pushed` or a copy of it, once its digest is the announced one. Raises WeightsUnverified."""
+    received = digest_file(file)
+    if received != digest:
+        raise WeightsUnverified(f"{pushed} has digest {received[:12]}, the learner announced {digest[:12]} for version {version}. Push again.")
+    return file
 
 
 def _patched(copy: Path, delta: Delta) -> str:
@@ -172,6 +192,10 @@ def _forget(here: Path) -> None:
 
 
 def _prove(here: Path, version: int, digest: str, *, source: list[int] | None, copy: bool) -> None:
+    """Without room for the note the engines beside this one prove what comes for themselves."""
     partial = here / f"{NOTE}.partial"
-    partial.write_text(json.dumps({"version": version, "digest": digest, "source": source, "copy": copy}))
-    os.replace(partial, here / NOTE)
+    try:
+        partial.write_text(json.dumps({"version": version, "digest": digest, "source": source, "copy": copy}))
+        os.replace(partial, here / NOTE)
+    except OSError as e:
+        log.warning("%s cannot be written (%s): every engine of this node proves the push for itself.", here / NOTE, e)

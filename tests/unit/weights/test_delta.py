@@ -6,6 +6,8 @@ import io
 import multiprocessing
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -225,6 +227,47 @@ def test_a_process_that_is_killed_in_the_middle_of_a_patch_leaves_a_copy_that_no
             beside.delta(*pushes.delta(version))
     assert digest_file(beside.full(*pushes.full(2))) == pushes.digest(2)
     assert digest_file(beside.delta(*pushes.delta(3))) == pushes.digest(3)
+
+
+HANGS = """
+import os, signal, sys
+from filelock import FileLock
+lock = FileLock(sys.argv[1])
+lock.acquire()
+print("holds", flush=True)
+os.kill(os.getpid(), signal.SIGSTOP)
+"""
+
+
+def test_an_engine_that_hangs_in_its_turn_costs_the_engines_beside_it_nothing(node, pushes, root):
+    node.full(*pushes.full(0))
+    patient = NodeCopy(keep=True, root=root, patience_s=0.2)
+    with subprocess.Popen([sys.executable, "-c", HANGS, next(root.glob("tir_node_*/lock"))], stdout=subprocess.PIPE, text=True) as hung:
+        try:
+            assert hung.stdout.readline() == "holds\n"
+            with pytest.raises(DeltaRefused, match="an engine beside this one holds"):
+                patient.delta(*pushes.delta(1))
+            path, version, digest = pushes.full(1)
+            assert patient.full(path, version, digest) == path, "proved, and loaded from where it was pushed"
+            with pytest.raises(WeightsUnverified, match="announced"):
+                patient.full(path, version, pushes.digest(0))
+        finally:
+            hung.kill()
+    assert digest_file(patient.full(*pushes.full(2))) == pushes.digest(2), "a killed one gives its turn back"
+
+
+def test_a_node_without_room_for_a_note_proves_every_push_and_takes_no_delta(tmp_path, pushes, monkeypatch, caplog):
+    def full_disk(*args):
+        raise OSError(28, "No space left on device")
+
+    node = NodeCopy(keep=True, root=tmp_path / "node")
+    monkeypatch.setattr(node_copy.os, "replace", full_disk)
+    pushed = pushes.full(0)
+    assert digest_file(node.full(*pushed)) == digest_file(node.full(*pushed)) == pushes.digest(0)
+    assert "No space left" in caplog.text
+    changes = pushes.delta(1)
+    with pytest.raises(DeltaRefused, match="keeps no proved copy"):
+        node.delta(*changes)
 
 
 def test_a_delta_of_other_tensors_is_refused(node, pushes):
