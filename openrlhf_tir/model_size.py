@@ -21,6 +21,8 @@ AVERAGE_BYTES = 4
 """Per parameter in a checkpoint: the average of the weights, fp32 (train.enable_ema)."""
 WEIGHT_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4}
 """Per parameter of the weights, by ds.param_dtype: of a push; of a checkpoint besides with ZeRO-2 (ZeRO-3 restores them from the master weights)."""
+EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
+"""What configurations call their number."""
 HUB_S = 5.0
 """Deadline of the hub's answer for a file of a kilobyte; without one the size is not known, and the run is as if on a small /dev/shm."""
 
@@ -44,6 +46,25 @@ def parameters(model: str) -> int | None:
     """How many parameters a model has, a directory or a name on the hub; None if it is not known."""
     directory = model_directory(model)
     return (_in_files(directory) if directory else None) or of_config(config_json(model))
+
+
+@functools.cache
+def attention_parity(model: str) -> float:
+    """How many tokens a sequence has whose attention takes as many operations as the model's matrices; infinite if that is not known.
+
+        matrices 2 P L, causal attention 2 layers (a d) L^2    operations forward;  parity = P / (layers a d)
+
+    P: parameters that a token meets, without the input's embeddings and the experts that it is not sent to.
+    """
+    config = config_json(model)
+    text = config.get("text_config") or config
+    chosen = {name: text["num_experts_per_tok"] for name in EXPERTS if text.get(name) and text.get("num_experts_per_tok")}
+    n = of_config({**config, **text, "text_config": None, **chosen})
+    if n is None:
+        return math.inf
+    h, layers, heads, vocabulary = (int(text[key]) for key in ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size"))
+    tied = text.get("tie_word_embeddings", config.get("tie_word_embeddings", False)) is True
+    return (n - (0 if tied else vocabulary * h)) / (layers * heads * int(text.get("head_dim") or h // heads))
 
 
 def config_json(model: str) -> dict[str, Any]:
@@ -117,7 +138,7 @@ def of_config(config: dict[str, Any]) -> int | None:
     try:
         h, layers, heads, vocabulary = (int(text[key]) for key in ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size"))
         keys, d = int(text.get("num_key_value_heads") or heads), int(text.get("head_dim") or h // heads)
-        experts = next((int(text[key]) for key in ("num_experts", "num_local_experts", "n_routed_experts") if text.get(key)), 0)
+        experts = next((int(text[key]) for key in EXPERTS if text.get(key)), 0)
         if experts:
             inner = int(text.get("moe_intermediate_size") or text["intermediate_size"])
             shared = int(text.get("shared_expert_intermediate_size") or inner * int(text.get("n_shared_experts") or 0))

@@ -4,15 +4,19 @@
 
 The order is drawn from (train.seed, version, epoch), so a resumed run cuts as the other would have, and before anything is known of ranks, so
 that any number of them trains the same parts. A trajectory that failed is not there to be trained: the parts are then smaller, never fewer.
+A critic with updates of its own has parts of its own, cut likewise.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 
+from ..algorithms.advantages import get_estimator
 from ..config import Config
+from ..model_size import attention_parity
 from ..types import BatchItem, GroupMeta, TrainBatch
 from .balance import assign_ranks
 
@@ -21,16 +25,25 @@ Sample = tuple[int, int]
 
 
 def train_batch(cfg: Config, version: int, items: list[BatchItem]) -> TrainBatch:
-    """What the learner is given at `version`."""
+    """What the learner is given at `version`.
+
+    A rank owns what it computes for the whole batch. That is what it trains, where the policy trains everything once and in several parts; else the parts
+    of the critic, each of which is then spread evenly."""
     metas, ranks = [item.meta for item in items], cfg.shards
-    whole = assign_ranks(metas, ranks)
-    if cfg.updates_per_batch == 1:
-        return TrainBatch(version, items, whole)
     parts = [part for epoch in range(cfg.train.max_epochs) for part in cut(metas, cfg.minibatches, (cfg.train.seed, version, epoch))]
-    cuts = [assign_ranks(metas, ranks, part) for part in parts]
-    if cfg.train.max_epochs == 1:  # what a rank computes for the whole batch is then there where it is trained
-        whole = {**whole, **{sample: rank for each in cuts for sample, rank in each.items()}}
+    balanced = partial(assign_ranks, metas, ranks, parity=attention_parity(cfg.actor.model_name_or_path))
+    cuts = [balanced(part) for part in parts] if cfg.updates_per_batch > 1 else ()
+    owned = cuts if cuts and cfg.train.max_epochs == 1 else [balanced(part) for part in critic_parts(cfg, version, metas)]
+    whole = balanced() | {sample: rank for each in owned for sample, rank in each.items()}
     return TrainBatch(version, items, whole, cuts)
+
+
+def critic_parts(cfg: Config, version: int, metas: Sequence[GroupMeta]) -> list[list[Sample]]:
+    """What each update of the critic trains, in every one of its epochs; none without a critic, or if one update trains everything."""
+    updates = cfg.critic.updates or cfg.minibatches
+    if updates == 1 or not get_estimator(cfg.algo.advantage.estimator).critic:
+        return []
+    return cut(metas, updates, (cfg.train.seed, version, 0))
 
 
 def cut(metas: Sequence[GroupMeta], parts: int, seed: tuple[int, int, int]) -> list[list[Sample]]:

@@ -129,6 +129,12 @@ def to_rows(
     return [_row(s, whiten(s.advantages, s.trained, mean, scale), version, coef, old) for s in samples if s.counts]
 
 
+def rows_of(samples: Sequence[Sample], rows: Sequence[Row], parts: Sequence[Sequence[tuple[int, int]]]) -> list[list[Row]]:
+    """The `rows` that `to_rows` made of `samples`, by the part that their trajectory is in; all of them as one, where there are no parts."""
+    keyed = list(zip([s.key[:2] for s in samples if s.counts], rows, strict=True))
+    return [[row for key, row in keyed if key in part] for part in map(set, parts)] or [list(rows)]
+
+
 def _row(sample: Sample, advantages: np.ndarray, version: int, env_coef: float, old: Mapping[tuple[int, int, int], np.ndarray] | None) -> Row:
     trajectory = sample.trajectory
     sampled = trajectory.is_model

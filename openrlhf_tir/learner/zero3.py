@@ -34,13 +34,14 @@ from .ema import WeightAverage
 from .export import write_model_files
 from .last_push import LastPush
 from .lora import ADAPTER, adapter_weights, hf_weights
+from .minibatches import critic_parts
 from .objective import KlInLoss, PolicyObjective, SftObjective
 from .openrlhf_adapter import PolicyModel, ZeroStrategy
 from .packing import Row
 from .passes import Forward, Passes
 from .roles.beside import Roles
 from .roles.reference import log_probs
-from .rows import FIELDS, OLD, Sample, batch_samples, local_moments, share, to_rows
+from .rows import FIELDS, OLD, Sample, batch_samples, local_moments, rows_of, share, to_rows
 from .saved.background import BackgroundWriter
 from .saved.checkpoint import POLICY, load_rank, save_rank
 from .schedule import rl_schedule
@@ -119,7 +120,8 @@ class Zero3Rank:
             metrics = self._policy_updates(batch, samples, mine, total)
         if metrics["updates"]:
             rows = to_rows(mine, total, self._version, self.cfg, self.estimator)
-            metrics |= judged | self.roles.trained(rows, metrics | judged, len(batch.rank_of), self._version, self.passes, self._trained_counts)
+            parts = rows_of(mine, rows, critic_parts(self.cfg, batch.step, [item.meta for item in batch.items]))
+            metrics |= judged | self.roles.trained(parts, metrics | judged, len(batch.rank_of), self._version, self.passes, self._trained_counts)
         self._version += int(metrics["updates"])
         return metrics
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 
 import httpx
 import pytest
 
 from openrlhf_tir import model_size
 from openrlhf_tir.config import Config
-from openrlhf_tir.model_size import checkpoint_bytes, of_config, parameters, push_bytes
+from openrlhf_tir.model_size import attention_parity, checkpoint_bytes, of_config, parameters, push_bytes
 
 QWEN_7B = {
     "hidden_size": 3584,
@@ -53,6 +54,18 @@ def test_a_config_that_does_not_say_enough_gives_nothing():
     assert of_config({"hidden_size": 128, "num_attention_heads": 4}) is None
     assert of_config({**QWEN_7B, "num_attention_heads": 0}) is None
     assert of_config({**QWEN_7B, "vocab_size": "many"}) is None
+
+
+@pytest.mark.parametrize(("config", "active"), [(QWEN_7B, 7.07e9), (QWEN_05B, 0.494e9), (QWEN3_30B_A3B | {"num_experts_per_tok": 8}, 3.03e9)])
+def test_attention_costs_as_much_as_the_matrices_that_a_token_meets_at_parity(config, active, tmp_path):
+    """Operations by hand: 2 P L of the matrices, 2 layers heads d L^2 of causal attention. An untied model's input embeddings are no matrix product."""
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    length, width = (
+        attention_parity(str(tmp_path)),
+        config["num_attention_heads"] * config.get("head_dim", config["hidden_size"] // config["num_attention_heads"]),
+    )
+    assert 2 * active * length == pytest.approx(2 * config["num_hidden_layers"] * width * length**2, rel=0.02)
+    assert attention_parity(str(tmp_path / "no_such_model")) == math.inf
 
 
 @pytest.fixture

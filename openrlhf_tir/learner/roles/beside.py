@@ -90,12 +90,19 @@ class Roles:
         return self.cfg.critic.freezing_steps if self.critic else 0
 
     def trained(
-        self, rows: Sequence[Row], told: dict[str, float], samples: int, version: int, passes: Passes, counted: Callable[[Sequence[Row]], GlobalCounts]
+        self,
+        parts: Sequence[Sequence[Row]],
+        told: dict[str, float],
+        samples: int,
+        version: int,
+        passes: Passes,
+        counted: Callable[[Sequence[Row]], GlobalCounts],
     ) -> dict[str, float]:
-        """After the policy's updates: those of the critic on `rows`, and of the KL's coefficient. told: the batch's metrics so far. Returns metrics."""
+        """After the policy's updates: those of the critic, one on each of `parts`, and of the KL's coefficient. told: the batch's metrics so far.
+        Returns metrics."""
         metrics: dict[str, float] = {}
         if self.critic:
-            metrics |= self.critic.train(passes, rows, version, counted)
+            metrics |= self.critic.train(passes, parts, version, counted)
         if self.reference:
             metrics["kl_coef"] = self.coef.value
             if "kl_ref" in told:

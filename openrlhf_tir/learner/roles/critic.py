@@ -1,11 +1,11 @@
 """Critic: V(prefix) of every trained token, on the policy's ranks, with a DeepSpeed engine, optimiser and schedule of its own.
 
     values     rows -> [L-1] per row, entry t of the prefix that ends before token t+1, without gradients
-    train      rows with values and returns -> critic.epochs passes of critic.updates optimiser steps, each on its part of the rows
+    train      rows with values and returns -> critic.epochs passes over the parts of the batch (minibatches.critic_parts), one optimiser step on each
 
     loss = 0.5 * mean over trained tokens of max((V - R)^2, (clip(V, V_old +- value_clip) - R)^2)          PPO's clipped value loss
 
-A rank cuts its own rows into parts of about equal tokens, so that every rank has some of each part; the mean is over the part's tokens of all ranks.
+A part is of the whole batch, and its mean over the tokens of all ranks: any number of them takes the same steps.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ import torch
 
 from ...algorithms.aggregate import GlobalCounts
 from ...config import Config
-from ..balance import lpt
 from ..export import write_model_files
 from ..lora import hf_weights
 from ..openrlhf_adapter import ValueLoss, ZeroStrategy, value_model
@@ -43,11 +42,12 @@ class Critic:
         """[L-1] float32 per row; 0.0 where its field `trained` is 0."""
         return passes.ask(self.engine, rows, {"trained": np.float32}, self._values)
 
-    def train(self, passes: Passes, rows: Sequence[Row], version: int, counted: Callable[[Sequence[Row]], GlobalCounts]) -> dict[str, float]:
-        """critic_loss and critic_grad_norm: means over the updates; critic_skipped: those whose gradient was not finite, which changed nothing."""
+    def train(self, passes: Passes, parts: Sequence[Sequence[Row]], version: int, counted: Callable[[Sequence[Row]], GlobalCounts]) -> dict[str, float]:
+        """parts: what this rank has of each update's rows. Returns critic_loss and critic_grad_norm, means over the updates, and critic_skipped: those whose
+        gradient was not finite, which changed nothing."""
         lr, losses, norms, skipped = self.lr_at(version), [], [], 0
         for _ in range(self.cfg.critic.epochs or self.cfg.train.max_epochs):
-            for part in self._parts(rows):
+            for part in parts:
                 counts = counted(part)
                 if not counts.tokens:
                     continue
@@ -84,8 +84,3 @@ class Critic:
 
     def _values(self, micro: MicroBatch) -> torch.Tensor:
         return self.engine(micro.sequences, micro.fields["trained"] > 0, micro.attention_mask)
-
-    def _parts(self, rows: Sequence[Row]) -> list[list[Row]]:
-        parts = self.cfg.critic.updates or self.cfg.minibatches
-        place = lpt([len(row.token_ids) for row in rows], parts)
-        return [[row for row, part in zip(rows, place, strict=True) if part == k] for k in range(parts)]

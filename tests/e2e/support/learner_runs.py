@@ -226,6 +226,7 @@ def roles(start, world: int, out: Path) -> dict[str, object]:
 
     frozen = start(algo=GAE, critic={"freezing_steps": 1, "updates": 3, "epochs": 2})
     before = _weight_hash(frozen), _weight_hash(frozen.roles.critic)
+    found["critic_part_grads"] = _record(frozen, frozen.roles.critic.engine)[0]
     metrics = frozen.step(*batch(world, seed=0))
     found["frozen"] = before, (_weight_hash(frozen), _weight_hash(frozen.roles.critic)), metrics["lr"], frozen.version
 

@@ -24,6 +24,14 @@ def test_prompts_count_and_groups_may_differ_in_size():
     assert assign_ranks([meta(0, [20, 1]), meta(1, [2, 8])], 2) == {(0, 0): 0, (0, 1): 0, (1, 0): 1, (1, 1): 1}
 
 
+def test_a_long_sequence_costs_its_attention_too():
+    one_group = [meta(0, [20, 10, 0, 2])]
+    # tokens: 30 | 20 + 12, then 10 where there is less
+    assert assign_ranks(one_group, 2) == {(0, 0): 0, (0, 1): 1, (0, 2): 0, (0, 3): 1}
+    # with as many operations again for the attention of 30 tokens: 60 | 33.3 + 16.8 + 13.3
+    assert assign_ranks(one_group, 2, parity=30.0) == {(0, 0): 0, (0, 1): 1, (0, 2): 1, (0, 3): 1}
+
+
 @given(st.lists(st.integers(1, 500), min_size=1, max_size=60), st.integers(1, 8))
 def test_every_item_has_a_rank_and_loads_differ_by_at_most_one_item(lengths, bins):
     placed = lpt(lengths, bins)

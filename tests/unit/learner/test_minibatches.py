@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from openrlhf_tir.config import Config
-from openrlhf_tir.learner.minibatches import cut, train_batch
+from openrlhf_tir.learner.minibatches import critic_parts, cut, train_batch
 from tests.e2e.support.learner_batch import make_batch, random_groups
 
 GROUPS = random_groups(4, 4, seed=0)
@@ -53,6 +53,21 @@ def test_the_parts_do_not_depend_on_the_number_of_ranks_that_share_them():
 def test_what_is_trained_once_is_owned_by_the_rank_that_trains_it():
     made = batch(ranks=2)
     assert all(made.rank_of[key] == rank for update in made.updates for key, rank in update.items())
+
+
+def test_the_critics_parts_do_not_depend_on_the_number_of_ranks_and_each_is_spread_over_them():
+    def made(ranks: int, updates: int | None, estimator: str = "gae", **train: int):
+        sections = {"actor": {"num_gpus_per_node": ranks}, "rollout": {"batch_size": 4, "n_samples_per_prompt": 4}, "critic": {"updates": updates}}
+        cfg = Config(**sections, train={"max_steps": 480, **train}, algo={"advantage": {"estimator": estimator}})
+        items = make_batch(GROUPS, ranks).items
+        return critic_parts(cfg, 0, [i.meta for i in items]), train_batch(cfg, 0, items)
+
+    parts, batch = made(2, 4)
+    assert parts == made(1, 4)[0] and sorted(key for part in parts for key in part) == sorted(batch.rank_of) and batch.cuts == ()
+    assert [sorted(batch.rank_of[key] for key in part) for part in parts] == [[0, 0, 1, 1]] * 4
+    assert made(2, None)[0] == made(2, 1)[0] == made(2, 4, "reinforce")[0] == []
+    parts, batch = made(2, None, batch_size=4)
+    assert [set(part) for part in parts] == [set(u) for u in batch.updates], "the policy's, without a number of its own"
 
 
 def test_lost_and_masked_samples_make_parts_smaller_not_fewer():

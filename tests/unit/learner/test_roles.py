@@ -65,8 +65,6 @@ def test_the_critic_takes_its_own_number_of_steps_and_each_trajectory_goes_once_
     critic = ranked.roles.critic
     assert len(critic.engine.grads) == 8 and len(ranked.engine.grads) == 1
     assert metrics["critic_skipped"] == 0 and ranked.version == 1
-    parts = critic._parts([type("R", (), {"token_ids": range(n)}) for n in (9, 5, 4, 3, 2)])
-    assert sorted(len(row.token_ids) for part in parts for row in part) == [2, 3, 4, 5, 9] and max(map(len, parts)) == 2
 
 
 def test_without_a_number_of_its_own_the_critic_takes_as_many_steps_as_the_policy(learner):
