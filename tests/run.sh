@@ -6,6 +6,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 export OMP_NUM_THREADS=1 HF_HUB_OFFLINE=${HF_HUB_OFFLINE:-1}
+unset PYTHONDONTWRITEBYTECODE # set in many container images; each of the hundreds of processes that tests start would compile all that it imports
 
 bash train_scripts/setup_env.sh
 python=${TIR_VENV:-.venv}/bin/python

@@ -115,9 +115,10 @@ if [[ $(cat "$stamp" 2>/dev/null) != "$wanted" ]]; then
     install_puzzles
     "$VENV/bin/python" -m pip install --disable-pip-version-check -qq --no-deps --no-build-isolation -e .
     say "importing everything once (compiles what is used, and shows that the installation works)"
-    "$VENV/bin/python" -c 'import openrlhf_tir.engines.start, vllm.v1.engine.async_llm, ray.dashboard.dashboard, fastapi, math_verify' >/dev/null 2>"$VENV/import.log" &
+    unset PYTHONDONTWRITEBYTECODE # set in many container images; every process of a run would compile torch, vLLM and the rest anew: 12 s of CPU each
+    "$VENV/bin/python" -c 'import openrlhf_tir.engines.start, vllm.v1.engine.async_llm, vllm.v1.worker.cpu_worker, ray.dashboard.dashboard, fastapi, math_verify' >/dev/null 2>"$VENV/import.log" &
     others=$!
-    "$VENV/bin/python" -c 'import openrlhf_tir.learner.openrlhf_adapter, datasets, matplotlib.pyplot, tensorboard' >/dev/null || refuse "the training packages do not import; the reason is above."
+    "$VENV/bin/python" -c 'import openrlhf_tir.cluster.jobs.train, openrlhf_tir.learner.zero3, datasets, matplotlib.pyplot, tensorboard' >/dev/null || refuse "the training packages do not import; the reason is above."
     wait "$others" || { cat "$VENV/import.log" >&2; refuse "vLLM or Ray does not import; the reason is above."; }
     echo "$wanted" > "$stamp"
     say "environment complete"
