@@ -21,9 +21,9 @@ from ..config import Config
 from ..deadlines import Deadline, within
 from ..errors import ClusterFull, DeadlineMissed, InfraError
 from ..types import Changes, StepReport, TrainBatch
-from .nodes import single_room
+from .nodes import learner_room
 from .ray_faults import death
-from .ray_session import place, worker_env
+from .ray_session import by_node, place, worker_env
 from .shared_dir import marked, prove
 
 if TYPE_CHECKING:
@@ -90,14 +90,16 @@ class LearnerGroup:
     @classmethod
     async def start(cls, cfg: Config) -> LearnerGroup:
         n = cfg.actor.world_size
-        room = single_room(n)
+        room = learner_room(cfg)
         placement = await place(room, f"{n} learner ranks", cfg)
-        actor = ray.remote(concurrency_groups={"io": 1})(LearnerRank).options(
-            num_cpus=1, num_gpus=room.num_gpus, runtime_env={"env_vars": worker_env(cfg)}, scheduling_strategy=PlacementGroupSchedulingStrategy(placement)
-        )
+        actor = ray.remote(concurrency_groups={"io": 1})(LearnerRank)
+        asked = {"num_cpus": 1, "num_gpus": room.num_gpus, "runtime_env": {"env_vars": worker_env(cfg)}}
         self = cls(cfg, [], placement)
         try:
-            self.ranks = [actor.remote(rank, n) for rank in range(n)]
+            for bundle in by_node(placement):
+                there = PlacementGroupSchedulingStrategy(placement, placement_group_bundle_index=bundle)
+                for _ in range(room.each):
+                    self.ranks.append(actor.options(**asked, scheduling_strategy=there).remote(len(self.ranks), n))
             with marked(cfg.run_dir) as mark:
                 await self._all([r.sees.remote(mark) for r in self.ranks], "sees", "timeouts.start_s")
             [(addr, port)] = await self._all([self.ranks[0].address.remote()], "address", "timeouts.start_s")

@@ -1,6 +1,6 @@
 """Nodes: what the cluster has, and what each process of a run takes of it. Asked of Ray, never of this machine: the driver's may have no GPU.
 
-engine_room(cfg)   bundles and resources of a rollout engine
+engine_room(cfg)   bundles and resources of a rollout engine; learner_room, reward_room likewise
 plan(cfg, nodes)   which rank and engine goes where, in words, before anything is loaded
 """
 
@@ -70,6 +70,8 @@ class Room(NamedTuple):
     num_gpus: float
     workers_by_ray: bool
     """The actor takes no GPU: vLLM starts a Ray actor in each bundle."""
+    each: int = 1
+    """Processes in a bundle."""
 
 
 def engine_room(cfg: Config) -> Room:
@@ -90,38 +92,59 @@ def single_room(count: int) -> Room:
     return Room([bundle] * count, "PACK", 1.0, gpus, False)
 
 
+def learner_room(cfg: Config) -> Room:
+    """Learner ranks, so many on each of actor.num_nodes; where no node has room for them, wherever there is."""
+    per_node = max(1, cfg.actor.num_gpus_per_node)
+    holds = max((node.gpus if has_gpus() else node.cpus for node in nodes()), default=0)
+    return _on_nodes(cfg.actor.num_nodes, per_node) if per_node <= holds else single_room(cfg.actor.world_size)
+
+
 def reward_room(cfg: Config) -> Room:
-    """Reward models, a GPU each where there are any; those of several nodes as one bundle per node, on different nodes as far as there are."""
-    reward = cfg.reward
-    if reward.num_nodes == 1:
-        return single_room(reward.replicas)
+    """Reward models, so many on each of reward.num_nodes."""
+    return _on_nodes(cfg.reward.num_nodes, cfg.reward.model_replicas)
+
+
+def _on_nodes(count: int, per_node: int) -> Room:
+    """Processes with a GPU each where there are any. Those of several nodes have one bundle per node, on different nodes as far as there are."""
+    if count == 1:
+        return single_room(per_node)
     of_one = single_room(1)
-    bundle = {kind: amount * reward.model_replicas for kind, amount in of_one.bundles[0].items()}
-    return of_one._replace(bundles=[bundle] * reward.num_nodes, strategy="SPREAD")
+    bundle = {kind: amount * per_node for kind, amount in of_one.bundles[0].items()}
+    return of_one._replace(bundles=[bundle] * count, strategy="SPREAD", each=per_node)
 
 
 def plan(cfg: Config, there: Sequence[Node], *, learner: bool = True) -> list[str]:
     """Lines for the start of the run: the nodes, and where each process can go; what is missing, and where, when they do not all fit.
 
     Ray decides in the end, and what it decided is said as well. This is the proof that it can: engines first, each on the node that it
-    leaves the least room on, then what takes one GPU. What is missing may still come (an autoscaler, a node that restarts).
+    leaves the least room on, then what takes one GPU, nodes of which it has none first where it asks for several. What is missing may still
+    come (an autoscaler, a node that restarts).
     """
-    room = engine_room(cfg)
+    engine, reward, ranks = engine_room(cfg), reward_room(cfg), learner_room(cfg)
     kind = "GPU" if has_gpus() else "CPU"
     left = {node.address: (node.gpus if has_gpus() else node.cpus) for node in there}
-    wanted = [(f"engine {i}", round(bundle[kind])) for i in range(cfg.vllm.num_engines) for bundle in room.bundles]
-    wanted += [(f"reward model {i}", 1) for i in range(cfg.reward.replicas if cfg.reward.model_name_or_path else 0)]
-    wanted += [(f"learner rank {i}", 1) for i in range(cfg.actor.world_size if learner else 0)]
     placed: dict[str, Counter[str]] = {address: Counter() for address in left}
     missing: Counter[str] = Counter()
-    for name, size in wanted:
-        fitting = [address for address in left if left[address] >= size]
-        if not fitting:
-            missing[name] += size
-            continue
-        best = min(fitting, key=left.__getitem__)
-        left[best] -= size
-        placed[best][name] += size
+
+    def put(room: Room, names: Sequence[str], size: int) -> None:
+        """`names`: of the processes of one bundle after another, each of which takes `size`."""
+        used: set[str] = set()
+        for i in range(0, len(names), room.each):
+            of_bundle = dict.fromkeys(names[i : i + room.each], size)
+            fitting = [address for address in left if left[address] >= room.each * size]
+            if not fitting:
+                missing.update(of_bundle)
+                continue
+            best = min(fitting, key=lambda address: (room.strategy == "SPREAD" and address in used, left[address]))
+            used.add(best)
+            left[best] -= room.each * size
+            placed[best].update(of_bundle)
+
+    for i in range(cfg.vllm.num_engines):
+        for bundle in engine.bundles:
+            put(engine, [f"engine {i}"], round(bundle[kind]))
+    put(reward, [f"reward model {i}" for i in range(cfg.reward.replicas if cfg.reward.model_name_or_path else 0)], 1)
+    put(ranks, [f"learner rank {i}" for i in range(cfg.actor.world_size if learner else 0)], 1)
     lines = [f"plan: {node}: {_counted(placed[node.address], kind) or 'nothing of this run'}" for node in there]
     if missing:
         free = ", ".join(f"{address} has {n} left" for address, n in left.items())

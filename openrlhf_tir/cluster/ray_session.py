@@ -113,15 +113,22 @@ async def place(room: Room, what: str, cfg: Config) -> PlacementGroup:
     except BaseException:
         remove_placement_group(group)
         raise
-    print(f"placed: {what}: {where(group)}", flush=True)
+    print(f"placed: {what}: {where(group, room.each)}", flush=True)
     return group
 
 
-def where(group: PlacementGroup) -> str:
-    """The addresses of the nodes that a reservation is on, each with its number of bundles where there are several."""
+def where(group: PlacementGroup, each: int = 1) -> str:
+    """The addresses of the nodes that a reservation is on, with its number of processes where there are several, `each` in a bundle."""
     by_id = {node["NodeID"]: node["NodeManagerAddress"] for node in ray.nodes()}
     held = Counter(by_id.get(node, node) for node in placement_group_table(group)["bundles_to_node_id"].values())
-    return ", ".join(f"{address} x {n}" if len(held) > 1 or n > 1 else address for address, n in held.items())
+    return ", ".join(f"{address} x {n * each}" if len(held) > 1 or n * each > 1 else address for address, n in held.items())
+
+
+def by_node(group: PlacementGroup) -> list[int]:
+    """The bundles of a reservation, those of a node one after another: neighbouring ranks talk most."""
+    node_of = placement_group_table(group)["bundles_to_node_id"]
+    first = {node: min(b for b in node_of if node_of[b] == node) for node in node_of.values()}
+    return sorted(node_of, key=lambda b: (first[node_of[b]], b))
 
 
 async def _ready(group: PlacementGroup) -> None:

@@ -54,6 +54,26 @@ def test_learner_ranks_take_gpus_where_the_cluster_has_them_whatever_the_driver_
     assert ray.asked[0]["num_gpus"] == gpus and ray.groups[0].bundles[0].get("GPU", 0.0) == gpus
 
 
+def test_learner_ranks_of_two_nodes_are_on_two_and_neighbours_are_on_one(ray: Ray, monkeypatch):
+    from openrlhf_tir.cluster.learner_group import LearnerGroup
+    from openrlhf_tir.cluster.ray_session import by_node
+
+    ray.nodes = [HEAD, eight("10.0.0.2"), eight("10.0.0.3")]
+    cfg = Config(actor={"num_nodes": 2, "num_gpus_per_node": 4})
+    run(LearnerGroup.start(cfg))
+    assert (ray.groups[0].bundles, ray.groups[0].strategy) == ([{"CPU": 4.0, "GPU": 4.0}] * 2, "SPREAD")
+    assert [actor.index for actor in ray.actors] == list(range(8)) and len(ray.asked) == 8
+    assert planned(cfg, *ray.nodes, monkeypatch=monkeypatch)[1:] == [
+        "plan: 10.0.0.2 (64 CPUs, 8 GPUs): engine 0, learner rank 0, learner rank 1, learner rank 2, learner rank 3",
+        "plan: 10.0.0.3 (64 CPUs, 8 GPUs): learner rank 4, learner rank 5, learner rank 6, learner rank 7",
+    ]
+    run(LearnerGroup.start(Config(actor={"num_nodes": 2, "num_gpus_per_node": 16})))
+    scattered = ray.groups[-1]
+    assert (scattered.bundles, scattered.strategy) == ([{"CPU": 1.0, "GPU": 1.0}] * 32, "PACK"), "no node has room for 16"
+    scattered.on = {0: "b", 1: "a", 2: "b", 3: "a"}
+    assert by_node(scattered) == [0, 2, 1, 3]
+
+
 def test_an_engine_that_is_replaced_while_the_gpus_are_lost_does_not_start_on_cpu(ray: Ray):
     ray.nodes = [HEAD, eight("10.0.0.2")]
     run(spawned())
