@@ -1,0 +1,131 @@
+"""Two nodes, each with its own network, /tmp and /dev/shm, and launch_multinode.sh as it stands: a learner rank and a Ray daemon on each, the environment
+server on the second. Then what breaks between them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from openrlhf_tir.logs import metrics
+from openrlhf_tir.replay.audit import audit
+from openrlhf_tir.report import summary
+from openrlhf_tir.toy.model import save_model
+from openrlhf_tir.toy.task import write_data
+from tests.e2e.support.namespaces import Node, missing, two_nodes
+
+ROOT = Path(__file__).parents[3]
+PATIENCE_S = 400
+ENV_PORT = 18080
+ENV = {"TIR_ENV_TOKEN": "hosts-of-model-code", "OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu", "TIR_VENV": sys.prefix}
+SHAPE = "--actor.num_nodes 2 --actor.num_gpus_per_node 1"
+
+pytestmark = [pytest.mark.long, pytest.mark.skipif(missing() is not None, reason=str(missing()))]
+
+
+class Cluster:
+    """`a` drives, `b` serves the environment; `log` is what launch_multinode.sh printed."""
+
+    def __init__(self, directory: Path, a: Node, b: Node) -> None:
+        self.a, self.b, self.directory, self.run_dir, self.log = a, b, directory, directory / "run", directory / "log"
+        self.url = f"http://{b.address}:{ENV_PORT}"
+
+    def serve(self) -> None:
+        said = self.directory / "env.log"
+        said.unlink(missing_ok=True)
+        server = self.b.start(f"bash {ROOT}/train_scripts/start_env_servers.sh -h {self.b.address} -- --workers 1 --port {ENV_PORT}", said, **ENV)
+        wait(lambda: any(line.startswith("http://") for line in said.read_text().splitlines()), server, said)
+
+    def rejoin(self) -> None:
+        """What launch_multinode.sh started on the second node."""
+        ray = f"{sys.prefix}/bin/ray start --address={self.a.address}:6379 --node-ip-address={self.b.address} --disable-usage-stats --block"
+        self.b.start(ray, self.directory / "rejoined.log", **ENV)
+
+    def launch(self, *flags: str, steps: int = 4, **env: str) -> subprocess.Popen[bytes]:
+        run = self.run_dir
+        words = [
+            f"bash {ROOT}/train_scripts/launch_multinode.sh --hosts node-a,node-b --interface eth1 -- --recipe quickstart_cpu --run-dir {run}",
+            f"--actor.model_name_or_path {self.directory}/init --data.prompt_dataset {self.directory}/data/train.jsonl --env.url {self.url} {SHAPE}",
+            "--reward.name tests.e2e.support.parity_reward:parity --rollout.batch_size 4 --rollout.n_samples_per_prompt 4 --rollout.max_new_tokens 24",
+            f"--train.max_steps {steps} --ckpt.save_steps 2 --logger.tensorboard false",
+        ]
+        return self.a.start(" ".join([*words, *flags]), self.log, **(ENV | env))
+
+    def step(self) -> int:
+        return int(max(metrics.read(self.run_dir).get("step", [0]), default=0)) if self.run_dir.exists() else 0
+
+    def said(self) -> str:
+        """As one line: the console wraps."""
+        return " ".join(self.log.read_text().split())
+
+
+def wait(until: Callable[[], object], process: subprocess.Popen[bytes] | None, log: Path, patience_s: float = PATIENCE_S) -> None:
+    give_up = time.monotonic() + patience_s
+    while not until():
+        assert (process is None or process.poll() is None) and time.monotonic() < give_up, log.read_text()[-4000:]
+        time.sleep(0.3)
+
+
+def ended(process: subprocess.Popen[bytes], log: Path, patience_s: float = PATIENCE_S) -> int:
+    wait(lambda: process.poll() is not None, None, log, patience_s)
+    return process.returncode
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    save_model(tmp_path / "init", seed=0)
+    write_data(tmp_path / "data", seed=0, n_train=200)
+    (tmp_path / "run").mkdir()
+    own = [tmp_path / "run"] if getattr(request, "param", "") == "unshared" else []
+    with two_nodes(tmp_path, [ROOT, Path(sys.prefix).resolve()], own) as (a, b):
+        made = Cluster(tmp_path, a, b)
+        made.serve()
+        yield made
+
+
+def assert_trained_once(cluster: Cluster, steps: int) -> None:
+    report = audit(cluster.run_dir / "ledger.jsonl")
+    assert report.errors == [] and len(report.trained) == len(set(report.trained)) == 4 * steps
+    assert metrics.read(cluster.run_dir)["step"] == list(range(1, steps + 1))
+    assert summary.read(cluster.run_dir).steps == steps
+
+
+def test_a_run_over_two_nodes_has_a_rank_on_each_and_leaves_nothing_behind(cluster: Cluster):
+    assert ended(cluster.launch(), cluster.log) == 0, cluster.log.read_text()[-4000:]
+    assert_trained_once(cluster, 4)
+    placed = cluster.said().split("placed: 2 learner ranks: ")[1]
+    assert placed.startswith(("10.77.0.1 x 1, 10.77.0.2 x 1", "10.77.0.2 x 1, 10.77.0.1 x 1"))
+    wait(lambda: not [p for node in (cluster.a, cluster.b) for p in node.processes() if "ray" in p.name()], None, cluster.log, 60)
+
+
+@pytest.mark.parametrize("cluster", ["unshared"], indirect=True)
+def test_a_run_directory_that_the_second_node_does_not_see_is_named_before_a_model_loads(cluster: Cluster):
+    assert ended(cluster.launch(), cluster.log) == 2
+    assert "learner rank" in cluster.said() and f"on node {cluster.b.address} does not see the controller's run directory {cluster.run_dir}" in cluster.said()
+    assert cluster.step() == 0
+
+
+def test_a_node_that_loses_its_power_is_waited_for_and_the_run_goes_on_when_it_is_back(cluster: Cluster):
+    process = cluster.launch(steps=12)
+    wait(lambda: cluster.step() >= 3, process, cluster.log)
+    cluster.b.lose_power()
+    wait(lambda: "learner" in cluster.said().rsplit("step 3/12", 1)[-1], process, cluster.log)
+    cluster.serve()
+    cluster.rejoin()
+    assert ended(process, cluster.log) == 0, cluster.log.read_text()[-4000:]
+    assert_trained_once(cluster, 12)
+
+
+def test_a_cut_link_is_a_named_error_or_a_recovery_and_the_run_resumes(cluster: Cluster):
+    process = cluster.launch(steps=12)
+    wait(lambda: cluster.step() >= 3, process, cluster.log)
+    cluster.b.link("down")
+    wait(lambda: "learner" in cluster.said().rsplit("step 3/12", 1)[-1], process, cluster.log)
+    cluster.b.link("up")
+    if ended(process, cluster.log):
+        assert ended(cluster.launch("--resume", steps=12), cluster.log) == 0, cluster.log.read_text()[-4000:]
+    assert_trained_once(cluster, 12)
