@@ -139,7 +139,7 @@ async def _refusal(response: aiohttp.ClientResponse, url: str) -> Exception:
     if response.status >= 500:
         return Broken(f"HTTP {response.status}: {said}", None if retry_after is None else seconds(retry_after))
     if response.status == 401:
-        return EnvError(f"{url} refused the bearer token (401). Set the variable that env.token_env names to the server's token.")
+        return EnvError(f"{url} refused the bearer token (401). Set the variable that env.token_env names (TIR_ENV_TOKEN, if unset) to the server's token.")
     if response.status == 404 and url.endswith("/step"):
         return EnvLost(f"{url} does not know the session any more (HTTP 404): {said}. Was the server restarted?")
     return EnvError(f"{url} answered HTTP {response.status}: {said}")

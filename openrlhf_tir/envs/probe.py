@@ -46,8 +46,11 @@ def _get(url: str, token: str | None, timeout_s: float) -> Any:
         with opener.open(request, timeout=timeout_s) as reply:
             return json.load(reply)
     except urllib.error.HTTPError as e:
+        sent = "The token that was sent is not its" if token else "No token was sent"
         remedy = (
-            "Put its token into the environment variable that env.token_env names." if e.code in (401, 403) else "Point env.url at a server of env_servers."
+            f"{sent}: put its token into the environment variable that env.token_env names (TIR_ENV_TOKEN, if unset)."
+            if e.code in (401, 403)
+            else "Point env.url at a server of env_servers."
         )
         kind = Unavailable if e.code == 429 or e.code >= 500 else ConfigError
         raise kind(f"{url} answered {e.code} {e.reason}. {remedy}") from None

@@ -46,9 +46,20 @@ class Cluster:
         self.b.start(ray, self.directory / "rejoined.log", **ENV)
 
     def launch(self, *flags: str, steps: int = 4, **env: str) -> subprocess.Popen[bytes]:
-        run = self.run_dir
+        return self._train(f"bash {ROOT}/train_scripts/launch_multinode.sh --hosts node-a,node-b --interface eth1 --", flags, steps, env)
+
+    def submit(self, steps: int = 4) -> subprocess.Popen[bytes]:
+        """To a Ray cluster that is there."""
+        head = f"{sys.prefix}/bin/ray start --head --node-ip-address={self.a.address} --port=6379 --disable-usage-stats --block"
+        self.a.start(head, self.directory / "head.log", **ENV)
+        answers = f"exec 3<>/dev/tcp/{self.a.address}/6379 && exec 4<>/dev/tcp/127.0.0.1/8265"
+        wait(lambda: self.a.can(answers), None, self.directory / "head.log")
+        self.rejoin()
+        return self._train(f"bash {ROOT}/train_scripts/submit_ray_job.sh", (), steps, {})
+
+    def _train(self, script: str, flags: tuple[str, ...], steps: int, env: dict[str, str]) -> subprocess.Popen[bytes]:
         words = [
-            f"bash {ROOT}/train_scripts/launch_multinode.sh --hosts node-a,node-b --interface eth1 -- --recipe quickstart_cpu --run-dir {run}",
+            f"{script} --recipe quickstart_cpu --run-dir {self.run_dir}",
             f"--actor.model_name_or_path {self.directory}/init --data.prompt_dataset {self.directory}/data/train.jsonl --env.url {self.url} {SHAPE}",
             "--reward.name tests.e2e.support.parity_reward:parity --rollout.batch_size 4 --rollout.n_samples_per_prompt 4 --rollout.max_new_tokens 24",
             f"--train.max_steps {steps} --ckpt.save_steps 2 --logger.tensorboard false",
@@ -109,12 +120,41 @@ def test_a_run_directory_that_the_second_node_does_not_see_is_named_before_a_mod
     assert cluster.step() == 0
 
 
+def test_a_submitted_job_trains_over_two_nodes_like_one_that_is_launched(cluster: Cluster):
+    assert ended(cluster.submit(), cluster.log) == 0, cluster.log.read_text()[-4000:]
+    assert_trained_once(cluster, 4)
+
+
+@pytest.mark.parametrize(
+    ("flags", "env", "fact"),
+    [
+        (["--env.url", "http://10.77.0.9:18080"], {}, "http://10.77.0.9:18080"),
+        ([], {"TIR_ENV_TOKEN": "another"}, "TIR_ENV_TOKEN"),
+    ],
+)
+def test_what_the_second_node_does_not_take_is_named_before_a_model_loads(flags, env, fact, cluster: Cluster):
+    """An address that nobody has; a token that is not the server's."""
+    code = ended(cluster.launch(*flags, **env), cluster.log)
+    assert code != 0 and fact in cluster.said() and cluster.step() == 0
+
+
 def test_a_node_that_loses_its_power_is_waited_for_and_the_run_goes_on_when_it_is_back(cluster: Cluster):
     process = cluster.launch(steps=12)
     wait(lambda: cluster.step() >= 3, process, cluster.log)
     cluster.b.lose_power()
     wait(lambda: "learner" in cluster.said().rsplit("step 3/12", 1)[-1], process, cluster.log)
     cluster.serve()
+    cluster.rejoin()
+    assert ended(process, cluster.log) == 0, cluster.log.read_text()[-4000:]
+    assert_trained_once(cluster, 12)
+
+
+def test_a_ray_daemon_that_is_killed_is_waited_for_like_a_node(cluster: Cluster):
+    process = cluster.launch(steps=12)
+    wait(lambda: cluster.step() >= 3, process, cluster.log)
+    next(p for p in cluster.b.processes() if p.name() == "raylet").kill()
+    wait(lambda: "learner" in cluster.said().rsplit("step 3/12", 1)[-1], process, cluster.log)
+    wait(lambda: not [p for p in cluster.b.processes() if "ray" in p.name()], process, cluster.log)
     cluster.rejoin()
     assert ended(process, cluster.log) == 0, cluster.log.read_text()[-4000:]
     assert_trained_once(cluster, 12)

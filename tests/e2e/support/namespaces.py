@@ -63,6 +63,9 @@ class Node:
     def run(self, command: str) -> str:
         return subprocess.run(self.words(command), capture_output=True, text=True, check=True).stdout
 
+    def can(self, command: str) -> bool:
+        return subprocess.run(self.words(command), capture_output=True, check=False).returncode == 0
+
     def start(self, command: str, log: Path, **env: str) -> subprocess.Popen[bytes]:
         """In a session of its own; what it prints goes to `log`."""
         with log.open("ab") as out:
