@@ -40,10 +40,13 @@ on() { # host, command
 
 # Each node notes the process that holds its Ray daemons; ending that one ends them, and nobody else's Ray.
 pid_file="/tmp/openrlhf_tir_ray_$port.pid"
+REJOIN_S=10
 
+kept=() # what holds a worker's Ray up
 tear_down() {
     trap - EXIT
     echo "stopping Ray on ${hosts[*]}" >&2
+    ((${#kept[@]} == 0)) || kill "${kept[@]}" 2>/dev/null || true
     for host in "${hosts[@]}"; do
         on "$host" "kill \$(cat $pid_file) && rm $pid_file" >/dev/null 2>&1 &
     done
@@ -68,16 +71,26 @@ address_of() { # host
     echo "$found"
 }
 
-start_ray() { # host, flags of ray start, what to wait for first
-    on "$1" "cd '$repo' && $forwarded $3 export OMP_NUM_THREADS=\${OMP_NUM_THREADS:-1}; echo \$\$ > $pid_file && exec '$venv/bin/ray' start $2 --disable-usage-stats --block" &
+ray_on() { # host, flags of ray start, what to wait for first; ends with Ray
+    on "$1" "cd '$repo' && $forwarded $3 export OMP_NUM_THREADS=\${OMP_NUM_THREADS:-1}; echo \$\$ > $pid_file && exec '$venv/bin/ray' start $2 --disable-usage-stats --block"
+}
+
+# A node that was away, or whose Ray was killed, joins again for as long as the run waits for it: Ray itself gives up on a node that missed its heartbeats.
+keep_ray_on() { # likewise
+    while true; do
+        ray_on "$@" || true
+        echo "Ray on $1 has ended; it is started again in $REJOIN_S s" >&2
+        sleep "$REJOIN_S"
+    done
 }
 
 address=$(address_of "$head")
-start_ray "$head" "--head --node-ip-address=$address --port=$port" ""
+ray_on "$head" "--head --node-ip-address=$address --port=$port" "" &
 for host in "${hosts[@]:1}"; do
     own=
     if [[ -n $interface ]]; then own=$(address_of "$host"); fi
-    start_ray "$host" "--address=$address:$port ${own:+--node-ip-address=$own}" "until (exec 3<>/dev/tcp/$address/$port) 2>/dev/null; do sleep 1; done;"
+    keep_ray_on "$host" "--address=$address:$port ${own:+--node-ip-address=$own}" "until (exec 3<>/dev/tcp/$address/$port) 2>/dev/null; do sleep 1; done;" &
+    kept+=($!)
 done
 
 "$venv/bin/python" - "$address:$port" "${#hosts[@]}" <<'PY'

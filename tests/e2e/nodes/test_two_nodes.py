@@ -69,6 +69,9 @@ class Cluster:
     def step(self) -> int:
         return int(max(metrics.read(self.run_dir).get("step", [0]), default=0)) if self.run_dir.exists() else 0
 
+    def has_lost_ranks(self) -> bool:
+        return "A learner rank is lost" in self.said()
+
     def said(self) -> str:
         """As one line: the console wraps."""
         return " ".join(self.log.read_text().split())
@@ -142,30 +145,26 @@ def test_a_node_that_loses_its_power_is_waited_for_and_the_run_goes_on_when_it_i
     process = cluster.launch(steps=12)
     wait(lambda: cluster.step() >= 3, process, cluster.log)
     cluster.b.lose_power()
-    wait(lambda: "learner" in cluster.said().rsplit("step 3/12", 1)[-1], process, cluster.log)
+    wait(cluster.has_lost_ranks, process, cluster.log)
     cluster.serve()
-    cluster.rejoin()
     assert ended(process, cluster.log) == 0, cluster.log.read_text()[-4000:]
     assert_trained_once(cluster, 12)
 
 
-def test_a_ray_daemon_that_is_killed_is_waited_for_like_a_node(cluster: Cluster):
+def test_a_ray_daemon_that_is_killed_is_started_again(cluster: Cluster):
     process = cluster.launch(steps=12)
     wait(lambda: cluster.step() >= 3, process, cluster.log)
     next(p for p in cluster.b.processes() if p.name() == "raylet").kill()
-    wait(lambda: "learner" in cluster.said().rsplit("step 3/12", 1)[-1], process, cluster.log)
-    wait(lambda: not [p for p in cluster.b.processes() if "ray" in p.name()], process, cluster.log)
-    cluster.rejoin()
+    wait(cluster.has_lost_ranks, process, cluster.log)
     assert ended(process, cluster.log) == 0, cluster.log.read_text()[-4000:]
     assert_trained_once(cluster, 12)
 
 
-def test_a_cut_link_is_a_named_error_or_a_recovery_and_the_run_resumes(cluster: Cluster):
+def test_a_link_that_is_cut_for_longer_than_heartbeats_are_waited_for_costs_the_run_nothing_but_time(cluster: Cluster):
     process = cluster.launch(steps=12)
     wait(lambda: cluster.step() >= 3, process, cluster.log)
     cluster.b.link("down")
-    wait(lambda: "learner" in cluster.said().rsplit("step 3/12", 1)[-1], process, cluster.log)
+    wait(cluster.has_lost_ranks, process, cluster.log)
     cluster.b.link("up")
-    if ended(process, cluster.log):
-        assert ended(cluster.launch("--resume", steps=12), cluster.log) == 0, cluster.log.read_text()[-4000:]
+    assert ended(process, cluster.log) == 0, cluster.log.read_text()[-4000:]
     assert_trained_once(cluster, 12)
