@@ -3,7 +3,8 @@
 #   launch_multinode.sh --hosts head,worker1,worker2 -- --recipe zerotir_32b ...    (ssh; the repository at the same path everywhere)
 #   srun/sbatch: inside an allocation, launch_multinode.sh -- --recipe ...         (SLURM; one task per node is started here)
 #   --interface eth1: the network that the nodes reach each other by, for Ray, NCCL and gloo (default: the first address of each node).
-# Environment: RAY_PORT (6379), TIR_VENV (.venv). NCCL_*, GLOO_*, VLLM_*, TORCH_* and HF_* go to every process of the run, on all nodes.
+# Environment: RAY_PORT (6379), RAY_HEAD_FLAGS (more of `ray start --head`: --dashboard-host=0.0.0.0), TIR_VENV (.venv).
+# NCCL_*, GLOO_*, VLLM_*, TORCH_* and HF_* go to every process of the run, on all nodes.
 set -euo pipefail
 if [[ ${1:-} == --help ]]; then sed -n '2,/^set /{/^set /!s/^# \{0,1\}//p}' "$0"; exit 0; fi
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -85,7 +86,7 @@ keep_ray_on() { # likewise
 }
 
 address=$(address_of "$head")
-ray_on "$head" "--head --node-ip-address=$address --port=$port" "" &
+ray_on "$head" "--head --node-ip-address=$address --port=$port ${RAY_HEAD_FLAGS:-}" "" &
 for host in "${hosts[@]:1}"; do
     own=
     if [[ -n $interface ]]; then own=$(address_of "$host"); fi
