@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 import sys
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -97,6 +98,24 @@ class StopSignals:
         self.stop.ask(why)
 
 
+@contextmanager
+def _waking(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
+    """Every signal wakes the event loop. Python runs a handler in the main thread, between two instructions: one whose signal came just before
+    the loop went to sleep, or was taken by another thread, would otherwise wait for whatever wakes the loop next.
+    """
+    heard, told = socket.socketpair()
+    with heard, told:
+        heard.setblocking(False)
+        told.setblocking(False)
+        loop.add_reader(heard, heard.recv, 4096)
+        before = signal.set_wakeup_fd(told.fileno(), warn_on_full_buffer=False)
+        try:
+            yield
+        finally:
+            signal.set_wakeup_fd(before)
+            loop.remove_reader(heard)
+
+
 @asynccontextmanager
 async def stoppable(cfg: Config) -> AsyncIterator[StopSignals]:
     """Within the block signals and train.save_before_s ask for a stop. Raises Stopped for what they interrupt outside of the loop."""
@@ -109,7 +128,8 @@ async def stoppable(cfg: Config) -> AsyncIterator[StopSignals]:
         left = limit - seconds_up() - cfg.train.stop_grace_s - CLOSE_BEFORE_LIMIT_S
         timer = loop.call_later(max(0.0, left), signals.ask, f"train.save_before_s = {limit:g} s will soon be over")
     try:
-        yield signals
+        with _waking(loop):
+            yield signals
     except asyncio.CancelledError:
         if not signals.stop.asked:
             raise

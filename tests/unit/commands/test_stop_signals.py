@@ -18,11 +18,16 @@ from openrlhf_tir.exit_codes import STOPPED
 pytestmark = pytest.mark.slow
 
 PROGRAM = """
-import asyncio, signal, subprocess, sys, time
+import asyncio, signal, subprocess, sys, threading, time
 from pathlib import Path
 from openrlhf_tir import cli
 from openrlhf_tir.cluster import signals
 from openrlhf_tir.config import Config
+
+def elsewhere():
+    time.sleep(0.5)  # the main thread is asleep in the event loop by now
+    signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
+    time.sleep(1000)
 
 async def main(stubborn, limit):
     cfg = Config.model_validate({"run_dir": Path("run"), "train": {"stop_grace_s": 0.5, "save_before_s": limit}})
@@ -42,10 +47,12 @@ async def main(stubborn, limit):
                 child.kill()
                 if stubborn == "alarmed":
                     time.sleep(6)
+        if stubborn == "elsewhere":
+            threading.Thread(target=elsewhere, daemon=True).start()
         try:
             await asyncio.sleep(1000)
         except asyncio.CancelledError:
-            if stubborn:
+            if stubborn == "stubborn":
                 print("winding down", flush=True)
                 await asyncio.sleep(1000)
             raise
@@ -121,6 +128,16 @@ def test_a_signal_while_ray_starts_is_not_waited_for_until_it_is_up(tmp_path):
     process.send_signal(signal.SIGTERM)
     _, said = process.communicate(timeout=120)
     assert process.returncode == STOPPED and gone(child) and "Stopped by a signal while Ray started" in said and "Traceback" not in said
+
+
+def test_a_signal_that_another_thread_takes_wakes_the_event_loop(tmp_path):
+    """The kernel gives it to any thread that does not block it: Ray, torch and gRPC have dozens. One that comes just before the loop sleeps is the same."""
+    process, child = started(tmp_path, "elsewhere", "600")
+    try:
+        _, said = process.communicate(timeout=60)
+        assert process.returncode == STOPPED and gone(child) and "Stopped by SIGTERM" in said
+    finally:
+        process.kill()
 
 
 def test_the_alarm_that_rays_own_handler_sets_before_ours_does_not_abort_the_closing(tmp_path):
