@@ -34,7 +34,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from ..config import Actor as ActorConfig
 from ..config import Config, Critic, Lora
 from ..errors import ConfigError
-from .attention.packed import SDPA_PACKED
+from .attention.packed import SDPA_PACKED, check_packing
 from .attention.sequence_parallel import ULYSSES, SequenceParallel, check_heads
 from .flash_attn_shim import flash_attn_importable
 from .linear_head import ScoringHead
@@ -108,6 +108,8 @@ class PolicyModel(Actor):
                 target_modules=ALL_LINEAR if lora.target_modules == [ALL_LINEAR] else lora.target_modules,
             )
         check_heads(self.model.config, cfg.ds.ring_attn_size)
+        if cfg.ds.packing_samples:
+            check_packing(self.model)
         if lora.rank:
             checked(self.model, lora.target_modules)
         if cfg.actor.aux_loss_coef and not getattr(self.model.config, "output_router_logits", False):
@@ -194,6 +196,8 @@ def value_model(cfg: Config, strategy: ZeroStrategy) -> torch.nn.Module:
             value_head_prefix=cfg.ds.value_head_prefix,
             experts_implementation=cfg.ds.experts_implementation,
         )
+    if cfg.ds.packing_samples:
+        check_packing(model)
     join_small_layers(model)
     if name == cfg.actor.model_name_or_path or not has_scalar_head(name, model.value_head_prefix):
         _new_head(getattr(model, model.value_head_prefix).weight, cfg.train.seed)

@@ -134,6 +134,27 @@ def test_a_balancing_loss_for_a_model_without_experts_is_refused(learner):
         learner(actor={"aux_loss_coef": 0.5})
 
 
+@pytest.fixture(scope="module")
+def hybrid(tmp_path_factory):
+    """A model whose first layer carries a state along the row."""
+    from transformers import Qwen3_5ForCausalLM, Qwen3_5TextConfig
+
+    directory, tokenizer = tmp_path_factory.mktemp("flags") / "hybrid", make_tokenizer()
+    shape = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 16}
+    linear = {"linear_num_key_heads": 2, "linear_num_value_heads": 2, "linear_key_head_dim": 16, "linear_value_head_dim": 16}
+    layers = ["linear_attention", "full_attention"]
+    Qwen3_5ForCausalLM(Qwen3_5TextConfig(vocab_size=len(tokenizer), layer_types=layers, **shape, **linear)).save_pretrained(directory)
+    tokenizer.save_pretrained(directory)
+    return directory
+
+
+@pytest.mark.parametrize("role", ["actor", "critic"])
+def test_a_model_that_carries_a_state_along_the_row_is_not_packed(learner, hybrid, role):
+    sections = {role: {"model_name_or_path": str(hybrid)}, "algo": {"advantage": {"estimator": "gae" if role == "critic" else "rloo"}}}
+    with pytest.raises(ConfigError, match=r"has linear_attention: with ds\.packing_samples a row holds several sequences"):
+        learner(**sections, ds={"packing_samples": True})
+
+
 def muon_config(**muon) -> Config:
     return Config(actor={"optim": "muon", "learning_rate": 1e-3, "muon": muon}, ds={"param_dtype": "fp32", "zero_stage": 3})
 

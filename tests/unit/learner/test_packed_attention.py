@@ -7,7 +7,8 @@ import pytest
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-from openrlhf_tir.learner.attention.packed import SDPA_PACKED, lengths  # noqa: E402
+from openrlhf_tir.errors import ConfigError  # noqa: E402
+from openrlhf_tir.learner.attention.packed import SDPA_PACKED, check_packing, lengths  # noqa: E402
 
 LENGTHS = (5, 1, 9, 3)
 
@@ -52,3 +53,39 @@ def test_packed_sequences_see_themselves_alone(settings):
 def test_lengths_are_read_from_positions_that_begin_anew():
     assert lengths(torch.tensor([[0, 1, 2, 0, 0, 1]])) == [3, 1, 2]
     assert lengths(torch.tensor([[0, 1, 2]])) == [3]
+
+
+def of_kind(name: str, **settings):
+    """Its attention registered as packed; no weights."""
+    shape = {"num_hidden_layers": 2, "hidden_size": 64, "intermediate_size": 32, "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 32}
+    tokens = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
+    config = transformers.AutoConfig.for_model(name, **shape, **tokens, **settings)
+    with torch.device("meta"):
+        return transformers.AutoModelForCausalLM.from_config(config, attn_implementation=SDPA_PACKED)
+
+
+HYBRIDS = {
+    "qwen3_5_text": ({"layer_types": ["linear_attention", "full_attention"]}, "linear_attention"),
+    "lfm2": ({"layer_types": ["conv", "full_attention"]}, "conv|linear_attention"),
+    "minimax": ({}, "linear_attention"),
+    "jamba": ({}, "layers with a state|linear_attention"),
+    "llama4_text": ({}, "chunked_attention"),
+}
+
+
+@pytest.mark.parametrize("name", HYBRIDS)
+def test_models_in_whose_packed_rows_sequences_would_see_each_other_are_refused(name):
+    settings, kind = HYBRIDS[name]
+    with pytest.raises(ConfigError, match=f"has ({kind}): .* Set ds.packing_samples to false"):
+        check_packing(of_kind(name, **settings))
+
+
+@pytest.mark.parametrize("name", ["qwen2", "qwen3", "llama", "mixtral", "gemma3_text", "qwen3_moe"])
+def test_models_of_attention_alone_are_packed(name):
+    check_packing(of_kind(name))
+
+
+def test_a_model_that_keeps_positions_from_its_attention_is_refused_with_what_else_to_set():
+    ids = torch.zeros(1, 4, dtype=torch.long, device="meta")
+    with pytest.raises(ConfigError, match=r"PersimmonAttention does not tell .* Set ds.packing_samples to false, or ds.attn_implementation to 'eager'"):
+        of_kind("persimmon")(ids, position_ids=ids, use_cache=False)
