@@ -12,8 +12,9 @@ import json
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
-from itertools import islice, repeat
+from itertools import islice
 from multiprocessing import get_context
 from typing import Any, NamedTuple
 
@@ -292,14 +293,29 @@ def _rendered(asked: Iterator[_Asked], cfg: Data, tokenizer: Any) -> Iterator[tu
         yield from ((one, _try(one, cfg, tokenizer)) for one in asked)
         return
     every = [*asked]
-    with ProcessPoolExecutor(cfg.dataloader_num_workers, get_context("spawn")) as pool:  # a fork would copy the locks of the driver's threads
+    spawn = get_context("spawn")  # a fork would copy the locks of the driver's threads
+    with ProcessPoolExecutor(cfg.dataloader_num_workers, spawn, _receive, (cfg, tokenizer)) as pool:
         chunks = [every[at : at + CHUNK] for at in range(0, len(every), CHUNK)]
-        for chunk, found in zip(chunks, pool.map(_try_all, chunks, repeat(cfg), repeat(tokenizer)), strict=True):
-            yield from zip(chunk, found, strict=True)
+        try:
+            for chunk, found in zip(chunks, pool.map(_try_all, chunks), strict=True):
+                yield from zip(chunk, found, strict=True)
+        except BrokenProcessPool as e:
+            raise ConfigError(
+                f"A process of data.dataloader_num_workers = {cfg.dataloader_num_workers} has died: of memory, or because the tokenizer cannot be handed to "
+                "another process. Lower the number, or leave it out."
+            ) from e
 
 
-def _try_all(chunk: Sequence[_Asked], cfg: Data, tokenizer: Any) -> list[Rendered]:
-    return [_try(one, cfg, tokenizer) for one in chunk]
+_RECEIVED: list[Any] = []
+"""In such a process: the configuration and the tokenizer. They are sent once, since reading a large tokenizer takes longer than hundreds of prompts."""
+
+
+def _receive(cfg: Data, tokenizer: Any) -> None:
+    _RECEIVED[:] = cfg, tokenizer
+
+
+def _try_all(chunk: Sequence[_Asked]) -> list[Rendered]:
+    return [_try(one, *_RECEIVED) for one in chunk]
 
 
 def _try(one: _Asked, cfg: Data, tokenizer: Any) -> Rendered:

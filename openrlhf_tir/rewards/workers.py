@@ -12,6 +12,7 @@ A worker that dies otherwise is replaced and the call tried once more. Started a
 from __future__ import annotations
 
 import asyncio
+import logging
 import multiprocessing
 import resource
 import signal
@@ -30,6 +31,9 @@ WORKER_MEMORY = 4 << 30
 ATTEMPTS = 2
 TAKE_S = 120.0
 """Within so long a free worker takes a call. The first one starts Python and imports sympy before: two seconds, many more on a starved host."""
+CLOSE_S = 10.0
+"""Within so long the workers are killed, as a rule in a moment: one that is just being started is waited for by pebble, without a bound of its own."""
+log = logging.getLogger(__name__)
 
 
 class CpuSpent(VerifierError):
@@ -113,7 +117,7 @@ class Workers:
         """Its workers take no work any more. Their successors are started with the next call."""
         if pool is self._pool:
             self._pool = None
-            threading.Thread(target=_stop, args=(pool,), name="stop workers", daemon=True).start()
+            _stopping(pool)
 
     async def warm(self) -> None:
         """Have every worker ready to check, so that no first call pays for it."""
@@ -132,15 +136,25 @@ class Workers:
         return self._pool
 
     def close(self) -> None:
-        """Kill the workers. Calls that still run end in CancelledError."""
+        """Kill the workers. Calls that still run end in CancelledError. What does not end within CLOSE_S ends with this process."""
         if self._pool is not None:
             pool, self._pool = self._pool, None
-            _stop(pool)
+            stopping = _stopping(pool)
+            stopping.join(CLOSE_S)
+            if stopping.is_alive():
+                log.warning("The workers were not stopped within %g s; they end with this process.", CLOSE_S)
 
 
-def _stop(pool: Any) -> None:
-    pool.stop()
-    pool.join()
+def _stopping(pool: Any) -> threading.Thread:
+    """The daemon that stops it."""
+
+    def stop() -> None:
+        pool.stop()
+        pool.join()
+
+    thread = threading.Thread(target=stop, name="stop workers", daemon=True)
+    thread.start()
+    return thread
 
 
 def _budgeted(cpu_s: float | None, function: Callable[..., Any], *args: Any) -> Any:

@@ -207,3 +207,31 @@ def test_prompts_are_rendered_by_as_many_processes_as_asked_for_and_stay_in_orde
     assert texts == [f"{n}+{n}?" for n in range(200) if n not in (2, 22)]
     assert str(os.getpid()) not in {t.prompt.partition("|")[0] for t in prompts.tasks}
     assert prompts.dropped == {"bad_row": 2}
+
+
+class Sent(Refusing):
+    """Counts how often it is sent to another process, in this one."""
+
+    times = 0
+
+    def __getstate__(self):
+        Sent.times += 1
+        return {}
+
+
+@pytest.mark.slow
+def test_the_tokenizer_is_sent_to_each_process_once_however_many_prompts_there_are(tmp_path):
+    source = jsonl(tmp_path / "d.jsonl", [{"prompt": f"{n}?", "label": n} for n in range(1000)])
+    assert len(tasks(source, Sent(), apply_chat_template=True, dataloader_num_workers=2)) == 1000
+    assert 1 <= Sent.times <= 2
+
+
+class Deadly(CharTokenizer):
+    def apply_chat_template(self, chat, tokenize, add_generation_prompt):
+        os._exit(1)
+
+
+@pytest.mark.slow
+def test_a_process_that_dies_while_it_renders_is_said_with_what_to_do(tmp_path):
+    with pytest.raises(ConfigError, match=r"A process of data\.dataloader_num_workers = 1 has died.* Lower the number, or leave it out"):
+        tasks(jsonl(tmp_path / "d.jsonl", ROWS), Deadly(), apply_chat_template=True, dataloader_num_workers=1)

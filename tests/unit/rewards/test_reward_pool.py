@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 
 import pytest
 
 from openrlhf_tir.config import Reward
 from openrlhf_tir.errors import VerifierError
+from openrlhf_tir.rewards import workers
 from openrlhf_tir.rewards.pool import RewardPool
 from openrlhf_tir.rewards.workers import CpuSpent
 from openrlhf_tir.types import RewardParts
@@ -141,3 +143,26 @@ async def test_zerotir_asks_the_pool_for_its_statistics(pool_of):
     assert r.reward == 1.0
     assert r.parts["repeatness"] > 0
     assert pool.workers.started
+
+
+class Stuck:
+    """A pool whose end waits for a worker that is being started."""
+
+    def __init__(self):
+        self.begun, self.free = threading.Event(), threading.Event()
+
+    def stop(self):
+        self.begun.set()
+
+    def join(self):
+        self.free.wait(30)
+
+
+def test_workers_that_do_not_end_do_not_keep_their_server_from_ending(monkeypatch, caplog):
+    monkeypatch.setattr(workers, "CLOSE_S", 0.05)
+    pool, those = Stuck(), workers.Workers(1, 1.0, 1.0)
+    those._pool = pool
+    those.close()
+    assert pool.begun.is_set() and not pool.free.is_set() and not those.started
+    assert "were not stopped within 0.05 s" in caplog.text
+    pool.free.set()
