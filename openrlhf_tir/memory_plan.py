@@ -9,7 +9,12 @@ P parameters, N learner ranks, w bytes of a weight (ds.param_dtype), T tokens of
                    w T h L + 1 layer     activations with gradient checkpointing: each layer's input, and one layer computed again
                    2 chunks              logits, never [T, V] (learner/linear_head.py)
     engine GPU     P w / tp              weights
-                   the rest of vllm.gpu_memory_utilization, less ENGINE_RESERVE, for the KV cache: 2 L k d w / tp bytes a token
+                   the rest of vllm.gpu_memory_utilization, less ENGINE_RESERVE, for the KV cache: 2 L k d w / min(tp, k) bytes a token
+
+    host of a rank 12 P / N               the copy that a checkpoint is written from while training goes on; more with an average, LoRA or a critic
+                   P w                    rank 0's alone, with vllm.sync_delta: what was pushed last
+
+With ds.ring_attn_size R ranks share each sequence, so the longest of data.max_len tokens is 1 / R of it on each.
 
 A layer's activations are counted as tensors that a plain forward pass keeps for backward (ACTIVATIONS): an estimate, within some tenths of what a
 kernel library keeps. Other buffers (NCCL, CUDA graphs, fragments) are in RESERVE. Critic and reference model are counted by their weights and states.
@@ -39,7 +44,7 @@ REMEDIES = {
     "weights": "Raise actor.num_nodes or actor.num_gpus_per_node; with ds.zero_stage = 2 every rank holds all weights, with 3 a share.",
     "gradients": "Raise actor.num_nodes or actor.num_gpus_per_node, or set ds.grad_accum_dtype = 'bf16' (less exact).",
     "optimiser": "Set ds.adam_offload, or raise actor.num_nodes or actor.num_gpus_per_node.",
-    "activations": "Set actor.gradient_checkpointing_enable, or lower train.max_tokens_per_gpu (not below data.max_len).",
+    "activations": "Set actor.gradient_checkpointing_enable, or lower train.max_tokens_per_gpu (not below data.max_len / ds.ring_attn_size).",
     "reference model": "Set ref.offload.",
 }
 
@@ -140,24 +145,25 @@ def memory_plan(cfg: Config, gpu_bytes: int) -> MemoryPlan | None:
         learner=learner,
         learner_host=host,
         engine={"weights": weights, "KV cache": max(0, cache), "reserve": ENGINE_RESERVE},
-        kv_tokens=max(0, cache) * tp // (shape.kv_values * w),
+        kv_tokens=max(0, cache) * min(tp, shape.keys) // (shape.kv_values * w),
         longest=cfg.data.max_len,
         push=2 * n * w,
-        checkpoints=checkpoint_bytes(cfg) * (cfg.ckpt.max_num + 1),
+        checkpoints=0 if cfg.ckpt.disable_ds else checkpoint_bytes(cfg) * (cfg.ckpt.max_num + 1),
     )
 
 
 def _learner(cfg: Config, n: int, shape: Shape, w: int, ranks: int) -> tuple[dict[str, int], int]:
     """One rank's GPU by parts, and its host memory."""
     share = math.ceil(n / ranks)
-    tokens = max(cfg.train.max_tokens_per_gpu, cfg.data.max_len)
-    trained = 1 if cfg.ds.lora.rank == 0 else 0  # LoRA's own are a hundredth: left out
-    models = 1 + (cfg.algo.advantage.estimator == "gae")
-    states = share * OPTIMISER_BYTES * trained * models
+    tokens = max(cfg.train.max_tokens_per_gpu, math.ceil(cfg.data.max_len / cfg.ds.ring_attn_size))
+    critics = int(cfg.algo.advantage.estimator == "gae")
+    trained = critics + (cfg.ds.lora.rank == 0)  # LoRA's own are a hundredth: left out
+    models = 1 + critics
+    states = share * OPTIMISER_BYTES * trained
     kept = w * tokens * shape.hidden * shape.layers if cfg.actor.gradient_checkpointing_enable else w * tokens * shape.activations * (shape.layers - 1)
     parts = {
         "weights": (share * w if cfg.ds.zero_stage == 3 else n * w) * models,
-        "gradients": share * GRADIENT_BYTES[cfg.ds.grad_accum_dtype] * trained * models,
+        "gradients": share * GRADIENT_BYTES[cfg.ds.grad_accum_dtype] * trained,
         "optimiser": 0 if cfg.ds.adam_offload else states,
         "gathered weights": w * min(n, LIVE_PARAMETERS) if cfg.ds.zero_stage == 3 else 0,
         "activations": kept + w * tokens * shape.activations,
@@ -165,8 +171,12 @@ def _learner(cfg: Config, n: int, shape: Shape, w: int, ranks: int) -> tuple[dic
         "reserve": RESERVE,
     }
     host = states if cfg.ds.adam_offload else 0
-    if cfg.train.enable_ema:
-        host += share * AVERAGE_BYTES * trained
+    if not cfg.ckpt.disable_ds:
+        host += math.ceil(checkpoint_bytes(cfg) / ranks)
+    if cfg.vllm.sync_delta:
+        host += n * w
+    if cfg.train.enable_ema and cfg.ds.lora.rank == 0:
+        host += share * AVERAGE_BYTES
     if cfg.algo.kl.init_coef > 0:
         if cfg.ref.offload:
             host += share * w

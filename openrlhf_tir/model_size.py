@@ -20,7 +20,8 @@ OPTIMISER_BYTES = 12
 AVERAGE_BYTES = 4
 """Per parameter in a checkpoint: the average of the weights, fp32 (train.enable_ema)."""
 WEIGHT_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4}
-"""Per parameter of the weights, by ds.param_dtype: of a push; of a checkpoint besides with ZeRO-2 (ZeRO-3 restores them from the master weights)."""
+"""Per parameter of the weights, by ds.param_dtype: of a push; of a checkpoint besides with ZeRO-2 (ZeRO-3 restores them from the master weights), and of
+what LoRA leaves as it is."""
 EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
 """What configurations call their number."""
 HUB_S = 5.0
@@ -37,8 +38,11 @@ def push_bytes(cfg: Config) -> int | None:
 
 
 def checkpoint_bytes(cfg: Config) -> int:
-    """The size of one checkpoint of all ranks; 0 if it is not known."""
-    each = OPTIMISER_BYTES + AVERAGE_BYTES * cfg.train.enable_ema + (WEIGHT_BYTES[cfg.ds.param_dtype] if cfg.ds.zero_stage < 3 else 0)
+    """The size of one checkpoint of all ranks, a critic's part counted as the policy's; 0 if it is not known."""
+    weights, lora = WEIGHT_BYTES[cfg.ds.param_dtype], cfg.ds.lora.rank > 0
+    whole = OPTIMISER_BYTES + (weights if cfg.ds.zero_stage < 3 else 0)
+    policy = weights if lora else whole + AVERAGE_BYTES * cfg.train.enable_ema  # LoRA's own are a hundredth: left out
+    each = policy + whole * (cfg.algo.advantage.estimator == "gae")
     return (parameters(cfg.actor.model_name_or_path) or 0) * each
 
 

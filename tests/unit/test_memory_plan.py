@@ -57,25 +57,54 @@ def test_each_part_is_what_the_arithmetic_of_the_page_says(small):
     }
     assert plan.engine == {"weights": N, "KV cache": 40 * GIB - N - ENGINE_RESERVE, "reserve": ENGINE_RESERVE}
     assert plan.kv_tokens == (40 * GIB - N - ENGINE_RESERVE) * 2 // (2 * 3 * 2 * 2 * 2), "two GPUs share a token's keys and values"
-    assert (plan.push, plan.checkpoints, plan.learner_host) == (2 * 2 * N, 3 * 12 * N, 0)
+    assert (plan.push, plan.checkpoints, plan.learner_host) == (2 * 2 * N, 3 * 12 * N, 12 * N // 4)
+
+
+COPY = 12 * N // 4
+"""On a rank's host: what a checkpoint is written from."""
 
 
 @pytest.mark.parametrize(
     ("change", "part", "of_gpu", "of_host"),
     [
-        ({"ds": {"adam_offload": True}}, "optimiser", 0, 3 * N),
-        ({"ds": {"lora": {"rank": 4}}}, "optimiser", 0, 0),
-        ({"train": {"enable_ema": True}}, "optimiser", 3 * N, N),
-        ({"ds": {"grad_accum_dtype": "bf16"}}, "gradients", 2 * N // 4, 0),
-        ({"ds": {"zero_stage": 2}}, "weights", 2 * N, 0),
-        ({"algo": {"advantage": {"estimator": "gae"}}}, "optimiser", 2 * 3 * N, 0),
-        ({"algo": {"kl": {"init_coef": 0.1}}}, "reference model", 2 * N // 4, 0),
-        ({"algo": {"kl": {"init_coef": 0.1}}, "ref": {"offload": True}}, "reference model", 0, 2 * N // 4),
+        ({"ds": {"adam_offload": True}}, "optimiser", 0, 3 * N + COPY),
+        ({"ds": {"lora": {"rank": 4}}}, "optimiser", 0, 2 * N // 4),
+        ({"train": {"enable_ema": True}}, "optimiser", 3 * N, N + COPY + N),
+        ({"ds": {"grad_accum_dtype": "bf16"}}, "gradients", 2 * N // 4, COPY),
+        ({"ds": {"zero_stage": 2}}, "weights", 2 * N, COPY + 2 * N // 4),
+        ({"algo": {"advantage": {"estimator": "gae"}}}, "optimiser", 2 * 3 * N, 2 * COPY),
+        ({"algo": {"advantage": {"estimator": "gae"}}, "ds": {"lora": {"rank": 4}}}, "optimiser", 3 * N, COPY + 2 * N // 4),
+        ({"algo": {"kl": {"init_coef": 0.1}}}, "reference model", 2 * N // 4, COPY),
+        ({"algo": {"kl": {"init_coef": 0.1}}, "ref": {"offload": True}}, "reference model", 0, COPY + 2 * N // 4),
+        ({"ckpt": {"disable_ds": True}}, "optimiser", 3 * N, 0),
+        ({"vllm": {"sync_delta": True}}, "optimiser", 3 * N, COPY + 2 * N),
     ],
 )
 def test_settings_move_what_they_are_for(small, change, part, of_gpu, of_host):
     plan = memory_plan(Config(**{**small.model_dump(exclude_unset=True), **change}), 80 * GIB)
     assert plan.learner.get(part, 0) == of_gpu and plan.learner_host == of_host
+
+
+def test_a_critic_is_in_a_checkpoint_as_the_policy_is_and_without_checkpoints_there_is_none(small):
+    def of(**change):
+        return memory_plan(Config(**{**small.model_dump(exclude_unset=True), **change}), 80 * GIB).checkpoints
+
+    assert (of(algo={"advantage": {"estimator": "gae"}}), of(ckpt={"disable_ds": True})) == (2 * 3 * 12 * N, 0)
+
+
+def test_ranks_that_share_a_sequence_hold_a_part_of_the_longest(small):
+    changes = {"data": {"max_len": 4000}, "ds": {"packing_samples": True, "attn_implementation": "sdpa"}}
+
+    def activations(**ds):
+        cfg = Config(**{**small.model_dump(exclude_unset=True), **changes, "ds": {**changes["ds"], **ds}})
+        return memory_plan(cfg, 80 * GIB).learner["activations"]
+
+    assert activations() == 4 * activations(ring_attn_size=4) == 2 * activations(ring_attn_size=2)
+
+
+def test_engines_of_more_gpus_than_heads_of_keys_hold_some_twice(small):
+    plan = memory_plan(Config(**{**small.model_dump(exclude_unset=True), "vllm": {"tensor_parallel_size": 4}}), 80 * GIB)
+    assert plan.kv_tokens == plan.engine["KV cache"] * 2 // (2 * 3 * 2 * 2 * 2)
 
 
 def test_without_gradient_checkpointing_every_layer_keeps_its_activations(small):
