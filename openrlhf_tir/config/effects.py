@@ -30,6 +30,10 @@ def _trains_by(role: str, optim: str) -> Callable[[Config], bool]:
     return lambda c: getattr(c, role).optim == optim
 
 
+def _without_floor(role: str) -> Callable[[Config], bool]:
+    return lambda c: getattr(c, role).lr_scheduler in ("constant", "inverse_sqrt")
+
+
 NOT_WHITENED = ("rloo", "group_norm", "dr_grpo", "opo", "flash_reinforce")
 GROUP_ESTIMATORS = ("reinforce_baseline", *NOT_WHITENED)
 """Ours, by what they leave unused; a test compares them with the registry, which is above this module."""
@@ -40,7 +44,10 @@ IDLE = [
         lambda c: c.actor.eps_clip_low_high is not None,
         "beside --actor.eps_clip_low_high, which sets both sides. Leave one of them out.",
     ),
-    Idle("actor.min_lr_ratio", lambda c: c.actor.lr_scheduler == "constant", "with --actor.lr_scheduler constant. Choose linear or cosine, or leave it out."),
+    *(
+        Idle(f"{role}.min_lr_ratio", _without_floor(role), f"with --{role}.lr_scheduler constant or inverse_sqrt. Choose linear or cosine, or leave it out.")
+        for role in ("actor", "critic")
+    ),
     Idle(
         "algo.advantage.is_correction_mode algo.advantage.is_correction_gating algo.advantage.is_correction_threshold",
         lambda c: c.algo.advantage.is_correction_level == "off",
@@ -56,9 +63,6 @@ IDLE = [
         "critic.max_norm critic.optim critic.value_clip critic.updates critic.epochs critic.freezing_steps critic.save_value_network",
         lambda c: c.algo.advantage.estimator in CRITIC_FREE,
         "with an estimator that has no critic. Use --algo.advantage.estimator gae, or leave it out.",
-    ),
-    Idle(
-        "critic.min_lr_ratio", lambda c: c.critic.lr_scheduler == "constant", "with --critic.lr_scheduler constant. Choose linear or cosine, or leave it out."
     ),
     Idle("algo.kl.estimator", lambda c: not c.algo.kl.init_coef, "while --algo.kl.init_coef is 0: there is no reference model. Set that, or leave it out."),
     Idle("algo.kl.unbiased_gradient", lambda c: not c.algo.kl.use_loss, "without --algo.kl.use_loss: it is about the loss form. Set that, or leave it out."),

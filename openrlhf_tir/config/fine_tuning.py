@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from .flags import add_config_flags, overrides_and_problems, unknown_flags
+from .openrlhf_flags import SCHEDULERS
 from .problems import Problems
 from .schema import Algo, Config, Critic, Ref
 from .sections import sequence_parallel
@@ -56,7 +57,6 @@ NAMES = {
     "ckpt.load_enable": "train.resume",
 }
 """train_sft's flag -> the setting. Some are settings of RL under the same name, which fine-tuning leaves alone."""
-VALUES = {"cosine_with_min_lr": "cosine", "constant_with_warmup": "constant"}
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -83,7 +83,7 @@ def _plain(value: Any) -> Any:
     """As our own flags give it: text, or a list of several."""
     if isinstance(value, list) and len(value) < 2:
         value = value[0] if value else "true"
-    return VALUES.get(value, value) if isinstance(value, str) else value
+    return SCHEDULERS.get(value, value) if isinstance(value, str) else value
 
 
 def alone(cfg: Config) -> Config:

@@ -14,6 +14,7 @@ Defaults are ours, not OpenRLHF's (zero_stage 3, clip-higher on, KL off, its gra
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -84,7 +85,15 @@ def _each(section: str, names: str, rule: Rule) -> dict[str, Rule]:
     return {f"{section}.{name}": rule for name in names.split()}
 
 
-_SCHEDULERS = {"cosine_with_min_lr": "cosine", "constant_with_warmup": "constant"}
+SCHEDULERS = {
+    "cosine_with_min_lr": "cosine",
+    "cosine_warmup_with_min_lr": "cosine",
+    "cosine_with_restarts": "cosine",
+    "polynomial": "linear",
+    "constant_with_warmup": "constant",
+}
+"""transformers' names -> ours. OpenRLHF hands on no options: one cycle, and a polynomial of power 1. What needs some (warmup_stable_decay), or a loss at each
+step (reduce_lr_on_plateau), runs neither there."""
 _COLOCATE = "Rollout and training overlap, so they never share GPUs. Size them with --actor.num_gpus_per_node and --vllm.num_engines."
 _VLM = "Images are not supported: tasks are text."
 _PARALLEL = "Tensor parallel learners are not supported. Add ranks with --actor.num_gpus_per_node, and share long sequences with --ds.ring_attn_size."
@@ -101,7 +110,7 @@ RULES: dict[str, Rule] = {
     "actor.adam.betas": _many("actor.adam_betas"),
     "actor.adam.weight_decay": _one("actor.l2"),
     "actor.adam.eps": _one("actor.adam_eps"),
-    "actor.lr_scheduler": Becomes(lambda v: {"actor.lr_scheduler": _SCHEDULERS.get(v[0], v[0])}),
+    "actor.lr_scheduler": Becomes(lambda v: {"actor.lr_scheduler": SCHEDULERS.get(v[0], v[0])}),
     **_each("actor", "optim muon.lr muon.momentum muon.ns_steps muon.nesterov", SAME),
     "actor.muon.no_nesterov": _sets(actor__muon__nesterov="false"),
     "actor.freeze_visual_encoder": Refused(_VLM),
@@ -156,7 +165,8 @@ RULES: dict[str, Rule] = {
     "data.max_images_per_prompt": Only("0", _VLM),
     **_each("eval", "dataset split steps n_samples_per_prompt temperature", SAME),
     # checkpoints and logs
-    **_each("ckpt", "path save_steps max_num max_mem output_dir best_metric_key save_hf disable_ds", SAME),
+    **_each("ckpt", "path save_steps max_num output_dir best_metric_key save_hf disable_ds", SAME),
+    "ckpt.max_mem": Becomes(lambda v: {} if math.isinf(float(v[0])) else {"ckpt.max_mem": v[0]}),
     "ckpt.load_enable": _sets(train__resume="true", train__resume_or_start="true"),
     **_each("logger", "logging_steps wandb.key wandb.org wandb.group wandb.project wandb.run_name tensorboard_dir", SAME),
     "use_ms": Refused("ModelScope is not wired in. Download the model and give its path."),
@@ -171,7 +181,7 @@ RULES: dict[str, Rule] = {
     "critic.adam.betas": _many("critic.adam_betas"),
     "critic.adam.weight_decay": _one("critic.l2"),
     "critic.adam.eps": _one("critic.adam_eps"),
-    "critic.lr_scheduler": Becomes(lambda v: {"critic.lr_scheduler": _SCHEDULERS.get(v[0], v[0])}),
+    "critic.lr_scheduler": Becomes(lambda v: {"critic.lr_scheduler": SCHEDULERS.get(v[0], v[0])}),
     **_each("critic", "optim muon.lr muon.momentum muon.ns_steps muon.nesterov", SAME),
     "critic.muon.no_nesterov": _sets(critic__muon__nesterov="false"),
     "reward.model_name_or_path": Becomes(lambda v: {"reward.model_name_or_path": v[0], "reward.name": "model"}, preset=True),
@@ -234,7 +244,7 @@ def translate(given: Mapping[str, Any], ours: Mapping[str, Any], problems: Probl
             case Becomes() as rule:
                 try:
                     ranked.append((rule.rank, name, rule, rule.to(values)))
-                except (IndexError, KeyError):
+                except (IndexError, KeyError, ValueError):
                     said = f"{' '.join(values)!r}, which is none of its values" if values else "no value"
                     problems.add(f"--{name} has {said}. Write --{name} {rule.values or 'VALUE'}.")
     out: dict[str, Any] = {}

@@ -8,21 +8,28 @@ from collections.abc import Callable
 from ..config import Actor, Config, Critic
 
 Schedule = Callable[[int], float]
+SHAPES = ("constant", "cosine", "inverse_sqrt", "linear")
+UNWARMED = 10_000
+"""The time scale of inverse_sqrt without warm-up, in updates: transformers'."""
 
 
 def lr_schedule(shape: str, *, peak: float, total: int, warmup: int = 0, min_ratio: float = 0.0) -> Schedule:
     """Linear warm-up over `warmup` updates, then `shape` down to min_ratio * peak at the last of `total` updates.
 
-    update counts from 0; the first warm-up update already moves (peak / (warmup + 1)). Past `total` the floor holds.
+    update counts from 0; the first warm-up update already moves (peak / (warmup + 1)). Past `total` the floor holds. inverse_sqrt knows neither: behind w
+    updates of warm-up it is peak / sqrt(update / w), without any peak / sqrt(1 + update / UNWARMED).
     """
-    if shape not in ("constant", "linear", "cosine"):
-        raise ValueError(f"Unknown schedule {shape!r}. Known: constant, cosine, linear. Set actor.lr_scheduler to one of them.")
+    if shape not in SHAPES:
+        raise ValueError(f"Unknown schedule {shape!r}. Known: {', '.join(SHAPES)}. Set actor.lr_scheduler to one of them.")
+    scale = warmup or UNWARMED
 
     def lr(update: int) -> float:
         if update < warmup:
             return peak * (update + 1) / (warmup + 1)
         if shape == "constant":
             return peak
+        if shape == "inverse_sqrt":
+            return peak / math.sqrt(1.0 + (update - warmup) / scale)
         done = min(1.0, (update - warmup) / max(1, total - 1 - warmup))
         left = 1.0 - done if shape == "linear" else 0.5 * (1.0 + math.cos(math.pi * done))
         return peak * (min_ratio + (1.0 - min_ratio) * left)

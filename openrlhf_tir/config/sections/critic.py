@@ -27,7 +27,7 @@ class Critic(Section):
     num_gpus_per_node: int | None = Field(None, ge=0, description=ON_RANKS)
     model_name_or_path: str = Field("", description="HF directory or name to start from, e.g. a reward model's; unset: actor.model_name_or_path and a new head")
     learning_rate: float = Field(9e-6, gt=0, description="Adam step size at the end of warm-up")
-    lr_scheduler: Literal["constant", "linear", "cosine"] = Field("constant", description="shape after warm-up, over train.max_steps")
+    lr_scheduler: Literal["constant", "linear", "cosine", "inverse_sqrt"] = Field("constant", description="shape after warm-up, over train.max_steps")
     lr_warmup_ratio: float = Field(0.0, ge=0, lt=1)
     min_lr_ratio: float = Field(0.1, ge=0, le=1, description="final learning rate / learning_rate for linear and cosine")
     adam_betas: tuple[float, float] = (0.9, 0.95)

@@ -36,7 +36,7 @@ class Actor(Section):
     num_nodes: int = Field(1, ge=1)
     num_gpus_per_node: int = Field(8, ge=0, description="learner ranks per node; on a machine without GPUs: processes")
     learning_rate: float = Field(1e-6, gt=0, description="Adam step size at the end of warm-up")
-    lr_scheduler: Literal["constant", "linear", "cosine"] = Field("constant", description="shape after warm-up, over train.max_steps")
+    lr_scheduler: Literal["constant", "linear", "cosine", "inverse_sqrt"] = Field("constant", description="shape after warm-up, over train.max_steps")
     lr_warmup_ratio: float = Field(0.0, ge=0, lt=1)
     min_lr_ratio: float = Field(0.1, ge=0, le=1, description="final learning rate / learning_rate for linear and cosine")
     adam_betas: tuple[float, float] = (0.9, 0.95)

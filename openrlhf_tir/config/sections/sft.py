@@ -35,7 +35,7 @@ class Sft(Section):
     max_epochs: int = Field(2, ge=1, description="passes over the rows")
     max_steps: int | None = Field(None, ge=1, description="end after so many updates, if that is earlier")
     learning_rate: float = Field(5e-6, gt=0, description="Adam step size at the end of warm-up; betas, weight decay and clipping are the actor's")
-    lr_scheduler: Literal["constant", "linear", "cosine"] = Field("cosine", description="shape after warm-up, over all updates")
+    lr_scheduler: Literal["constant", "linear", "cosine", "inverse_sqrt"] = Field("cosine", description="shape after warm-up, over all updates")
     lr_warmup_ratio: float = Field(0.03, ge=0, lt=1)
     min_lr_ratio: float = Field(0.1, ge=0, le=1, description="final learning rate / learning_rate for linear and cosine")
 

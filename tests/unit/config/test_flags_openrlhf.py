@@ -151,6 +151,10 @@ def test_a_flag_of_the_same_name_lands_in_its_field(name):
         ("--actor.adam.eps 1e-6", "actor.adam_eps", 1e-6),
         ("--actor.lr_scheduler cosine_with_min_lr", "actor.lr_scheduler", "cosine"),
         ("--actor.lr_scheduler linear", "actor.lr_scheduler", "linear"),
+        ("--actor.lr_scheduler inverse_sqrt", "actor.lr_scheduler", "inverse_sqrt"),
+        ("--actor.lr_scheduler polynomial", "actor.lr_scheduler", "linear"),
+        ("--ckpt.max_mem 1.5", "ckpt.max_mem", 1.5),
+        ("--ckpt.max_mem inf", "ckpt.max_mem", None),
         ("--reward.model_name_or_path rm", "reward.name", "model"),
         ("--reward.model_name_or_path rm --reward.num_gpus_per_node 3", "reward.model_replicas", 3),
         ("--critic.adam.lr 3e-6", "critic.learning_rate", 3e-6),
@@ -232,3 +236,16 @@ def test_what_is_honoured_takes_other_values_than_openrlhfs_default():
     assert all(not isinstance(RULES[name], Refused | Only | Differs) for name in honoured())
     assert {"data.max_images_per_prompt", "vllm.sync_backend", "use_ms"}.isdisjoint(honoured())
     assert honoured() <= set(upstream_flags())
+
+
+def test_whatever_openrlhf_lists_as_the_values_of_an_honoured_flag_is_taken():
+    listed = {name: action.choices for name, action in upstream_flags().items() if name in honoured() and action.choices}
+    assert len(listed) > 5
+    refused = {}
+    for name, values in listed.items():
+        for value in values:
+            try:
+                parse(f"--{name}", str(value), *NEEDS.get(name, "").split())
+            except ConfigError as e:
+                refused[name, value] = str(e)
+    assert not refused

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from openrlhf_tir.config import Config
+from openrlhf_tir.config.openrlhf_flags import SCHEDULERS
 from openrlhf_tir.learner.schedule import lr_schedule, rl_schedule
 
 
@@ -21,6 +22,25 @@ def test_linear_ends_on_the_floor_at_the_last_update():
 def test_cosine_is_halfway_down_in_the_middle():
     lr = lr_schedule("cosine", peak=2.0, total=5, min_ratio=0.5)
     assert [lr(0), lr(2), lr(4)] == pytest.approx([2.0, 1.5, 1.0])
+
+
+def test_inverse_sqrt_is_half_the_peak_behind_four_times_its_warm_up():
+    lr = lr_schedule("inverse_sqrt", peak=2.0, total=5, warmup=4, min_ratio=0.9)
+    assert [lr(u) for u in (0, 4, 16)] == pytest.approx([0.4, 2.0, 1.0])
+    assert lr_schedule("inverse_sqrt", peak=2.0, total=5)(30_000) == 1.0
+
+
+@pytest.mark.parametrize("name", ["linear", "cosine", "cosine_with_restarts", "polynomial", "inverse_sqrt", "cosine_with_min_lr", "constant_with_warmup"])
+def test_behind_the_warm_up_a_schedule_of_transformers_is_the_one_that_its_name_stands_for(name):
+    """Ours is at the floor in the last update, transformers' one behind it; a warm-up of theirs begins at 0."""
+    torch, optimization = pytest.importorskip("torch"), pytest.importorskip("transformers.optimization")
+    warmup, total = 3, 12
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+    options = {"min_lr_rate": 0.1} if name == "cosine_with_min_lr" else {}
+    theirs = optimization.get_scheduler(name, optimizer, warmup, total - 1, options).lr_lambdas[0]
+    floor = options.get("min_lr_rate", 0.0)
+    ours = lr_schedule(SCHEDULERS.get(name, name), peak=1.0, total=total, warmup=warmup, min_ratio=floor)
+    assert [ours(u) for u in range(warmup, total)] == pytest.approx([theirs(u) for u in range(warmup, total)], abs=1e-6)
 
 
 def test_a_run_takes_its_shape_from_the_configuration():
