@@ -62,13 +62,25 @@ class RewardModel:
 
     async def _work(self) -> None:
         while self._waiting:  # asked again behind each move: what came meanwhile has nobody else to score it
-            if self.offload:
-                await asyncio.to_thread(self._move, self.device)
+            if self.offload and not await self._on_device():
+                return
             try:
                 await self._score_all()
             finally:
                 if self.offload:
                     await asyncio.to_thread(self._move, "cpu")
+
+    async def _on_device(self) -> bool:
+        """Whether the weights have been moved there. If not, that is what everybody who waits is told."""
+        try:
+            await asyncio.to_thread(self._move, self.device)
+            return True
+        except Exception as e:
+            waiting, self._waiting = self._waiting, []
+            for _, found in waiting:
+                if not found.done():
+                    found.set_exception(e)
+            return False
 
     async def _score_all(self) -> None:
         while self._waiting:

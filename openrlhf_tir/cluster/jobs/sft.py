@@ -24,6 +24,7 @@ from ...errors import TirError
 from ...learner.schedule import lr_schedule
 from ...logs.metrics import MetricsLog, read
 from ...logs.progress import bar
+from ...pipeline.checkpoints import disk
 from ...pipeline.checkpoints.checkpoint import Checkpoints
 from ...pipeline.checkpoints.ranks import said as ranks_said
 from ...pipeline.fine_tuning import EVAL_LOSS, FineTuning
@@ -62,7 +63,9 @@ async def _run(cfg: Config, inputs: SftInputs, resume: Path | None, console: Con
     if resume is None:
         checkpoints.clear()
     else:
-        for sentence in [*ranks_said(checkpoints.state(resume), cfg), *checkpoints.accept(resume)]:
+        with disk.told(checkpoints.directory):
+            said = [*ranks_said(checkpoints.state(resume), cfg), *checkpoints.accept(resume)]
+        for sentence in said:
             console.print(f"resume: {sentence}", soft_wrap=True, highlight=False, markup=False)
     public = cfg.model_copy(update={"logger": cfg.logger.model_copy(update={"wandb": cfg.logger.wandb.model_copy(update={"key": None})})})
     (cfg.run_dir / "config.toml").write_text(to_toml(public))

@@ -23,7 +23,7 @@ from ...logs import timeline as timelines
 from ...logs import trajectories
 from ...logs.progress import Progress
 from ...model_size import push_bytes
-from ...pipeline.checkpoints import new_ledger
+from ...pipeline.checkpoints import disk, new_ledger
 from ...pipeline.checkpoints.checkpoint import Checkpoints
 from ...pipeline.checkpoints.lineage import LEDGER, checkpoints_of, resumable
 from ...pipeline.loop import Pipeline
@@ -160,10 +160,12 @@ def _resuming(console: Console, cfg: Config, inputs: Inputs, checkpoints: Checkp
     if not cfg.train.resume:
         return False
     path, said = resumable(cfg, checkpoints, inputs.prompts.tasks)
-    if path and cfg.train.new_ledger:
-        path, done = new_ledger.begin(checkpoints, path, cfg.run_dir / LEDGER)
-        said = [*said, done]
-    for sentence in said + (checkpoints.accept(path) if path else []):
+    with disk.told(checkpoints.directory):
+        if path and cfg.train.new_ledger:
+            path, done = new_ledger.begin(checkpoints, path, cfg.run_dir / LEDGER)
+            said = [*said, done]
+        said += checkpoints.accept(path) if path else []
+    for sentence in said:
         console.print(f"resume: {sentence}", soft_wrap=True, highlight=False, markup=False)
     return path is not None
 

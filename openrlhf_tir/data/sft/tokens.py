@@ -15,6 +15,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
+from ...errors import ConfigError
 from ...ports import Codec
 
 Author = Literal["model", "env", "template"]
@@ -56,12 +57,18 @@ class Vocabulary:
     eos: int | None
 
     def ids(self, piece: Piece) -> list[int]:
+        """Raises ConfigError for an end that this vocabulary lacks."""
         meant = piece.author == "template" or piece.rendered
         ids = (self.codec.encode_prompt if meant else self.codec.encode)(piece.text) if piece.text else []
         if not piece.end:
             return ids
         end = self.specials.get(piece.end, self.eos)  # of another model's vocabulary: what ends a text in this one
-        return ids if end is None else [*ids, end]
+        if end is None:
+            raise ConfigError(
+                "The rows end with an end token (sft.append_eos, or a kept trajectory), and the model's tokenizer has none, so the model would never learn to "
+                "end. Name its eos_token in the tokenizer_config.json of actor.model_name_or_path; texts without an end: sft.append_eos = false."
+            )
+        return [*ids, end]
 
 
 def row_of(parts: Iterable[tuple[Sequence[int], float]]) -> SftRow:

@@ -5,6 +5,7 @@ Refused: an error of ours that names the file, before anything is loaded. Repair
 
 from __future__ import annotations
 
+import errno
 import json
 import shutil
 from collections import Counter
@@ -15,8 +16,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from openrlhf_tir.errors import CheckpointDamaged, CheckpointFailed, ConfigError
-from openrlhf_tir.pipeline.checkpoints import new_ledger, stored
+from openrlhf_tir.errors import CheckpointDamaged, CheckpointFailed, ConfigError, Unavailable
+from openrlhf_tir.pipeline.checkpoints import checkpoint, disk, new_ledger, stored
 from openrlhf_tir.pipeline.checkpoints.checkpoint import Checkpoints
 from openrlhf_tir.pipeline.source import Flight
 from openrlhf_tir.replay.audit import audit
@@ -351,3 +352,19 @@ def test_a_rank_whose_disk_the_controller_does_not_see_is_told_apart_from_a_full
 def test_the_facts_of_the_run_and_the_best_score_stand_in_the_checkpoint(run_dir):
     state = json.loads((run_dir / "ckpt/step_000004/controller.json").read_text())
     assert state["best"] == {"checkpoint": "step_000002", "score": 0.5} and state["ledger"]["lines"] > 0
+
+
+@pytest.mark.parametrize("act", ["accept", "new ledger"])
+def test_a_disk_that_refuses_while_a_resume_is_made_ready_is_a_fault_that_may_pass(run_dir, tmp_path, monkeypatch, act):
+    directory = tmp_path / "run"
+    shutil.copytree(run_dir, directory)
+    checkpoints, earlier = opened(directory), directory / "ckpt/step_000002"
+    (directory / "ckpt/.step_000002a.tmp").touch()  # in the way of a directory
+
+    def full(path, text):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(checkpoint, "_replace", full)
+    with pytest.raises(Unavailable, match=r"ckpt could not be made ready for a resume \(.* No checkpoint is lost"), disk.told(checkpoints.directory):
+        checkpoints.accept(earlier) if act == "accept" else new_ledger.begin(checkpoints, earlier, directory / "ledger.jsonl")
+    assert Checkpoints(directory / "ckpt", 2).choose().name == "step_000004"

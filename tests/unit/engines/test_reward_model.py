@@ -138,3 +138,22 @@ def test_an_offloaded_model_goes_back_when_a_batch_fails(tmp_path):
     with pytest.raises(IndexError):
         asyncio.run(failing())
     assert moves == [model.device, "cpu"]
+
+
+def test_weights_that_cannot_be_moved_to_the_device_fail_whoever_waits_and_nobody_later(tmp_path):
+    """Without memory left beside it, say. Those who asked would otherwise wait for their deadline, which tells nothing."""
+    save(tmp_path / "rm", "Qwen2ForSequenceClassification")
+    model, ids, faults = loaded(tmp_path, offload=True), np.arange(2, 9), [MemoryError("no room on the device")]
+
+    def move(device):
+        if faults and device == model.device:
+            raise faults.pop()
+
+    model._move = move
+
+    async def scenario():
+        first = await asyncio.wait_for(asyncio.gather(model.score(ids), model.score(ids), return_exceptions=True), 60)
+        return first, await asyncio.wait_for(model.score(ids), 60)
+
+    first, then = asyncio.run(scenario())
+    assert [str(e) for e in first] == ["no room on the device"] * 2 and isinstance(then, float)

@@ -221,3 +221,12 @@ def test_the_digest_tells_another_mask_of_the_same_tokens(tmp_path):
     path = jsonl(tmp_path / "d.jsonl", [chat])
     all_of_it, the_last = load(path), load(path, sft={"multiturn": False})
     assert all_of_it.rows[0].token_ids.tolist() == the_last.rows[0].token_ids.tolist() and all_of_it.digest != the_last.digest
+
+
+def test_an_end_that_the_tokenizer_does_not_have_is_refused_and_left_out_on_request():
+    words = vocabulary()
+    endless = Vocabulary(words.codec, {}, None)
+    chains = {on: Reader(Config(sft={"append_eos": on}).sft, None)("d.jsonl line 1", {"prompt": "2+2?", "response": "4"}) for on in (True, False)}
+    with pytest.raises(ConfigError, match=r"tokenizer has none.* sft\.append_eos = false"):
+        tokenised(chains[True][0], endless)
+    assert tokenised(chains[False][0], endless).trained == 1
