@@ -79,3 +79,16 @@ def test_lost_and_masked_samples_make_parts_smaller_not_fewer():
     assert [len(p) for p in parts] == [4, 4, 3, 3]
     assert (1, 1) not in {key for p in parts for key in p}
     assert [len(p) for p in cut([items[0].meta], 4, (0, 0, 0))] == [1, 1, 1]  # three samples: three updates
+
+
+@pytest.mark.parametrize("size", [None, 4])
+def test_ranks_that_share_their_sequences_are_one_owner(size):
+    cfg = Config(
+        rollout={"batch_size": 4, "n_samples_per_prompt": 4},
+        actor={"num_gpus_per_node": 4},
+        ds={"ring_attn_size": 2, "packing_samples": True, "attn_implementation": "sdpa"},
+        train={"batch_size": size, "max_steps": 4},
+        pipeline={"max_staleness": 7},
+    )
+    given = train_batch(cfg, 0, make_batch(GROUPS, 1).items)
+    assert {rank for part in given.updates for rank in part.values()} == set(given.rank_of.values()) == {0, 1}
