@@ -127,6 +127,9 @@ def test_the_balancing_loss_reaches_the_router_and_weighs_what_it_is_asked_to(le
     none, some, twice = (routers(actor={"aux_loss_coef": coef}) for coef in (0.0, 0.5, 1.0))
     assert (some - none).norm() > 1e-3
     torch.testing.assert_close(twice - none, 2 * (some - none), rtol=1e-3, atol=1e-6)
+    divided = {"loss_agg_mode": "seq-mean-token-sum-norm", "loss_agg_constant": 1000.0}
+    alone, both = (routers(actor={"aux_loss_coef": coef, **divided}) for coef in (0.0, 0.5))
+    torch.testing.assert_close(both - alone, some - none, rtol=1e-2, atol=1e-5)  # whatever the policy's loss is divided by
 
 
 def test_a_balancing_loss_for_a_model_without_experts_is_refused(learner):

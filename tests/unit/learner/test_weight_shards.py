@@ -110,6 +110,28 @@ def test_what_the_disk_gives_back_otherwise_is_refused_and_the_earlier_export_st
     assert loaded_as(model, tmp_path) and not (tmp_path / ".export").exists()
 
 
+def test_an_export_that_is_cut_off_in_the_middle_leaves_no_index_of_a_mixture(model, tmp_path, monkeypatch):
+    from openrlhf_tir.learner import weight_shards
+
+    export(model, tmp_path, "200kB")
+    real, moved = weight_shards.os.replace, []
+
+    def cut_off(source, target):
+        if target.parent == tmp_path:
+            moved.append(target.name)
+            if len(moved) == 2:
+                raise OSError("the machine is gone")
+        real(source, target)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(weight_shards.os, "replace", cut_off)
+        with pytest.raises(OSError, match="gone"):
+            export(make_model(1), tmp_path, "200kB")
+    assert not (tmp_path / "model.safetensors.index.json").exists()
+    export(make_model(1), tmp_path, "200kB")
+    assert loaded_as(make_model(1), tmp_path)
+
+
 def test_an_export_that_does_not_fit_is_refused_before_anything_is_gathered(model, tmp_path, monkeypatch):
     from openrlhf_tir.learner import weight_shards
 
