@@ -81,12 +81,13 @@ def check_gpus(cfg: Config, machine: Machine) -> list[str]:
             f"ds.packing_samples needs flash attention or sdpa; with {cfg.ds.attn_implementation!r} a packed row costs the square of its length. "
             "Set ds.attn_implementation to sdpa, or turn packing off."
         )
-    need = cfg.actor.num_gpus_per_node + cfg.vllm.num_engines * cfg.vllm.tensor_parallel_size
+    rewarding = cfg.reward.replicas if cfg.reward.model_name_or_path else 0
+    need = cfg.actor.num_gpus_per_node + cfg.vllm.num_engines * cfg.vllm.world_size + rewarding
     if machine.gpus and here and need > machine.gpus:
         raise ConfigError(
-            f"{cfg.actor.num_gpus_per_node} learner ranks and {cfg.vllm.num_engines} engines x {cfg.vllm.tensor_parallel_size} GPUs "
-            f"need {need} GPUs, this machine has {machine.gpus}. "
-            "Lower actor.num_gpus_per_node, vllm.num_engines or vllm.tensor_parallel_size."
+            f"{cfg.actor.num_gpus_per_node} learner ranks{f', {rewarding} reward models' * (rewarding > 0)} and {cfg.vllm.num_engines} engines x "
+            f"{cfg.vllm.world_size} GPUs need {need} GPUs, this machine has {machine.gpus}. "
+            f"Lower actor.num_gpus_per_node, vllm.num_engines{', reward.model_replicas' * (rewarding > 0)} or vllm.tensor_parallel_size."
         )
     return [f"{machine.gpus} GPUs, {machine.cpus} CPUs"]
 

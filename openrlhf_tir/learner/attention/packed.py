@@ -59,8 +59,8 @@ def sdpa_packed(
     """
     if position_ids is None:
         raise ConfigError(
-            f"{type(module).__name__} does not tell its attention where the sequences of a packed row begin, which 'sdpa' has to know. "
-            "Set ds.packing_samples to false, or ds.attn_implementation to 'eager'."
+            f"{type(module).__name__} does not tell its attention where the sequences of a packed row begin, which packing has to know. "
+            "Set ds.packing_samples to false."
         )
     window = kwargs.get("sliding_window")
     each = zip(*(x.split(lengths(position_ids), dim=2) for x in (query, key, value)), strict=True)

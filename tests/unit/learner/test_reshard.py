@@ -191,6 +191,7 @@ def test_masters_moments_and_counts_are_the_saved_ones_and_the_next_step_is_that
         for rank in before:
             rank.step(seed)
     for rank in before:
+        rank.optimizer.loss_scaler, rank.optimizer.overflow = "the saved one", True
         rank.save(tmp_path)
     other, _ = plain(9)
     after = [Rank(other, {n: torch.zeros(shape) for n, shape in FROZEN.items()}, rank, world, limit) for rank in range(world)]
@@ -202,6 +203,7 @@ def test_masters_moments_and_counts_are_the_saved_ones_and_the_next_step_is_that
     assert all(torch.equal(masters[n], whole[n]) and torch.equal(together(after, "weights")[n], masters[n].bfloat16()) for n in SHAPES)
     step(whole, adam, 2)
     for rank in after:
+        assert (rank.optimizer.loss_scaler, rank.optimizer.overflow) == ("the saved one", True)
         assert rank.optimizer.events == ["partitioned", "gathered"] and rank.schedule == {"last_epoch": 2}
         assert (rank.global_steps, rank.global_samples, rank.skipped_steps) == (2, 18, 1) and rank.module.seen.tolist() == [1, 1]
         rank.step(2)

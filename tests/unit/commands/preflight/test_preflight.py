@@ -83,6 +83,10 @@ def test_a_row_without_label_stops_the_run_at_the_start(ready, tmp_path):
 def test_more_gpus_than_there_are_is_refused(ready, monkeypatch):
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     assert "need 6 GPUs, this machine has 4" in refused(ready, GPUS, actor__num_gpus_per_node=4, vllm__num_engines=2)
+    staged = {"vllm__num_engines": 2, "vllm__engine_args": {"pipeline_parallel_size": 2}}
+    assert "2 engines x 2 GPUs need 5 GPUs, this machine has 4" in refused(ready, GPUS, **staged)
+    judged = {"reward__name": "model", "reward__model_name_or_path": "org/rm", "reward__model_replicas": 3, "vllm__num_engines": 1}
+    assert "1 learner ranks, 3 reward models and 1 engines x 1 GPUs need 5 GPUs, this machine has 4" in refused(ready, GPUS, **judged)
 
 
 def test_flash_attention_without_its_package_is_refused(ready):
