@@ -119,6 +119,7 @@ IDLE = [
         lambda c: c.ds.lora.rank == 0,
         "while --ds.lora.rank is 0: all weights train. Set it, or leave it out.",
     ),
+    Idle("train.new_ledger", lambda c: not c.train.resume, "without --train.resume: the run starts anew. Set that, or leave it out."),
     Idle("train.ema_beta", lambda c: not c.train.enable_ema, "without --train.enable_ema: there is no average. Set that, or leave it out."),
     Idle("ds.zpg", lambda c: c.ds.zero_stage != 3, "with --ds.zero_stage 2: it partitions the weights of stage 3. Leave it out."),
     Idle("pipeline.overadmit_risk", lambda c: not _auto(c), "unless --pipeline.depth is auto. Leave it out."),

@@ -87,7 +87,9 @@ class Ds(Section):
     param_dtype: Literal["bf16", "fp16", "fp32"] = Field("bf16", description="fp32 only makes sense on CPU")
     attn_implementation: str = Field("flash_attention_2", description="'sdpa' on CPU; flash_attention_2 or _3 on GPU")
     adam_offload: bool = Field(False, description="optimiser states in host memory")
-    packing_samples: bool = Field(False, description="several sequences in one row without padding; needs flash attention or sdpa, and a model of attention alone")
+    packing_samples: bool = Field(
+        False, description="several sequences in one row without padding; needs flash attention or sdpa, and a model of attention alone"
+    )
     ring_attn_size: int = Field(
         1, ge=1, description="learner ranks that share each sequence (DeepSpeed's Ulysses); multiplies what max_tokens_per_gpu allows; needs packing and sdpa"
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from .base import Section
 
@@ -42,7 +42,7 @@ class Train(Section):
     )
     resume_or_start: bool = Field(
         False,
-        description="with train.resume: start anew, and say so, where no checkpoint was committed yet; for job scripts that are run again",
+        description="as train.resume, but start anew, and say so, where no checkpoint was committed yet; for job scripts that are run again",
     )
     overwrite: bool = Field(False, description="start anew in a run_dir that holds an earlier run's checkpoints; they are deleted")
     max_restarts: int = Field(
@@ -79,3 +79,10 @@ class Train(Section):
     max_backoff_s: float = Field(
         60.0, gt=0, description="the longest pause before something that failed is tried again (a group, the controller); pauses begin at 1 s and double"
     )
+
+    @model_validator(mode="after")
+    def _resumes(self) -> Train:
+        """A job script that is run again says it once."""
+        if self.resume_or_start:
+            self.__dict__["resume"] = True
+        return self

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from env_servers.adapters.gem import env as gem_env
 from env_servers.adapters.gem.env import GemEnv
 from env_servers.adapters.gem.room import Room
 from openrlhf_tir.errors import EnvError
@@ -71,6 +72,22 @@ async def test_an_environment_whose_start_was_given_up_is_closed_when_it_has_sta
         await closing
     await room.close()
     assert games["game"].closed
+
+
+async def test_an_environment_that_does_not_close_is_given_up_and_said(games, monkeypatch, caplog):
+    monkeypatch.setattr(gem_env, "CLOSE_S", 0.05)
+    room, never, stuck = Room(), threading.Event(), asyncio.Event()
+    env = GemEnv(room, None)
+    await env.reset(task("hello"), 0)
+    loop = asyncio.get_running_loop()
+    held = asyncio.create_task(room.run(env._dice, lambda: (loop.call_soon_threadsafe(stuck.set), never.wait(60))))
+    await stuck.wait()
+    async with asyncio.timeout(30):
+        await env.close()
+    assert "was not closed within 0.05 s" in caplog.text
+    never.set()
+    await held
+    await room.close()
 
 
 @pytest.mark.parametrize("says", [None, {"board": 1}, 3])

@@ -118,6 +118,19 @@ async def test_what_is_no_answer_is_a_named_error_of_every_action_in_the_batch(a
         assert [type(e) for e in failed] == [error, error]
 
 
+async def test_whatever_happens_to_a_batch_nobody_waits_for_its_answer():
+    async with tool_server() as (batches, _):
+        env = await opened(batches)
+
+        def breaks():
+            raise KeyError("a session that is closed")
+
+        batches._http = breaks
+        async with asyncio.timeout(30):
+            with pytest.raises(KeyError, match="a session that is closed"):
+                await env.step("a", 5.0)
+
+
 async def test_the_tools_are_told_of_the_end_of_a_trajectory_whose_only_action_was_given_up():
     asked, over = asyncio.Event(), asyncio.Event()
 

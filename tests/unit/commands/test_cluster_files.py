@@ -83,6 +83,7 @@ def test_the_batch_script_starts_what_the_program_takes(submitted, tmp_path):
     words = shlex.split((tmp_path / "launched").read_text())
     assert words[0] == "--"
     cfg = taken(["train", *words[1:]])
+    assert cfg.train.resume, "when it is queued again it goes on"
     assert cfg.train.resume_or_start and cfg.train.stop_grace_s < 120, "the grace ends before Slurm kills"
 
 
@@ -91,6 +92,7 @@ def test_the_manifest_starts_what_the_program_takes_on_the_gpus_that_it_asks_for
     program, *words = shlex.split(job["spec"]["entrypoint"])
     assert program == "openrlhf-tir"
     cfg = taken(words)
+    assert cfg.train.resume and cfg.train.resume_or_start
     (workers,) = job["spec"]["rayClusterSpec"]["workerGroupSpecs"]
     pod = workers["template"]["spec"]
     per_pod = int(pod["containers"][0]["resources"]["limits"]["nvidia.com/gpu"])

@@ -68,6 +68,7 @@ def mistakes(capsys, *argv: str) -> list[str]:
         ("--rollout.straggler_s 4000", "--rollout.straggler_s has no effect at or above --rollout.group_deadline_s"),
         ("--logger.wandb.group g", "--logger.wandb.group has no effect while --logger.wandb.key is unset"),
         ("--eval.split dev", "--eval.split has no effect without --eval.dataset"),
+        ("--train.new_ledger", "--train.new_ledger has no effect without --train.resume"),
         ("--actor.muon.lr 0.01", "--actor.muon.lr has no effect with --actor.optim adam"),
         ("--algo.advantage.estimator gae --critic.muon.ns_steps 3", "--critic.muon.ns_steps has no effect with --critic.optim adam"),
         ("--actor.optim muon --actor.max_norm 0.5", "--actor.max_norm has no effect with --actor.optim muon"),

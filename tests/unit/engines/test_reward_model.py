@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 
 import numpy as np
 import pytest
@@ -112,12 +113,14 @@ def test_whoever_asks_an_offloaded_model_while_it_goes_back_is_answered(tmp_path
         def ask_and_move(device):
             if device == "cpu" and not late:
                 late.append(asyncio.run_coroutine_threadsafe(model.score(ids), loop))
+                while not model._waiting:  # it has asked before the weights have gone
+                    time.sleep(0.001)
             move(device)
 
         model._move = ask_and_move
         first = await model.score(ids)
         await model._working
-        return first, await asyncio.wrap_future(late[0])
+        return first, await asyncio.wait_for(asyncio.wrap_future(late[0]), 60)
 
     first, second = asyncio.run(scenario())
     assert first == second

@@ -85,7 +85,7 @@ def test_a_damaged_checkpoint_is_named_before_anything_loads(ready, tmp_path):
 def test_resume_without_a_checkpoint_is_refused_unless_it_may_start_anew(ready, tmp_path):
     run = {**ready, "run_dir": str(tmp_path / "empty"), "train.resume": "true"}
     assert "There is no checkpoint in" in refused(run) and "leave --resume out to start anew" in refused(run)
-    facts = check(load(None, {**run, "train.resume_or_start": "true"}), machine=CPU)
+    facts = check(load(None, {**run, "train.resume": "false", "train.resume_or_start": "true"}), machine=CPU)
     assert any("the run starts anew" in fact for fact in facts)
 
 
