@@ -21,7 +21,8 @@ from tests.e2e.support.namespaces import Node, missing, two_nodes
 ROOT = Path(__file__).parents[3]
 PATIENCE_S = 400
 ENV_PORT = 18080
-ENV = {"TIR_ENV_TOKEN": "hosts-of-model-code", "OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu", "TIR_VENV": sys.prefix, "RAY_HEAD_FLAGS": "--include-dashboard=false"}
+NO_DASHBOARD = {"RAY_HEAD_FLAGS": "--include-dashboard=false"}
+ENV = {"TIR_ENV_TOKEN": "hosts-of-model-code", "OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu", "TIR_VENV": sys.prefix, **NO_DASHBOARD}
 SHAPE = "--actor.num_nodes 2 --actor.num_gpus_per_node 1"
 
 pytestmark = [pytest.mark.long, pytest.mark.skipif(missing() is not None, reason=str(missing()))]
