@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 
@@ -15,6 +15,20 @@ class CapacityFull(Exception):
     def __init__(self, reason: str, retry_after_s: int) -> None:
         super().__init__(reason, retry_after_s)
         self.reason, self.retry_after_s = reason, retry_after_s
+
+
+class Place:
+    """One execution's place."""
+
+    def __init__(self, release: Callable[[], None]) -> None:
+        self._release: Callable[[], None] | None = release
+
+    def leave(self) -> None:
+        """Gives the place to the next in the queue before the execution has ended: what remains of it waits for something else. The second time does
+        nothing."""
+        release, self._release = self._release, None
+        if release is not None:
+            release()
 
 
 class Admission:
@@ -27,7 +41,7 @@ class Admission:
         self._mean_s = 0.1  # running mean of how long a place is held; only feeds the Retry-After estimate
 
     @asynccontextmanager
-    async def slot(self) -> AsyncIterator[None]:
+    async def slot(self) -> AsyncIterator[Place]:
         """Hold one execution place. Raises CapacityFull at once when the queue is full."""
         if self._slots.locked() and self.waiting >= self.max_queue:
             raise CapacityFull(f"{self.running} running and {self.waiting} waiting executions", self.retry_after_s)
@@ -38,12 +52,17 @@ class Admission:
             self.waiting -= 1
         self.running += 1
         start = time.monotonic()
-        try:
-            yield
-        finally:
+
+        def release() -> None:
             self.running -= 1
             self._slots.release()
             self._mean_s += 0.05 * (time.monotonic() - start - self._mean_s)
+
+        place = Place(release)
+        try:
+            yield place
+        finally:
+            place.leave()
 
     @property
     def retry_after_s(self) -> int:

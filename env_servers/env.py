@@ -12,6 +12,8 @@ from typing import Any
 
 from openrlhf_tir.protocol import Outcome
 
+from .admission import Place
+
 MALFORMED_TASK = (ValueError, TypeError, LookupError, OverflowError)
 """What reading a task raises by itself when a field is missing or of the wrong kind: int("abc"), task["label"], float(None)."""
 
@@ -30,6 +32,9 @@ class Step:
 
 class Env:
     """Base class: override `step`, and `reset` or `close` where there is something to do."""
+
+    place: Place | None = None
+    """Of `--workers`, held by the step that runs. A step that goes on in a stage with workers of its own leaves it: `self.place.leave()`."""
 
     async def reset(self, task: dict[str, Any], seed: int) -> str:
         """Start on `task`; return the first observation ("" when the prompt says it all). Raises MALFORMED_TASK for one it cannot take."""

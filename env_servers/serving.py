@@ -109,7 +109,7 @@ class EnvService:
         start = clock()
         try:
             async with asyncio.timeout_at(give_up) as deadline:
-                async with session.serial, self.admission.slot():
+                async with session.serial, self.admission.slot() as session.env.place:
                     session.begin(request.step_id)
                     step = await session.env.step(request.action, give_up - clock())
             reply = StepReply(

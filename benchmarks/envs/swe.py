@@ -46,7 +46,7 @@ async def evaluations(ours: Shared, rounds: int) -> float:
     for i in range(rounds):
         source = bundled(("lru", "matrix")[i % 2])
         start = time.perf_counter()
-        report = await ours.grader.evaluate(source.tree, COMMENT.replace(b"NAME", source.name.encode()), source.suite)
+        report = await ours.backend.grader.evaluate(source.tree, COMMENT.replace(b"NAME", source.name.encode()), source.suite)
         times.append(time.perf_counter() - start)
         if not report.resolved:
             raise RuntimeError(f"{source.name} as it should be is {report.why}: {report.detail} {dict(report.failures)}")

@@ -11,7 +11,6 @@ import argparse
 import dataclasses
 import functools
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 from env_servers.launch import add_serving_flags, serve, serving_config
@@ -21,7 +20,8 @@ from env_servers.python_tir.sandbox import SandboxError
 from env_servers.serving import create_env_app
 
 from .env import ACTION, LIMITS, MARGIN_S, MAX_TURNS, SweEnv
-from .start import proved_sandbox, shared
+from .stages import Stages
+from .start import START_WORKERS, proved_sandbox, shared
 from .tools import TOOLS
 
 EXAMPLE = """
@@ -47,7 +47,10 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--test-timeout", type=float, default=60.0, metavar="S", help="wall clock of the hidden tests of one patch (default: %(default)s)")
     p.add_argument("--memory-mib", type=int, default=LIMITS.memory_bytes >> 20, metavar="N", help="of one session, and of one test run (default: %(default)s)")
     p.add_argument("--files-mib", type=int, default=LIMITS.file_bytes >> 20, metavar="N", help="files of one session (default: %(default)s)")
-    p.add_argument("--evaluations", type=int, metavar="N", help="patches judged at once; more wait (default: --workers)")
+    starts = "sessions that start at once; more wait, --max-queue of them at most (default: %(default)s)"
+    p.add_argument("--start-workers", type=int, default=START_WORKERS, metavar="N", help=starts)
+    evaluate = "patches judged at once, beside the --workers steps that run; more wait (default: --workers)"
+    p.add_argument("--evaluate-workers", "--evaluations", type=int, metavar="N", help=evaluate)
     total = "memory of all sessions together, beyond which no new one starts (default: half of what there is, %(default)s)"
     p.add_argument("--sessions-mib", type=int, default=memory_mib() // 2, metavar="N", help=total)
     return p
@@ -58,7 +61,9 @@ def main() -> None:
     if args.max_turns < 1 or not args.command_timeout > 0 or not args.test_timeout > 0 or args.memory_mib < 64 or args.files_mib < 1:
         sys.exit("swe does not start: --max-turns, --command-timeout, --test-timeout and --files-mib must be above 0, --memory-mib at least 64.")
     run_copies(args)
-    evaluations = args.workers if args.evaluations is None else max(1, args.evaluations)
+    evaluations = args.workers if args.evaluate_workers is None else args.evaluate_workers
+    if evaluations < 1 or args.start_workers < 1:
+        sys.exit("swe does not start: --start-workers and --evaluate-workers must be above 0, else no session ever starts, or ends.")
     limits = dataclasses.replace(LIMITS, code_timeout_s=args.command_timeout + MARGIN_S, memory_bytes=args.memory_mib << 20, file_bytes=args.files_mib << 20)
     try:
         sandbox = proved_sandbox(limits, evaluations=evaluations)
@@ -73,10 +78,10 @@ def main() -> None:
         mirror=args.mirror,
         sessions=args.max_sessions,
         memory=args.sessions_mib << 20,
+        stages=Stages(start=args.start_workers, evaluate=evaluations, most_waiting=args.max_queue),
     )
     config = serving_config(args, env="swe", action=ACTION, isolation=sandbox.isolation, stateful=True, tools=TOOLS)
-    gauges: dict[str, Callable[[], float]] = {"repositories": ours.notebooks.__len__, "repository_bytes": lambda: ours.notebooks.held_bytes}
-    gauges |= {"evaluating": lambda: ours.grader.running, "evaluations_waiting": lambda: ours.grader.waiting}
+    gauges = {**ours.backend.gauges, **ours.stages.gauges}
     serve(create_env_app(functools.partial(SweEnv, ours), config, on_stop=sandbox.close, gauges=gauges), args)
 
 

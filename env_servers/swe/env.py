@@ -1,6 +1,6 @@
 """SweEnv: action = a JSON list of calls of the three tools, run in order; observation = what they say. `finish`, or the last turn, is graded.
 
-    reset   the task's repository is in a session of its own, at /tmp/NAME
+    reset   the task's repository is in a session of its own, at /tmp/NAME (in a container of its own: where its image has it)
     step    execute_bash, str_replace_editor -> the session; finish -> patch -> fresh copy -> hidden tests -> reward 1.0 or 0.0, done
             the `max_turns`-th step is graded as well, and truncated
 
@@ -17,12 +17,12 @@ from typing import Any, Literal
 
 from env_servers.env import Env, Step
 from env_servers.python_tir.limits import Limits
-from env_servers.python_tir.warm.notebooks import Notebooks
 from openrlhf_tir.protocol import Outcome
 
-from .grade import Grader, Report
-from .session import Said, Session
-from .sources import Source, Sources
+from .backend import Backend, Work
+from .grade import Report
+from .session import Said
+from .stages import Stages
 from .task import SweTask
 from .tools import BadCall, checked
 
@@ -43,9 +43,8 @@ LIMITS = Limits(code_timeout_s=30.0, memory_bytes=1 << 30, file_bytes=128 << 20,
 class Shared:
     """What the sessions of one server share."""
 
-    notebooks: Notebooks
-    sources: Sources
-    grader: Grader
+    backend: Backend
+    stages: Stages
     command_s: float
     """How long one command may take before the model is told that it runs on."""
     max_turns: int = MAX_TURNS
@@ -54,34 +53,36 @@ class Shared:
 class SweEnv(Env):
     def __init__(self, shared: Shared) -> None:
         self._shared = shared
-        self._session: Session | None = None
+        self._work: Work | None = None
 
     async def reset(self, task: dict[str, Any], seed: int) -> str:
-        """Raises ValueError for a task that is malformed or whose repository is not there."""
+        """Raises ValueError for a task that is malformed or whose repository is not there, CapacityFull where too many others wait to start."""
         given = SweTask.model_validate(task)
-        self._source: Source = await self._shared.sources.of(given)
         self._max_turns = min(given.max_turns or self._shared.max_turns, self._shared.max_turns)
         self._turn, self._over = 0, False
-        self._session = Session(self._shared.notebooks, f"/tmp/{self._source.name}", self._source.tree)
-        await self._session.open()
+        async with self._shared.stages.start.slot():
+            self._work = await self._shared.backend.begin(given)
         return ""
 
     async def step(self, action: str, deadline_s: float) -> Step:
-        assert self._session is not None, "reset() comes first"
+        assert self._work is not None, "reset() comes first"
         if self._over:
             return Step("The task is over.", done=True, outcome="model_error", signals={"turn": self._turn, "error_type": "bad_call"})
         self._turn += 1
-        said, error, end = await self._calls(self._session, action, deadline_s)
+        said, error, end = await self._calls(self._work, action, deadline_s)
         signals: dict[str, Any] = {"turn": self._turn, "error_type": error}
         outcome: Outcome = "model_error" if error else "ok"
         if not end and self._turn < self._max_turns:
             return Step(said, outcome=outcome, signals=signals)
         self._over = True
-        report, size = await self._graded(self._session)
+        if self.place is not None:
+            self.place.leave()
+        async with self._shared.stages.evaluate.slot():
+            report, size = await _graded(self._work)
         signals |= {**report.signals(), "patch_bytes": size, "finished": end == "finished"}
         return Step(said, reward=float(report.resolved), done=end == "finished", truncated=end != "finished", outcome=outcome, signals=signals)
 
-    async def _calls(self, session: Session, action: str, deadline_s: float) -> tuple[str, str | None, Literal["finished", "cut", ""]]:
+    async def _calls(self, work: Work, action: str, deadline_s: float) -> tuple[str, str | None, Literal["finished", "cut", ""]]:
         """(what they say, the first error's type, whether the model has finished or was cut)."""
         try:
             calls = _read(action)
@@ -92,31 +93,32 @@ class SweEnv(Env):
         for name, arguments in calls:
             if name == "finish":
                 return "\n".join([*texts, "The task is finished."]), error, "cut" if arguments["cut"] else "finished"
-            answer = await self._one(session, name, arguments, deadline_s)
+            answer = await self._one(work, name, arguments, deadline_s)
             texts.append(answer.text)
             error = error or answer.lost or ("refused" if answer.refused else None)
         return "\n".join(texts), error, ""
 
-    async def _one(self, session: Session, name: str, arguments: dict[str, Any], deadline_s: float) -> Said:
+    async def _one(self, work: Work, name: str, arguments: dict[str, Any], deadline_s: float) -> Said:
         if name == "str_replace_editor":
             rest = {key: value for key, value in arguments.items() if key not in ("command", "path")}
-            return await session.edit(arguments["command"], arguments["path"], rest)
+            return await work.edit(arguments["command"], arguments["path"], rest)
         seconds = self._shared.command_s
         if deadline_s > 2 * MARGIN_S:  # a caller that waits for less is late, and learns so
             seconds = min(seconds, deadline_s - MARGIN_S)
-        return await session.bash(arguments["command"], arguments.get("is_input", False), seconds)
-
-    async def _graded(self, session: Session) -> tuple[Report, int]:
-        """(the verdict, bytes of the patch)."""
-        patch = await session.patch()
-        if isinstance(patch, Said):
-            why = patch.lost if patch.lost in ("patch_too_large", "patch_failed") else "patch_failed"
-            return Report(False, why, detail=patch.text), 0
-        return await self._shared.grader.evaluate(self._source.tree, patch, self._source.suite), len(patch)
+        return await work.bash(arguments["command"], arguments.get("is_input", False), seconds)
 
     async def close(self) -> None:
-        if self._session is not None:
-            await self._session.close()
+        if self._work is not None:
+            await self._work.close()
+
+
+async def _graded(work: Work) -> tuple[Report, int]:
+    """(the verdict, bytes of the patch)."""
+    patch = await work.patch()
+    if isinstance(patch, Said):
+        why = patch.lost if patch.lost in ("patch_too_large", "patch_failed") else "patch_failed"
+        return Report(False, why, detail=patch.text), 0
+    return await work.judge(patch), len(patch)
 
 
 def _read(action: str) -> list[tuple[str, dict[str, Any]]]:

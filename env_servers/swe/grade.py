@@ -12,8 +12,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -57,8 +56,6 @@ class Grader:
         """`places` of the sandbox; `test_s`: wall clock of one run of hidden tests."""
         self._sandbox, self._test_s = sandbox, test_s
         self._free = asyncio.Semaphore(max(1, places // 2))
-        self.running = self.waiting = 0
-        """Evaluations now: a stage of its own beside sessions that start and sessions that work."""
 
     async def evaluate(self, tree: Tree, patch: bytes, suite: Suite) -> Report:
         """Raises SandboxError."""
@@ -66,7 +63,7 @@ class Grader:
             return Report(False, "patch_empty")
         if len(patch) > MOST_PATCH_BYTES:
             return Report(False, "patch_too_large", detail=f"{len(patch)} bytes; at most {MOST_PATCH_BYTES}")
-        async with self._place():
+        async with self._free:
             applied = await self._apply(tree, patch)
             if applied["error"]:
                 return Report(False, "patch_does_not_apply", detail=applied["error"])
@@ -75,22 +72,8 @@ class Grader:
 
     async def evaluate_tree(self, tree: Tree, suite: Suite) -> Report:
         """As it is, without a patch. Raises SandboxError."""
-        async with self._place():
+        async with self._free:
             return await self._run({path: content for path, (mode, content) in tree.items() if mode != LINK}, suite, [])
-
-    @asynccontextmanager
-    async def _place(self) -> AsyncIterator[None]:
-        self.waiting += 1
-        try:
-            await self._free.acquire()
-        finally:
-            self.waiting -= 1
-        self.running += 1
-        try:
-            yield
-        finally:
-            self.running -= 1
-            self._free.release()
 
     async def _run(self, files: Mapping[str, bytes], suite: Suite, left_out: list[str]) -> Report:
         run = examine if suite.kind == "apart" else run_inside
@@ -103,7 +86,7 @@ class Grader:
 
     async def applied(self, tree: Tree, patch: bytes) -> dict[str, Any]:
         """What `inside/apply` tells; `error` where the patch does not apply. Raises SandboxError."""
-        async with self._place():
+        async with self._free:
             return await self._apply(tree, patch)
 
     async def _apply(self, tree: Tree, patch: bytes) -> dict[str, Any]:

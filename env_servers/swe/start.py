@@ -16,10 +16,15 @@ from env_servers.python_tir.sandbox import SandboxError
 from env_servers.python_tir.warm.notebooks import Notebooks
 from env_servers.python_tir.warm.sandbox import WarmSandbox
 
+from .backend import Local
 from .env import LIMITS, Shared
 from .grade import Grader
 from .sources import REPOS, Sources
+from .stages import Stages
 from .tree import Tree
+
+START_WORKERS = 16
+"""Sessions of this machine start in some milliseconds of a core each; containers elsewhere in seconds to minutes, most of it waiting."""
 
 
 def new_sandbox(limits: Limits = LIMITS, *, evaluations: int) -> WarmSandbox:
@@ -39,7 +44,16 @@ def proved_sandbox(limits: Limits, *, evaluations: int) -> WarmSandbox:
 
 
 def shared(
-    sandbox: WarmSandbox, *, evaluations: int, command_s: float, test_s: float, max_turns: int, mirror: Path | None, sessions: int, memory: int
+    sandbox: WarmSandbox,
+    *,
+    evaluations: int,
+    command_s: float,
+    test_s: float,
+    max_turns: int,
+    mirror: Path | None,
+    sessions: int,
+    memory: int,
+    stages: Stages | None = None,
 ) -> Shared:
     """`sessions` at once, holding `memory` bytes together."""
     grader = Grader(sandbox, places=2 * evaluations, test_s=test_s)
@@ -47,7 +61,8 @@ def shared(
     async def apply(tree: Tree, patch: bytes) -> dict[str, Any]:
         return await grader.applied(tree, patch)
 
-    return Shared(Notebooks(sandbox, cap=sessions, memory_bytes=memory), Sources(mirror, apply), grader, command_s, max_turns)
+    backend = Local(Notebooks(sandbox, cap=sessions, memory_bytes=memory), Sources(mirror, apply), grader)
+    return Shared(backend, stages or Stages(start=START_WORKERS, evaluate=evaluations, most_waiting=sessions), command_s, max_turns)
 
 
 def _pytest_modules() -> list[str]:

@@ -67,7 +67,7 @@ class World:
         self.shared = shared
 
     async def judged(self, patch: str) -> Report:
-        return await self.shared.grader.evaluate(broken(), patch.encode("utf-8", "surrogateescape"), bundled("roman").suite)
+        return await self.shared.backend.grader.evaluate(broken(), patch.encode("utf-8", "surrogateescape"), bundled("roman").suite)
 
     async def session(self, commands: list[str]) -> tuple[list[str], Step]:
         """What the commands say, and the step of `finish`."""

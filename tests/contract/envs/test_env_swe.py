@@ -13,6 +13,7 @@ from dataclasses import fields
 import pytest
 
 from env_servers.python_tir.sandbox import SandboxError
+from env_servers.swe.backend import Local
 from env_servers.swe.env import LIMITS, Shared, SweEnv
 from env_servers.swe.start import new_sandbox, shared
 from openrlhf_tir.config import Config
@@ -321,7 +322,7 @@ async def test_a_sandbox_that_fails_is_no_reward(ours):
         async def evaluate(self, *given: object) -> None:
             raise SandboxError("the slot that ran the snippet ended")
 
-    env = SweEnv(Shared(ours.notebooks, ours.sources, Broken(), 5.0))
+    env = SweEnv(Shared(Local(ours.backend.notebooks, ours.backend.sources, Broken()), ours.stages, 5.0))
     try:
         await env.reset(task(), 0)
         await env.step(call("execute_bash", command=MEND), 60)

@@ -1,0 +1,74 @@
+"""Backend: where the sessions of a server live and patches are judged. `Local` is a sandbox of this machine; `remote.backend.Remote` a runtime API.
+
+task -> begin -> Work: bash, edit, ... -> patch -> judge -> Report -> close
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from env_servers.python_tir.warm.notebooks import Notebooks
+
+from .grade import Grader, Report
+from .session import Said, Session
+from .sources import Source, Sources
+from .task import SweTask
+
+
+class Work(Protocol):
+    """One session's repository. Every method raises SandboxError where what runs it has failed: nothing can be said about the model then."""
+
+    async def bash(self, command: str, is_input: bool, seconds: float) -> Said: ...
+
+    async def edit(self, command: str, path: str, arguments: dict[str, Any]) -> Said: ...
+
+    async def patch(self) -> bytes | Said:
+        """Said, with the reason in `lost`, where there is none to be had by the model's own doing."""
+        ...
+
+    async def judge(self, patch: bytes) -> Report:
+        """Against the hidden tests, on a fresh copy."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+class Backend(Protocol):
+    async def begin(self, task: SweTask) -> Work:
+        """Raises ValueError for a task that cannot be begun; SandboxError, CapacityFull."""
+        ...
+
+    @property
+    def gauges(self) -> Mapping[str, Callable[[], float]]:
+        """For /metrics."""
+        ...
+
+
+class Local:
+    """Sandboxes of this machine."""
+
+    def __init__(self, notebooks: Notebooks, sources: Sources, grader: Grader) -> None:
+        self.notebooks, self.sources, self.grader = notebooks, sources, grader
+
+    async def begin(self, task: SweTask) -> Work:
+        work = _LocalWork(self.notebooks, self.grader, await self.sources.of(task))
+        try:
+            await work.open()
+        except BaseException:
+            await work.close()
+            raise
+        return work
+
+    @property
+    def gauges(self) -> Mapping[str, Callable[[], float]]:
+        return {"repositories": self.notebooks.__len__, "repository_bytes": lambda: self.notebooks.held_bytes}
+
+
+class _LocalWork(Session):
+    def __init__(self, notebooks: Notebooks, grader: Grader, source: Source) -> None:
+        super().__init__(notebooks, f"/tmp/{source.name}", source.tree)
+        self._grader, self._source = grader, source
+
+    async def judge(self, patch: bytes) -> Report:
+        return await self._grader.evaluate(self._source.tree, patch, self._source.suite)
