@@ -1,7 +1,8 @@
 """python -m env_servers.swe: repositories to mend with bash and an editor, judged by hidden tests. Tasks come from the rows
 (`python -m env_servers.swe.make_tasks`, or SWE-Gym's own with --mirror).
 
-Each session has its copy of a repository in a sandbox of its own (bubblewrap, no network, bounded in memory, processes and files); its patch is applied
+With --runtime-api each session of such a row is a container of the row's image. Else
+each session has its copy of a repository in a sandbox of its own (bubblewrap, no network, bounded in memory, processes and files); its patch is applied
 to a fresh copy, and hidden tests run on that in other sandboxes. A server that cannot isolate refuses to start.
 """
 
@@ -17,9 +18,11 @@ from env_servers.launch import add_serving_flags, serve, serving_config
 from env_servers.processes import run_copies
 from env_servers.python_tir.__main__ import memory_mib
 from env_servers.python_tir.sandbox import SandboxError
+from env_servers.python_tir.warm.sandbox import WarmSandbox
 from env_servers.serving import create_env_app
 
-from .env import ACTION, LIMITS, MARGIN_S, MAX_TURNS, SweEnv
+from .env import ACTION, LIMITS, MARGIN_S, MAX_TURNS, Shared, SweEnv
+from .remote.flags import add_runtime_flags, remote_of
 from .stages import Stages
 from .start import START_WORKERS, proved_sandbox, shared
 from .tools import TOOLS
@@ -49,21 +52,18 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--files-mib", type=int, default=LIMITS.file_bytes >> 20, metavar="N", help="files of one session (default: %(default)s)")
     starts = "sessions that start at once; more wait, --max-queue of them at most (default: %(default)s)"
     p.add_argument("--start-workers", type=int, default=START_WORKERS, metavar="N", help=starts)
+    start = "how long a session may take to start, its wait for a start worker included; a run's env.reset_timeout_s is to be longer (default: %(default)s)"
+    p.add_argument("--start-timeout", type=float, default=60.0, metavar="S", help=start)
     evaluate = "patches judged at once, beside the --workers steps that run; more wait (default: --workers)"
     p.add_argument("--evaluate-workers", "--evaluations", type=int, metavar="N", help=evaluate)
     total = "memory of all sessions together, beyond which no new one starts (default: half of what there is, %(default)s)"
     p.add_argument("--sessions-mib", type=int, default=memory_mib() // 2, metavar="N", help=total)
+    add_runtime_flags(p)
     return p
 
 
-def main() -> None:
-    args = parser().parse_args()
-    if args.max_turns < 1 or not args.command_timeout > 0 or not args.test_timeout > 0 or args.memory_mib < 64 or args.files_mib < 1:
-        sys.exit("swe does not start: --max-turns, --command-timeout, --test-timeout and --files-mib must be above 0, --memory-mib at least 64.")
-    run_copies(args)
-    evaluations = args.workers if args.evaluate_workers is None else args.evaluate_workers
-    if evaluations < 1 or args.start_workers < 1:
-        sys.exit("swe does not start: --start-workers and --evaluate-workers must be above 0, else no session ever starts, or ends.")
+def local(args: argparse.Namespace, evaluations: int, stages: Stages) -> tuple[Shared, WarmSandbox]:
+    """Sessions in sandboxes of this machine. Exits where there are none to be had."""
     limits = dataclasses.replace(LIMITS, code_timeout_s=args.command_timeout + MARGIN_S, memory_bytes=args.memory_mib << 20, file_bytes=args.files_mib << 20)
     try:
         sandbox = proved_sandbox(limits, evaluations=evaluations)
@@ -78,11 +78,31 @@ def main() -> None:
         mirror=args.mirror,
         sessions=args.max_sessions,
         memory=args.sessions_mib << 20,
-        stages=Stages(start=args.start_workers, evaluate=evaluations, most_waiting=args.max_queue),
+        stages=stages,
+        start_s=args.start_timeout,
     )
-    config = serving_config(args, env="swe", action=ACTION, isolation=sandbox.isolation, stateful=True, tools=TOOLS)
+    return ours, sandbox
+
+
+def main() -> None:
+    args = parser().parse_args()
+    if args.max_turns < 1 or not args.command_timeout > 0 or not args.test_timeout > 0 or args.memory_mib < 64 or args.files_mib < 1:
+        sys.exit("swe does not start: --max-turns, --command-timeout, --test-timeout and --files-mib must be above 0, --memory-mib at least 64.")
+    evaluations = args.workers if args.evaluate_workers is None else args.evaluate_workers
+    if evaluations < 1 or args.start_workers < 1 or not args.start_timeout > 0:
+        sys.exit("swe does not start: --start-workers, --evaluate-workers and --start-timeout must be above 0, else no session ever starts, or ends.")
+    run_copies(args)
+    stages = Stages(start=args.start_workers, evaluate=evaluations, most_waiting=args.max_queue)
+    if args.runtime_api:
+        remote = remote_of(args, args.start_timeout)
+        ours, isolation, on_stop = Shared(remote, stages, args.command_timeout, args.max_turns, args.start_timeout), "container", remote.close
+    else:
+        ours, sandbox = local(args, evaluations, stages)
+        isolation, on_stop = sandbox.isolation, sandbox.close
+    reset_s = args.start_timeout + MARGIN_S
+    config = serving_config(args, env="swe", action=ACTION, isolation=isolation, stateful=True, tools=TOOLS, reset_timeout_s=reset_s)
     gauges = {**ours.backend.gauges, **ours.stages.gauges}
-    serve(create_env_app(functools.partial(SweEnv, ours), config, on_stop=sandbox.close, gauges=gauges), args)
+    serve(create_env_app(functools.partial(SweEnv, ours), config, on_stop=on_stop, gauges=gauges), args)
 
 
 if __name__ == "__main__":

@@ -11,12 +11,14 @@ wrong is told to it; a sandbox that fails raises, which is outcome env_error and
 
 from __future__ import annotations
 
+import asyncio
 import json
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from env_servers.env import Env, Step
 from env_servers.python_tir.limits import Limits
+from env_servers.python_tir.sandbox import SandboxError
 from openrlhf_tir.protocol import Outcome
 
 from .backend import Backend, Work
@@ -48,6 +50,12 @@ class Shared:
     command_s: float
     """How long one command may take before the model is told that it runs on."""
     max_turns: int = MAX_TURNS
+    start_s: float = 60.0
+    """How long a session may take to start, its wait for a start worker included."""
+
+
+class SessionLate(SandboxError):
+    """A session did not start in time."""
 
 
 class SweEnv(Env):
@@ -56,12 +64,17 @@ class SweEnv(Env):
         self._work: Work | None = None
 
     async def reset(self, task: dict[str, Any], seed: int) -> str:
-        """Raises ValueError for a task that is malformed or whose repository is not there, CapacityFull where too many others wait to start."""
+        """Raises ValueError for a task that is malformed or whose repository is not there, CapacityFull where too many others wait to start,
+        SandboxError."""
         given = SweTask.model_validate(task)
         self._max_turns = min(given.max_turns or self._shared.max_turns, self._shared.max_turns)
         self._turn, self._over = 0, False
-        async with self._shared.stages.start.slot():
-            self._work = await self._shared.backend.begin(given)
+        start, seconds = self._shared.stages.start, self._shared.start_s
+        try:
+            async with asyncio.timeout(seconds), start.slot():
+                self._work = await self._shared.backend.begin(given)
+        except TimeoutError:
+            raise SessionLate(f"no session within {seconds:g} s (--start-timeout); {start.running} start, {start.waiting} wait (--start-workers).") from None
         return ""
 
     async def step(self, action: str, deadline_s: float) -> Step:

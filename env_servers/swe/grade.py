@@ -22,7 +22,7 @@ from env_servers.python_tir.warm.sandbox import WarmSandbox
 from .apart import examine
 from .inside_run import run_inside
 from .programs import bundle
-from .suite import Suite
+from .suite import Outcome, Suite
 from .tree import EXECUTABLE, LINK, Tree
 
 MOST_PATCH_BYTES = 1 << 20
@@ -77,12 +77,7 @@ class Grader:
 
     async def _run(self, files: Mapping[str, bytes], suite: Suite, left_out: list[str]) -> Report:
         run = examine if suite.kind == "apart" else run_inside
-        outcome = await run(self._sandbox, files, suite, self._test_s)
-        resolved = outcome.passes(suite)
-        why = "resolved" if resolved else "tests_failed" if outcome.ended == "ended" else outcome.ended
-        counted = suite.must_pass or list(outcome.tests)
-        passed = sum(outcome.tests.get(name) == "passed" for name in counted)
-        return Report(resolved, why, passed, len(counted), left_out=left_out, failures=outcome.failures)
+        return report_of(await run(self._sandbox, files, suite, self._test_s), suite, left_out)
 
     async def applied(self, tree: Tree, patch: bytes) -> dict[str, Any]:
         """What `inside/apply` tells; `error` where the patch does not apply. Raises SandboxError."""
@@ -101,6 +96,14 @@ class Grader:
         except (KeyError, ValueError):  # a patch of thousands of files, say
             said = execution.killed or execution.stderr[-300:].decode("utf-8", "replace")
             return {"error": f"it could not be applied within the limits: {said}"}
+
+
+def report_of(outcome: Outcome, suite: Suite, left_out: list[str]) -> Report:
+    resolved = outcome.passes(suite)
+    why = "resolved" if resolved else "tests_failed" if outcome.ended == "ended" else outcome.ended
+    counted = suite.must_pass or list(outcome.tests)
+    passed = sum(outcome.tests.get(name) == "passed" for name in counted)
+    return Report(resolved, why, passed, len(counted), left_out=left_out, failures=outcome.failures)
 
 
 def restored(tree: Tree, applied: Mapping[str, Any], suite: Suite) -> tuple[dict[str, bytes], list[str]]:

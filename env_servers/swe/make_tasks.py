@@ -27,6 +27,7 @@ from .sources import Source, bundled, names
 from .start import new_sandbox
 from .task import SweTask
 
+ROOT = "/tmp/{name}"
 TEST_S = 8.0
 """A bug that makes the tests take this long is left out: they take a fifth of a second."""
 
@@ -88,7 +89,7 @@ async def rows(count: int, seed: int, repos: list[str], protocol: str, hint: str
         await sandbox.close()
 
 
-def row_of(given: dict[str, Any], protocol: str) -> dict[str, Any]:
+def row_of(given: dict[str, Any], protocol: str, root: str = ROOT) -> dict[str, Any]:
     """A row of SWE-Gym's or SWE-bench's form as one of ours. Raises ValueError for one that cannot be judged."""
     task = SweTask.model_validate(given)
     if not task.is_row:
@@ -97,9 +98,9 @@ def row_of(given: dict[str, Any], protocol: str) -> dict[str, Any]:
     if not isinstance(statement, str) or not statement.strip():
         raise ValueError(f"the row {given.get('instance_id', task.repo)} has no problem_statement.")
     name = task.repo.rpartition("/")[2]
-    kept = ("instance_id", "repo", "base_commit", "test_patch", "FAIL_TO_PASS", "PASS_TO_PASS", "version")
+    kept = ("instance_id", "repo", "base_commit", "test_patch", "FAIL_TO_PASS", "PASS_TO_PASS", "version", "image", "docker_image", "image_name")
     meta = {key: given[key] for key in kept if key in given}
-    return {"prompt": prompt(name, f"/tmp/{name}", statement.strip(), protocol), "label": given.get("patch", ""), "env": "swe", "meta": meta}
+    return {"prompt": prompt(name, root.format(name=name), statement.strip(), protocol), "label": given.get("patch", ""), "env": "swe", "meta": meta}
 
 
 def parser() -> argparse.ArgumentParser:
@@ -112,6 +113,8 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--protocol", choices=sorted(CALLS_TEXT), default="skyrl", help="how the prompt says calls are written (default: %(default)s)")
     p.add_argument("--workers", type=int, default=2, help="verifications at once (default: %(default)s)")
     p.add_argument("--rows", type=Path, metavar="FILE.jsonl", help="rows with repo, base_commit, problem_statement, test_patch, FAIL_TO_PASS, PASS_TO_PASS")
+    root = "--rows: where the repository is in a session; /testbed in the containers of SWE-Gym and SWE-bench (default: %(default)s)"
+    p.add_argument("--root", default=ROOT, metavar="PATH", help=root)
     p.add_argument("--out", type=Path, required=True, metavar="FILE.jsonl")
     return p
 
@@ -122,7 +125,7 @@ async def write(args: argparse.Namespace) -> int:
         if args.rows:
             for line in args.rows.read_text(encoding="utf-8").splitlines():
                 if line.strip():
-                    f.write(json.dumps(row_of(json.loads(line), args.protocol), ensure_ascii=False) + "\n")
+                    f.write(json.dumps(row_of(json.loads(line), args.protocol, args.root), ensure_ascii=False) + "\n")
                     count += 1
             return count
         async for row in rows(args.count, args.seed, args.repos, args.protocol, args.hint, args.workers):

@@ -22,9 +22,15 @@ def _modules(programs):
 
 
 @functools.cache
+def source(name: str) -> str:
+    """The program's text, for a Python that is not ours."""
+    return (_HERE / f"{name}.py").read_text()
+
+
+@functools.cache
 def bundle(*names: str) -> str:
     """Python source after which `programs[name]` are the modules."""
-    compiled = {name: compile((_HERE / f"{name}.py").read_text(), f"<{name}>", "exec", dont_inherit=True, optimize=2) for name in names}
+    compiled = {name: compile(source(name), f"<{name}>", "exec", dont_inherit=True, optimize=2) for name in names}
     return f"{_LOAD}programs = _modules({packed(compiled)})\n"
 
 

@@ -58,16 +58,16 @@ class Session:
         answer = await self._ask(f"workspace.bash({command!r}, {is_input!r}, {seconds!r})")
         if isinstance(answer, Said):
             return answer
-        text, code = _shown(answer["text"]), answer["code"]
+        text, code = shown(answer["text"]), answer["code"]
         if text and not text.endswith("\n"):
             text += "\n"
         if code is None:
             return Said(f"{text}[The command runs on after {seconds:g} seconds. Exit code -1]")
-        return Said(f"{text}[Current working directory: {_shown(answer['directory'])}]\n[Command finished with exit code {code}]")
+        return Said(f"{text}[Current working directory: {shown(answer['directory'])}]\n[Command finished with exit code {code}]")
 
     async def edit(self, command: str, path: str, arguments: dict[str, Any]) -> Said:
         answer = await self._ask(f"workspace.edit({command!r}, {path!r}, {arguments!r})")
-        return answer if isinstance(answer, Said) else Said(_shown(answer["text"]), refused=bool(answer.get("refused")))
+        return answer if isinstance(answer, Said) else Said(shown(answer["text"]), refused=bool(answer.get("refused")))
 
     async def patch(self) -> bytes | Said:
         """The session's patch; Said where there is none to be had: of the model's doing, with the reason in `lost`."""
@@ -78,7 +78,7 @@ class Session:
             return base64.b64decode(answer["patch"])
         if "too_large" in answer:
             return Said(f"{answer['too_large']} bytes; at most {MOST_PATCH_BYTES}", lost="patch_too_large")
-        return Said(_shown(answer.get("error")), lost="patch_failed")
+        return Said(shown(answer.get("error")), lost="patch_failed")
 
     async def _ask(self, code: str) -> dict[str, Any] | Said:
         if not self._is_open:
@@ -101,6 +101,6 @@ class Session:
         await self._notebook.close()
 
 
-def _shown(text: object) -> str:
+def shown(text: object) -> str:
     """Names of files may be any bytes, which no reply can hold."""
     return str(text).encode("utf-8", "replace").decode()

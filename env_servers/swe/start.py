@@ -54,6 +54,7 @@ def shared(
     sessions: int,
     memory: int,
     stages: Stages | None = None,
+    start_s: float = 60.0,
 ) -> Shared:
     """`sessions` at once, holding `memory` bytes together."""
     grader = Grader(sandbox, places=2 * evaluations, test_s=test_s)
@@ -62,7 +63,7 @@ def shared(
         return await grader.applied(tree, patch)
 
     backend = Local(Notebooks(sandbox, cap=sessions, memory_bytes=memory), Sources(mirror, apply), grader)
-    return Shared(backend, stages or Stages(start=START_WORKERS, evaluate=evaluations, most_waiting=sessions), command_s, max_turns)
+    return Shared(backend, stages or Stages(start=START_WORKERS, evaluate=evaluations, most_waiting=sessions), command_s, max_turns, start_s)
 
 
 def _pytest_modules() -> list[str]:

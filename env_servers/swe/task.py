@@ -2,7 +2,8 @@
 
 bundled    {"repo": "roman", "files": {"roman/parse.py": "..."}}     a repository of `repos/` with some files replaced: the bug
 row        {"repo": "owner/name", "base_commit": ..., "test_patch": ..., "FAIL_TO_PASS": [...], "PASS_TO_PASS": [...]}
-           as SWE-Gym and SWE-bench have them; the repository comes from the server's --mirror
+           as SWE-Gym and SWE-bench have them; the repository comes from the server's --mirror, or is in a container image: of the row
+           (`image`), or named after its `instance_id` by the server's --image
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import json
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 
 def _listed(value: Any) -> Any:
@@ -29,6 +30,10 @@ class SweTask(BaseModel):
     test_patch: str | None = None
     fail_to_pass: TestNames = Field(default_factory=list, alias="FAIL_TO_PASS")
     pass_to_pass: TestNames = Field(default_factory=list, alias="PASS_TO_PASS")
+    instance_id: str | None = None
+    image: str | None = Field(
+        None, validation_alias=AliasChoices("image", "docker_image", "image_name"), description="row: the container image that has its repository"
+    )
     max_turns: int | None = Field(None, ge=1, description="fewer than the server's --max-turns")
 
     @model_validator(mode="after")

@@ -1,5 +1,5 @@
 """In process: pytest on hidden tests that import the code, with the repository's own settings of pytest but for its addopts, and the plugins that are
-installed. The report goes out over descriptor 4, once, with the word of this run.
+installed. The report goes out over a descriptor, once, with the word of this run. In a container it runs in the image's own Python, 3.6 or later.
 
 pytest and all that it needs are imported before the repository's directory is on the path, so nothing there takes their names. Two tests beside the
 hidden ones must fail, one by an assertion and one by an error: where they pass, what runs is no pytest any more.
@@ -47,16 +47,16 @@ class Collector:
             self.failures[name] = (crash.message if crash else str(report.longrepr))[:MOST_TEXT]
 
 
-def main(word, chosen, control):
+def main(word, chosen, control, repo="/tmp/repo", out=4):
     dumps, write, end = json.dumps, os.write, os._exit
-    os.chdir("/tmp/repo")
+    os.chdir(repo)
     sys.dont_write_bytecode = True
     path = f"test_{control}.py"
     with open(path, "w") as f:
         f.write(CONTROLS.format(a=control, b=control[::-1] + "b"))
     collector = Collector(control)
-    options = ["-p", "no:cacheprovider", "-p", "no:terminal", "-p", "no:faulthandler", "-p", "no:junitxml", "--rootdir", "/tmp/repo", "-o", "addopts="]
-    sys.path[:0] = [path for path in ("/tmp/repo", "/tmp/repo/src") if os.path.isdir(path)]
+    options = ["-p", "no:cacheprovider", "-p", "no:terminal", "-p", "no:faulthandler", "-p", "no:junitxml", "--rootdir", repo, "-o", "addopts="]
+    sys.path[:0] = [path for path in (repo, repo + "/src") if os.path.isdir(path)]
     with contextlib.redirect_stdout(io.StringIO()):
         code = pytest.main([*options, *chosen, path], plugins=[collector])
     controls = list(collector.controls.values())
@@ -64,5 +64,5 @@ def main(word, chosen, control):
     report = {"word": word, "exit": int(not well), "controls": controls, "tests": collector.tests, "failures": collector.failures}
     data = dumps(report).encode()
     while data:
-        data = data[write(4, data) :]
+        data = data[write(out, data) :]
     end(0)

@@ -70,6 +70,8 @@ ENV_MAY_SHARE = {
     # One check of answers for trainer and service, so that they never disagree. Torch-free: rewards is in TORCH_FREE.
     # The class is looked up as every function of one's own is. Standard library only.
     "env_servers/own/": {"openrlhf_tir.plugins"},
+    # One back-off for everything that retries. Standard library only.
+    "env_servers/swe/remote/": {"openrlhf_tir.backoff"},
     "env_servers/math/": {"openrlhf_tir.rewards.checking.answer_check", "openrlhf_tir.rewards.checking.symbolic", "openrlhf_tir.rewards.workers"},
 }
 """Environment -> modules of the trainer that it imports besides protocol and errors, each with its reason."""

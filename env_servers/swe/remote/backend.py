@@ -1,0 +1,145 @@
+"""Remote: sessions in containers of a runtime API, one image for each row, and a fresh container for each patch that is judged.
+
+What fails by no fault of the row is tried again in another container, `retries` times, with a growing pause: a start as a whole, a judgement as a
+whole. What fails in the middle of a session is not: what the model has done there is gone, and with it the sample.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+
+from env_servers.swe.backend import Work
+from env_servers.swe.grade import MOST_PATCH_BYTES, Report
+from env_servers.swe.session import Said
+from env_servers.swe.task import SweTask
+
+from .api import RuntimeApi
+from .container import Container
+from .faults import NAMES, RuntimeFault, RuntimeUnusable
+from .http import pause_s
+from .judging import judged
+from .place import Place, prepared
+from .work import RemoteWork
+
+T = TypeVar("T")
+
+
+class Remote:
+    def __init__(self, api: RuntimeApi, place: Place, *, image: str | None, retries: int) -> None:
+        """`image`: the name of a row's image, with {instance_id} (as the row has it), {instance_s} or {instance_1776} (__ written _s_ or _1776_)."""
+        self._api, self._place, self._image, self._retries = api, place, image, retries
+        self.faults: Counter[type[RuntimeFault]] = Counter()
+
+    async def begin(self, task: SweTask) -> Work:
+        image = image_of(task, self._image)
+        if strange := [name for name in [*task.fail_to_pass, *task.pass_to_pass] if "::" not in name]:
+            raise ValueError(
+                f"FAIL_TO_PASS and PASS_TO_PASS name {strange[0]!r}, which is no test of pytest's (FILE::NAME): nothing else is run in a container."
+            )
+
+        async def start() -> Work:
+            container = await self._api.start(image)
+            work = RemoteWork(container, await self._kept(container, prepared(container, task, self._place)), self._place, judge, self._api.stop)
+            await self._kept(container, work.begin())
+            return _Counted(work, self._count)
+
+        async def judge(patch: bytes) -> Report:
+            if not patch.strip():
+                return Report(False, "patch_empty")
+            if len(patch) > MOST_PATCH_BYTES:
+                return Report(False, "patch_too_large", detail=f"{len(patch)} bytes; at most {MOST_PATCH_BYTES}")
+            return await self._again(lambda: self._judge(task, image, patch))
+
+        return await self._again(start)
+
+    async def _judge(self, task: SweTask, image: str, patch: bytes) -> Report:
+        async with self._fresh(image) as container:
+            await prepared(container, task, self._place)
+            return await judged(container, task, self._place, patch)
+
+    @asynccontextmanager
+    async def _fresh(self, image: str) -> AsyncIterator[Container]:
+        container = await self._api.start(image)
+        try:
+            yield container
+        finally:
+            self._api.stop(container)
+
+    async def _kept(self, container: Container, work: Awaitable[T]) -> T:
+        """The container outlives `work` only if that succeeds."""
+        try:
+            return await work
+        except BaseException:
+            self._api.stop(container)
+            raise
+
+    async def _again(self, whole: Callable[[], Awaitable[T]]) -> T:
+        failures = 0
+        while True:
+            try:
+                return await whole()
+            except RuntimeFault as e:
+                self._count(e)
+                failures += 1
+                if failures > self._retries or isinstance(e, RuntimeUnusable):
+                    raise
+            await asyncio.sleep(pause_s(failures))
+
+    def _count(self, fault: RuntimeFault) -> None:
+        self.faults[type(fault)] += 1
+
+    async def close(self) -> None:
+        """When every container has been stopped."""
+        await self._api.close()
+
+    @property
+    def gauges(self) -> Mapping[str, Callable[[], float]]:
+        found: dict[str, Callable[[], float]] = {"containers": lambda: self._api.running, "containers_not_stopped": lambda: self._api.stops_failed}
+        return found | {f"runtime_faults_{name}": lambda kind=kind: self.faults[kind] for kind, name in NAMES.items()}
+
+
+class _Counted:
+    """A session's work, whose faults are counted."""
+
+    def __init__(self, work: RemoteWork, count: Callable[[RuntimeFault], None]) -> None:
+        self._work, self._count = work, count
+
+    async def bash(self, command: str, is_input: bool, seconds: float) -> Said:
+        return await self._noted(self._work.bash(command, is_input, seconds))
+
+    async def edit(self, command: str, path: str, arguments: dict[str, Any]) -> Said:
+        return await self._noted(self._work.edit(command, path, arguments))
+
+    async def patch(self) -> bytes | Said:
+        return await self._noted(self._work.patch())
+
+    async def judge(self, patch: bytes) -> Report:
+        return await self._work.judge(patch)  # counted where it is tried again
+
+    async def close(self) -> None:
+        await self._work.close()
+
+    async def _noted(self, work: Awaitable[T]) -> T:
+        try:
+            return await work
+        except RuntimeFault as e:
+            self._count(e)
+            raise
+
+
+def image_of(task: SweTask, template: str | None) -> str:
+    """Raises ValueError, with a remedy, where nothing says which it is."""
+    if not task.is_row:
+        raise ValueError(
+            f"repo = {task.repo!r}: a server with --runtime-api takes rows with a base_commit and tests. Start one without for bundled repositories."
+        )
+    if task.image:
+        return task.image
+    if template is None or not task.instance_id:
+        raise ValueError(f"the row of {task.repo} names no image, and --image or its instance_id is missing. Add the row's field `image`, or both of these.")
+    name = task.instance_id.lower()
+    return template.format(instance_id=task.instance_id, instance_s=name.replace("__", "_s_"), instance_1776=name.replace("__", "_1776_"))

@@ -1,0 +1,72 @@
+"""Faults of a runtime API and of its containers. None says anything about the model; each is counted by its name.
+
+SandboxError
+|- RuntimeFault
+   |- RuntimeLost          no connection, 502, 503 or 504: the API or the container cannot be reached
+   |  |- RuntimeGone       404 or 410: there is no such thing, or no more
+   |- RuntimeLate          no answer in time
+   |- RuntimeBroken        5xx, or an answer that is none of this API's
+   |- RuntimeUnusable      another try would be the same
+      |- RuntimeRefused    4xx: a wrong key, a request that this API does not take
+      |- ImageUnavailable  the image does not exist, or its containers end while they start
+      |- ImageUnfit        the container starts, but has no such repository or commit, or its set-up fails
+      |- RowBroken         the row's own test patch does not apply
+"""
+
+from __future__ import annotations
+
+from env_servers.python_tir.sandbox import SandboxError
+
+
+class RuntimeFault(SandboxError):
+    unsent = False
+    """The request was never taken: it may be sent again whatever it does."""
+
+
+class RuntimeLost(RuntimeFault):
+    pass
+
+
+class RuntimeGone(RuntimeLost):
+    pass
+
+
+class RuntimeLate(RuntimeFault):
+    pass
+
+
+class RuntimeBroken(RuntimeFault):
+    pass
+
+
+class RuntimeUnusable(RuntimeFault):
+    pass
+
+
+class RuntimeRefused(RuntimeUnusable):
+    pass
+
+
+class ImageUnavailable(RuntimeUnusable):
+    pass
+
+
+class ImageUnfit(RuntimeUnusable):
+    pass
+
+
+class RowBroken(RuntimeUnusable):
+    pass
+
+
+NAMES = {
+    RuntimeLost: "lost",
+    RuntimeGone: "gone",
+    RuntimeLate: "late",
+    RuntimeBroken: "broken",
+    RuntimeRefused: "refused",
+    ImageUnavailable: "image_unavailable",
+    ImageUnfit: "image_unfit",
+    RowBroken: "row_broken",
+}
+"""Fault -> the end of its gauge's name, `env_runtime_faults_...`."""

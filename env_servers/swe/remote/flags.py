@@ -1,0 +1,53 @@
+"""Flags of a server whose sessions are containers of a runtime API."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import sys
+
+from .api import RuntimeApi, StartOptions
+from .backend import Remote
+from .http import RuntimeHttp
+from .place import Place
+
+KEY_ENV = "SANDBOX_API_KEY"
+"""As OpenHands calls it."""
+COMMAND = (
+    "/openhands/micromamba/bin/micromamba run -n openhands poetry run python -u -m openhands.runtime.action_execution_server 60000 "
+    "--working-dir /workspace --username root --user-id 0"
+)
+
+
+def add_runtime_flags(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument_group("rows in containers").add_argument
+    add(
+        "--runtime-api",
+        metavar="URL",
+        help=f"runtime API as OpenHands' remote runtime has it; its key is in ${KEY_ENV}. Bundled repositories are not served then",
+    )
+    image = "image of a row that names none: {instance_id} as the row has it, {instance_s} and {instance_1776} in lower case with __ written _s_ or _1776_"
+    add("--image", metavar="NAME", help=image)
+    add("--repo-root", default=Place().root, metavar="PATH", help="where an image has its repository (default: %(default)s)")
+    add("--repo-setup", default=Place().setup, metavar="BASH", help="makes the repository's own Python `python` (default: %(default)s)")
+    add("--runtime-command", default=COMMAND, metavar="COMMAND", help="the action server in the images (default: OpenHands')")
+    add("--runtime-timeout", type=float, default=60.0, metavar="S", help="one request, and one script of git in a container (default: %(default)s)")
+    again = "tries after the first one, of a request that may be repeated, a start, a judgement (default: %(default)s)"
+    add("--runtime-retries", type=int, default=2, metavar="N", help=again)
+    add("--resource-factor", type=int, default=1, metavar="N", help="how large a container the API is asked for (default: %(default)s)")
+
+
+def remote_of(args: argparse.Namespace, start_s: float) -> Remote:
+    """Exits where the flags cannot work. `start_s`: from a request to an answering container."""
+    if not args.runtime_timeout > 0 or args.runtime_retries < 0 or args.resource_factor < 1 or not args.repo_root.startswith("/"):
+        sys.exit("swe does not start: --runtime-timeout and --resource-factor must be above 0, --runtime-retries at least 0, --repo-root an absolute path.")
+    if args.image:
+        try:
+            args.image.format(instance_id="", instance_s="", instance_1776="")
+        except (LookupError, ValueError) as e:
+            sys.exit(f"swe does not start: --image {args.image} has another field than instance_id, instance_s, instance_1776 ({type(e).__name__}: {e}).")
+    http = RuntimeHttp(request_s=args.runtime_timeout, retries=args.runtime_retries)
+    options = StartOptions(shlex.split(args.runtime_command), start_s, args.resource_factor)
+    place = Place(args.repo_root, args.repo_setup.strip() or "true", args.runtime_timeout, args.test_timeout)
+    return Remote(RuntimeApi(http, args.runtime_api, os.environ.get(KEY_ENV, ""), options), place, image=args.image, retries=args.runtime_retries)

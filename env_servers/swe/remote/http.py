@@ -1,0 +1,102 @@
+"""RuntimeHttp: one request to a runtime API or to one of its containers -> bytes, or a RuntimeFault. Bounded in time, in size and in retries."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import aiohttp
+
+from env_servers.adapters.http import Pool
+from openrlhf_tir.backoff import backoff_s, jittered
+
+from .faults import RuntimeBroken, RuntimeFault, RuntimeGone, RuntimeLate, RuntimeLost, RuntimeRefused
+
+MOST_BYTES = 16 << 20
+FIRST_PAUSE_S, MOST_PAUSE_S = 0.2, 5.0
+
+
+class RuntimeHttp:
+    def __init__(self, *, request_s: float, retries: int) -> None:
+        """`request_s`: deadline of one request; `retries` after the first failure of one that may be repeated."""
+        self.request_s, self.retries = request_s, retries
+        self._pool = Pool()
+
+    async def close(self) -> None:
+        await self._pool.close()
+
+    async def ask(
+        self,
+        method: str,
+        url: str,
+        headers: Mapping[str, str],
+        *,
+        again: bool,
+        seconds: float | None = None,
+        json: Any = None,
+        form: Callable[[], aiohttp.FormData] | None = None,
+        params: Mapping[str, str] | None = None,
+    ) -> bytes:
+        """The body of a 200. `again`: doing it twice is as good as once; else it is repeated only when it was not taken. Raises RuntimeFault."""
+        failures = 0
+        while True:
+            try:
+                async with asyncio.timeout(seconds or self.request_s):
+                    return await self._once(method, url, headers, json, form() if form else None, params)
+            except TimeoutError:
+                fault: RuntimeFault = RuntimeLate(f"{method} {url} had no answer within {seconds or self.request_s:g} s.")
+            except (RuntimeRefused, RuntimeGone):
+                raise
+            except RuntimeFault as e:
+                fault = e
+            failures += 1
+            if failures > self.retries or not (again or fault.unsent):
+                raise fault
+            await asyncio.sleep(pause_s(failures))
+
+    async def _once(self, method: str, url: str, headers: Mapping[str, str], json: Any, form: Any, params: Mapping[str, str] | None) -> bytes:
+        try:
+            # No redirects: what answers may be the model's, and is not to send this machine's requests anywhere.
+            async with self._pool().request(
+                method, url, headers=headers, json=json, data=form, params=params, allow_redirects=False, timeout=aiohttp.ClientTimeout(total=None)
+            ) as reply:
+                body = await _bounded(reply, url)
+                if reply.status == 200:
+                    return body
+                raise _fault_of(reply.status, f"{method} {url} answered {reply.status}: {body[:300].decode('utf-8', 'replace')}")
+        except aiohttp.ClientConnectorError as e:
+            lost = RuntimeLost(f"{method} {url}: {e}.")
+            lost.unsent = True
+            raise lost from None
+        except (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, OSError) as e:
+            raise RuntimeLost(f"{method} {url}: the connection broke ({type(e).__name__}: {e}).") from None
+        except aiohttp.ClientError as e:
+            raise RuntimeBroken(f"{method} {url} gave no HTTP answer ({type(e).__name__}: {e}).") from None
+
+
+def pause_s(failures: int) -> float:
+    """Before the next try, after so many in vain."""
+    return jittered(backoff_s(failures - 1, first_s=FIRST_PAUSE_S, cap_s=MOST_PAUSE_S))
+
+
+async def _bounded(reply: aiohttp.ClientResponse, url: str) -> bytes:
+    parts, size = [], 0
+    async for part in reply.content.iter_chunked(1 << 16):
+        parts.append(part)
+        size += len(part)
+        if size > MOST_BYTES:
+            raise RuntimeBroken(f"{url} answered more than {MOST_BYTES >> 20} MiB.")
+    return b"".join(parts)
+
+
+def _fault_of(status: int, said: str) -> RuntimeFault:
+    if status in (404, 410):
+        return RuntimeGone(said)
+    if status in (502, 503, 504):
+        return RuntimeLost(said)
+    if status == 429:
+        fault = RuntimeLost(said)
+        fault.unsent = True
+        return fault
+    return RuntimeRefused(said) if 400 <= status < 500 else RuntimeBroken(said)

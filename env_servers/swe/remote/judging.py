@@ -1,0 +1,96 @@
+"""Judging: a patch, in a fresh container -> Report. As SWE-bench does it: the tests import the code into their own process.
+
+    git apply, else patch --fuzz=5 -> what configures pytest or Python, the tests' files, and links are put back (inside/guard.py)
+    -> the row's test patch -> pytest on the files of FAIL_TO_PASS and PASS_TO_PASS (inside/in_process.py) -> its report
+
+Not covered, as in SWE-bench: code that rewrites the test runner in its own process, or ends its own container (a fault, hence no reward).
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import shlex
+from collections.abc import Mapping
+
+from env_servers.swe.grade import Report, report_of
+from env_servers.swe.inside_run import judge
+from env_servers.swe.programs import source
+from env_servers.swe.session import shown
+from env_servers.swe.suite import CONFIGURATION, Outcome, Suite
+from env_servers.swe.task import SweTask
+
+from .container import Container
+from .faults import ImageUnfit, RowBroken, RuntimeBroken
+from .jobs import TIME_LIMIT, Done, run_job
+from .place import Place
+
+JUDGE = """here=$PWD
+cd {root} || exit 91
+git apply --whitespace=nowarn "$here/model.patch" || patch --batch --fuzz=5 -p1 --no-backup-if-mismatch --reject-file=- -i "$here/model.patch" || exit 92
+{{ {setup}; }} || exit 90
+python "$here/guard.py" || exit 91
+git apply --whitespace=nowarn "$here/test.patch" || exit 93
+"""
+TESTS = """here=$PWD
+{{ {setup}; }} || exit 90
+cd {root} && exec python "$here/tests.py" > /dev/null 2>&1
+"""
+DOES_NOT_APPLY, TEST_PATCH_BROKEN = 92, 93
+
+
+async def judged(container: Container, task: SweTask, place: Place, patch: bytes) -> Report:
+    """In a fresh, prepared container. Raises RuntimeFault."""
+    must_pass = list(dict.fromkeys([*task.fail_to_pass, *task.pass_to_pass]))
+    files = sorted({name.partition("::")[0] for name in must_pass})
+    test_patch = (task.test_patch or "").encode()
+    suite = Suite("inside", {}, must_pass=must_pass)
+    protected = {"paths": sorted({*files, *paths_of(test_patch)}), "pattern": CONFIGURATION.pattern}
+    root, here = shlex.quote(place.root), "import os, sys\nplace = os.path.dirname(os.path.abspath(__file__))\nsys.path.pop(0)\n"
+    given = {
+        "model.patch": patch,
+        "test.patch": test_patch,
+        "protected.json": json.dumps(protected).encode(),
+        "guard.py": f"{source('guard')}\nmain(os.path.dirname(os.path.abspath(__file__)))\n".encode(),
+    }
+    done = await run_job(container, JUDGE.format(root=root, setup=place.setup), given, place.work_s)
+    if done.status == DOES_NOT_APPLY:
+        return Report(False, "patch_does_not_apply", detail=done.log)
+    if done.status == TEST_PATCH_BROKEN:
+        raise RowBroken(f"test_patch does not apply to {task.instance_id or task.repo} at {task.base_commit}: {done.log}")
+    if done.status != 0:
+        raise ImageUnfit(f"the patch could not be laid out in the container (exit {done.status}): {done.log}")
+    left_out = _listed(done)
+
+    word = secrets.token_hex(16)
+    report = "os.open(place + '/out/report', os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)"
+    tests = f"{here}{source('in_process')}\nos.unlink(__file__)\nmain({word!r}, {files!r}, {secrets.token_hex(8)!r}, {place.root!r}, {report})\n"
+    done = await run_job(container, TESTS.format(root=root, setup=place.setup), {"tests.py": tests.encode()}, place.test_s)
+    if done.status == 90:
+        raise ImageUnfit(f"the set-up failed in the container: {done.log}")
+    if done.status in TIME_LIMIT:
+        return report_of(Outcome({}, "time_limit"), suite, left_out)
+    outcome = judge(done.out.get("report", b""), word)
+    return report_of(Outcome(_by_first_word(outcome.tests), outcome.ended, outcome.failures, outcome.all_well), suite, left_out)
+
+
+def paths_of(patch: bytes) -> set[str]:
+    """Files that a patch names, on either side."""
+    lines = (line.decode("utf-8", "replace") for line in patch.splitlines() if line.startswith((b"--- a/", b"+++ b/")))
+    return {line[6:].partition("\t")[0] for line in lines}
+
+
+def _by_first_word(tests: Mapping[str, str]) -> dict[str, str]:
+    """SWE-bench's lists have the names of tests up to their first blank: such a name has passed when all have that begin so."""
+    named: dict[str, str] = {}
+    for name, how in tests.items():
+        first = name.split(" ")[0]
+        named[first] = how if named.get(first, "passed") == "passed" else named[first]
+    return {**named, **tests}
+
+
+def _listed(done: Done) -> list[str]:
+    try:
+        return [shown(path) for path in json.loads(done.out["left_out"])]
+    except (KeyError, ValueError, TypeError, RecursionError) as e:
+        raise RuntimeBroken(f"the container did not tell which paths were restored: {done.log}") from e

@@ -1,0 +1,305 @@
+"""swe on a runtime API: rows in containers of their own, and what becomes of a session when the API or a container fails. The API is a stand-in that
+runs real processes (tests/contract/runtime_stand_in).
+"""
+# ruff: noqa: E501 - one attack, one line
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import shutil
+import subprocess
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+
+from env_servers.swe.env import SessionLate, Shared, SweEnv
+from env_servers.swe.remote import backend
+from env_servers.swe.remote import http as http_module
+from env_servers.swe.remote.api import RuntimeApi, StartOptions
+from env_servers.swe.remote.backend import Remote
+from env_servers.swe.remote.faults import ImageUnavailable, ImageUnfit, RowBroken, RuntimeBroken, RuntimeLate, RuntimeLost, RuntimeRefused
+from env_servers.swe.remote.http import RuntimeHttp
+from env_servers.swe.remote.judging import judged
+from env_servers.swe.remote.place import Place
+from env_servers.swe.stages import Stages
+
+from ..env_process import Http, env_server
+from ..runtime_stand_in.api import KEY, RuntimeStandIn
+from .test_env_swe import BASE, INI, OLD_TEST, TEST_PATCH, call, commit
+
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")]
+MEND = "sed -i 's/ + 1//' /testbed/src/lib.py"
+CONFTEST = "import pytest\n\n\n@pytest.fixture\ndef tens():\n    return 10\n"
+RETRIES = 2
+
+
+@pytest.fixture(scope="module")
+def image(tmp_path_factory) -> tuple[Path, dict]:
+    """An image's /testbed: the repository at the base commit, with the later commit that mends it on a branch, and what a build has left."""
+    top = tmp_path_factory.mktemp("image") / "testbed"
+    top.mkdir()
+    files = {"src/lib.py": BASE, "pytest.ini": INI, "tests/test_lib.py": OLD_TEST, "conftest.py": CONFTEST, ".gitignore": "*.so\n"}
+    base = commit(top, files)
+
+    def git(*words: str) -> str:
+        return subprocess.run(["git", "-C", str(top), "-c", "user.name=a", "-c", "user.email=a@b", *words], check=True, capture_output=True, text=True).stdout
+
+    git("checkout", "-qb", "later")
+    commit(top, {"src/lib.py": BASE.replace(" + 1", "")})
+    git("checkout", "-q", base)
+    (top / "built.txt").write_text("left by the build\n")
+    (top / "fast.so").write_text("ignored\n")
+    names = ["tests/test_lib.py::test_zero", "tests/test_lib.py::test_two"]
+    patch = TEST_PATCH.replace("\n\n\n def", "\n \n \n def")
+    return top, {"repo": "o/lib", "instance_id": "o__lib-1", "base_commit": base, "test_patch": patch, "FAIL_TO_PASS": names, "PASS_TO_PASS": []}
+
+
+@pytest.fixture
+async def stand_in(image, tmp_path):
+    async with RuntimeStandIn(tmp_path, {"eval.o_s_lib-1": image[0], "broken:1": image[0]}) as running:
+        yield running
+
+
+def remote_at(url: str, *, retries: int = RETRIES, start_s: float = 60.0, test_s: float = 60.0) -> Remote:
+    api = RuntimeApi(RuntimeHttp(request_s=60.0, retries=retries), url, KEY, StartOptions(["serve-actions"], start_s))
+    return Remote(api, Place(setup="true", test_s=test_s), image="eval.{instance_s}", retries=retries)
+
+
+@pytest.fixture
+async def remote(stand_in, monkeypatch, request):
+    monkeypatch.setattr(http_module, "FIRST_PAUSE_S", 0.01)
+    made = remote_at(stand_in.url, **getattr(request, "param", {}))
+    yield made
+    await made.close()
+    assert (made.gauges["containers"](), stand_in.containers) == (0, {}), "every container has been stopped"
+
+
+def env_of(remote: Remote, **fields) -> SweEnv:
+    return SweEnv(Shared(remote, Stages(start=4, evaluate=4, most_waiting=4), 5.0, **fields))
+
+
+async def finished(remote: Remote, row: dict, *commands: str):
+    """The last step of a session that ran these commands."""
+    env = env_of(remote)
+    try:
+        await env.reset(row, 0)
+        for command in commands:
+            await env.step(call("execute_bash", command=command), 60)
+        return await env.step(call("finish"), 60)
+    finally:
+        await env.close()
+
+
+@asynccontextmanager
+async def served(tmp_path, *flags: str):
+    """A server of its own process: it is started and stopped in a thread, since the stand-in answers from this one."""
+    server = env_server("env_servers.swe", tmp_path, *flags, env={"SANDBOX_API_KEY": KEY})
+    url, _ = await asyncio.to_thread(server.__enter__)
+    try:
+        yield url
+    finally:
+        await asyncio.to_thread(server.__exit__, None, None, None)
+
+
+async def test_a_row_is_worked_on_in_its_image_and_judged_in_a_fresh_container_through_the_server(stand_in, image, tmp_path):
+    flags = ["--runtime-api", stand_in.url, "--image", "eval.{instance_s}", "--repo-setup", "true", "--command-timeout", "2"]
+    async with served(tmp_path, *flags) as url, Http(url) as http:
+        session, steps = await http.open(image[1]), itertools.count()
+
+        async def says(name: str, **arguments: object) -> str:
+            _, said, _ = await http.step(session, next(steps), call(name, **arguments), 60)
+            assert said["outcome"] == "ok" and said["reward"] is None, said
+            return said["observation"]
+
+        shown = await says("execute_bash", command="x=5; cd src; ls")
+        assert shown.startswith("lib.py\n[Current working directory: /testbed/src]\n[Command finished with exit code 0]")
+        assert (await says("execute_bash", command="echo $x; sleep 300")).startswith("5\n\n[The command timed out after 2 seconds.]")
+        assert "exit code 130]" in await says("execute_bash", command="C-c", is_input="true")
+        assert "x + 1" in await says("str_replace_editor", command="view", path="/testbed/src/lib.py")
+        await says("str_replace_editor", command="str_replace", path="/testbed/src/lib.py", old_str=" + 1", new_str="")
+        _, last, _ = await http.step(session, next(steps), call("finish"), 60)
+        assert (last["reward"], last["done"], last["signals"]["evaluation"]) == (1.0, True, "resolved"), last
+        _, text, _ = await http.send("GET", "/metrics")
+        for line in ("env_runtime_faults_lost 0.0", "env_starting 0.0", "env_evaluations_waiting 0.0"):
+            assert line in text.splitlines()
+        assert (await http.send("GET", "/health"))[1]["isolation"] == "container"
+    assert (stand_in.started, stand_in.stopped) == (2, 2), "a server that stops leaves no container"
+
+
+async def test_no_history_and_no_hidden_test_is_in_the_container_of_a_session(remote, image):
+    env = env_of(remote)
+    try:
+        await env.reset(image[1], 0)
+        looked = "git status --short; git log --all --oneline | wc -l; git branch -a; git cat-file --batch-all-objects --batch-check | grep -c commit; ls *.txt *.so; grep -rl test_two / --include=*.py --include=*.patch 2>/dev/null | grep -v stand_in"
+        said = (await env.step(call("execute_bash", command=looked), 60)).observation
+        assert said.splitlines()[:5] == ["1", "* main", "1", "built.txt", "fast.so"] and "test_lib" not in said, said
+    finally:
+        await env.close()
+
+
+CHEATS = {
+    "nothing": ("true", 0.0, "patch_empty"),
+    "the right change, committed": (f"{MEND}; git commit -qam done", 1.0, "resolved"),
+    "the right change and other tests": (f"{MEND}; echo 'def test_zero(): assert False' > tests/test_lib.py; rm conftest.py", 1.0, "resolved"),
+    "another conftest": ("printf 'import pytest\\n@pytest.fixture\\ndef tens(): return 9.5\\n' > conftest.py", 0.0, "tests_failed"),
+    "an ini": ("printf '[pytest]\\naddopts = --co\\n' > pytest.ini", 0.0, "tests_failed"),
+    "a link in place of the tests": (f"rm tests/test_lib.py; ln -s ../src/lib.py tests/test_lib.py; {MEND}", 1.0, "resolved"),
+    "exit 0": ("echo 'import os; os._exit(0)' > src/lib.py", 0.0, "no_report"),
+    "no repository any more": ("rm -rf .git", 0.0, "patch_failed"),
+    "a patch that is too large": ("head -c 600000 /dev/urandom | base64 > large", 0.0, "patch_too_large"),
+}
+
+
+SHORT = ("nothing", "the right change, committed", "another conftest")
+"""The others in tests/run.sh long."""
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[] if name in SHORT else pytest.mark.long) for name in CHEATS])
+async def test_only_the_right_change_is_rewarded(remote, image, name):
+    command, reward, why = CHEATS[name]
+    last = await finished(remote, image[1], command)
+    assert (last.reward, last.signals["evaluation"]) == (reward, why), last.signals
+
+
+@pytest.mark.parametrize("remote", [{"test_s": 2.0}], indirect=True)
+async def test_a_patch_whose_tests_never_end_is_judged_when_their_time_is_up(remote, image):
+    last = await finished(remote, image[1], "echo 'while True: pass' > src/lib.py")
+    assert (last.reward, last.signals["evaluation"]) == (0.0, "time_limit")
+
+
+class Fails:
+    """The first `times` requests are answered so."""
+
+    def __init__(self, times: int, status: int = 500) -> None:
+        self.left, self.status = times, status
+
+    async def __call__(self, request: web.Request) -> web.Response | None:
+        self.left -= 1
+        return web.json_response({"detail": "out of order"}, status=self.status) if self.left >= 0 else None
+
+
+@pytest.mark.parametrize(
+    ("what", "answer", "fault", "asked"),
+    [
+        ("GET /image_exists", Fails(1), None, 2),
+        ("GET /image_exists", Fails(1, 404), None, 1),
+        ("POST /start", Fails(1), None, 2),
+        ("POST /start", Fails(1, 503), None, 2),
+        ("POST /start", Fails(99), RuntimeBroken, (RETRIES + 1) ** 2),
+        ("POST /start", Fails(99, 403), RuntimeRefused, 1),
+        ("GET /runtime", Fails(2, 502), None, 3),
+    ],
+)
+async def test_an_api_that_fails_is_asked_again_and_then_has_a_name(remote, stand_in, image, what, answer, fault, asked):
+    stand_in.answers[what] = Fails(answer.left, answer.status)
+    env = env_of(remote)
+    if fault is None:
+        await env.reset(image[1], 0)
+    else:
+        with pytest.raises(fault):
+            await env.reset(image[1], 0)
+        assert remote.faults[fault] == (1 if fault is RuntimeRefused else RETRIES + 1)
+    assert stand_in.asked[what] >= asked if what == "GET /runtime" else stand_in.asked[what] == asked
+    await env.close()
+
+
+async def test_a_start_whose_answer_is_lost_is_found_by_its_session(remote, stand_in, image):
+    async def started_but_silent(request: web.Request) -> web.Response | None:
+        stand_in.answers.pop("POST /start")
+        await stand_in.start(request)
+        return web.json_response({"detail": "bad gateway"}, status=502)
+
+    stand_in.answers["POST /start"] = started_but_silent
+    env = env_of(remote)
+    await env.reset(image[1], 0)
+    assert (stand_in.started, stand_in.asked["POST /start"]) == (1, 1)
+    await env.close()
+
+
+@pytest.mark.parametrize(("row", "status", "fault"), [({"image": "nobody/has:1"}, "running", ImageUnavailable), ({}, "crashloopbackoff", ImageUnavailable)])
+async def test_an_image_that_cannot_be_started_is_not_tried_again(remote, stand_in, image, row, status, fault):
+    stand_in.pod_status = status
+    with pytest.raises(fault, match="OOMKilled" if status != "running" else "nobody/has:1"):
+        await env_of(remote).reset({**image[1], **row}, 0)
+    assert stand_in.started == (status != "running") and remote.faults[fault] == 1
+
+
+@pytest.mark.parametrize("remote", [{"start_s": 0.5, "retries": 0}], indirect=True)
+async def test_a_container_that_never_answers_is_given_up_and_stopped(remote, stand_in, image):
+    stand_in.pod_status = "pending"
+    with pytest.raises(RuntimeLate, match="--start-timeout"):
+        await env_of(remote).reset(image[1], 0)
+    with pytest.raises(SessionLate, match="--start-workers"):
+        await env_of(remote, start_s=0.2).reset(image[1], 0)
+
+
+@pytest.mark.parametrize("how", ["killed from outside", "ended by the model"])
+async def test_a_container_that_dies_in_the_middle_is_a_fault_and_no_reward(remote, stand_in, image, how):
+    env = env_of(remote)
+    await env.reset(image[1], 0)
+    if how == "killed from outside":
+        stand_in.containers["c0"].kill()
+    with pytest.raises(RuntimeLost):
+        await env.step(call("execute_bash", command="kill -9 -1"), 60)
+    with pytest.raises(RuntimeLost):
+        await env.step(call("finish"), 60)
+    assert remote.faults[RuntimeLost] == 2
+    await env.close()
+
+
+@pytest.mark.parametrize("times", [1, 99])
+async def test_a_container_that_dies_while_it_judges_is_replaced_and_never_a_reward_of_zero(remote, stand_in, image, monkeypatch, times):
+    env, left = env_of(remote), times
+    await env.reset(image[1], 0)
+    await env.step(call("execute_bash", command=MEND), 60)
+
+    async def dies_first(container, *given):
+        """The judging container is gone when its patch is to be laid out."""
+        nonlocal left
+        left -= 1
+        if left >= 0:
+            stand_in.containers[container.runtime_id].kill()
+        return await judged(container, *given)
+
+    monkeypatch.setattr(backend, "judged", dies_first)
+    if times == 1:
+        assert (await env.step(call("finish"), 60)).reward == 1.0
+    else:
+        with pytest.raises(RuntimeLost):
+            await env.step(call("finish"), 60)
+    assert (stand_in.started, remote.faults[RuntimeLost]) == ((3, 1) if times == 1 else (RETRIES + 2, RETRIES + 1))
+    await env.close()
+
+
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        ({"instance_id": None}, ValueError),
+        ({"FAIL_TO_PASS": ["test_zero (tests.Zero)"]}, ValueError),
+        ({"base_commit": "0" * 40}, ImageUnfit),
+    ],
+)
+async def test_a_row_that_cannot_be_begun_is_named(remote, image, change, fault):
+    with pytest.raises(fault):
+        await env_of(remote).reset({**image[1], **change}, 0)
+
+
+async def test_a_test_patch_that_does_not_apply_is_the_rows_fault_and_no_reward(remote, image):
+    with pytest.raises(RowBroken, match="test_patch does not apply"):
+        await finished(remote, {**image[1], "test_patch": image[1]["test_patch"].replace("lib.twice(-1) == -1", "lib.thrice(1)")}, MEND)
+
+
+async def test_names_of_tests_that_end_at_a_blank_are_those_of_all_that_begin_so(remote, image):
+    row = {
+        **image[1],
+        "test_patch": image[1]["test_patch"]
+        .replace("+def test_two(tens):", "+import pytest\n+@pytest.mark.parametrize('a', ['x y', 'x z'])\n+def test_two(tens, a):")
+        .replace("+2,8", "+2,10")
+        .replace("-2,4 +2,8", "-2,4 +2,10"),
+    }
+    row["FAIL_TO_PASS"] = json.dumps(["tests/test_lib.py::test_two[x"])
+    assert (await finished(remote, row, MEND)).reward == 1.0
