@@ -8,6 +8,7 @@
     python -m env_servers.puzzles.check_all                                                           -> data sets of puzzles, and whose solution scores 1
     benchmarks.envs.search                                                                                 -> time per query
     benchmarks.envs.swe                              -> session start, a patch judged, hostile patches and sessions contained
+    benchmarks.envs.swe_overlap                      -> start, agent and evaluate at once against one after another, on emulated durations
 
 Ratios are medians over rounds of one run, ours and theirs next to each other in time: the machine's mood cancels. The last line is JSON.
 """
@@ -76,7 +77,8 @@ async def measure(args: argparse.Namespace) -> dict[str, float | None]:
         facts |= await numerals(http, seconds)
         for stateful in (False, True):
             facts |= await hostile_suite(http, every=6 if args.quick else 1, stateful=stateful)
-    facts |= puzzles() | alone("benchmarks.envs.swe", *(["--quick"] if args.quick else []))
+    quick = ["--quick"] if args.quick else []
+    facts |= puzzles() | alone("benchmarks.envs.swe", *quick) | alone("benchmarks.envs.swe_overlap", *quick)
     return facts | alone("benchmarks.envs.search", "--passages", str(20_000 if args.quick else args.passages))
 
 
