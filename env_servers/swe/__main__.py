@@ -1,7 +1,7 @@
 """python -m env_servers.swe: repositories to mend with bash and an editor, judged by hidden tests. Tasks come from the rows
 (`python -m env_servers.swe.make_tasks`, or SWE-Gym's own with --mirror).
 
-With --runtime-api each session of such a row is a container of the row's image. Else
+With --runtime-api or --docker each session of such a row is a container of the row's image. Else
 each session has its copy of a repository in a sandbox of its own (bubblewrap, no network, bounded in memory, processes and files); its patch is applied
 to a fresh copy, and hidden tests run on that in other sandboxes. A server that cannot isolate refuses to start.
 """
@@ -93,7 +93,7 @@ def main() -> None:
         sys.exit("swe does not start: --start-workers, --evaluate-workers and --start-timeout must be above 0, else no session ever starts, or ends.")
     run_copies(args)
     stages = Stages(start=args.start_workers, evaluate=evaluations, most_waiting=args.max_queue)
-    if args.runtime_api:
+    if args.runtime_api or args.docker:
         remote = remote_of(args, args.start_timeout)
         ours, isolation, on_stop = Shared(remote, stages, args.command_timeout, args.max_turns, args.start_timeout), "container", remote.close
     else:

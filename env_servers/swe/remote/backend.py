@@ -10,14 +10,13 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from env_servers.swe.backend import Work
 from env_servers.swe.grade import MOST_PATCH_BYTES, Report
 from env_servers.swe.session import Said
 from env_servers.swe.task import SweTask
 
-from .api import RuntimeApi
 from .container import Container
 from .faults import NAMES, RuntimeFault, RuntimeUnusable
 from .http import pause_s
@@ -28,8 +27,21 @@ from .work import RemoteWork
 T = TypeVar("T")
 
 
+class Containers(Protocol):
+    """Where containers come from: `api.RuntimeApi`, `docker.Docker`."""
+
+    running: int
+    stops_failed: int
+
+    async def start(self, image: str) -> Container: ...
+
+    def stop(self, container: Container) -> None: ...
+
+    async def close(self) -> None: ...
+
+
 class Remote:
-    def __init__(self, api: RuntimeApi, place: Place, *, image: str | None, retries: int) -> None:
+    def __init__(self, api: Containers, place: Place, *, image: str | None, retries: int) -> None:
         """`image`: the name of a row's image, with {instance_id} (as the row has it), {instance_s} or {instance_1776} (__ written _s_ or _1776_)."""
         self._api, self._place, self._image, self._retries = api, place, image, retries
         self.faults: Counter[type[RuntimeFault]] = Counter()

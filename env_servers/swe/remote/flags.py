@@ -5,10 +5,12 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
+import shutil
 import sys
 
 from .api import RuntimeApi, StartOptions
-from .backend import Remote
+from .backend import Containers, Remote
+from .docker import Docker, DockerOptions
 from .http import RuntimeHttp
 from .place import Place
 
@@ -27,6 +29,8 @@ def add_runtime_flags(parser: argparse.ArgumentParser) -> None:
         metavar="URL",
         help=f"runtime API as OpenHands' remote runtime has it; its key is in ${KEY_ENV}. Bundled repositories are not served then",
     )
+    add("--docker", action="store_true", help="containers of this machine's Docker instead")
+    add("--docker-flags", default="", metavar="FLAGS", help="of `docker run`, one text: '--memory=8g --cpus=2 --pids-limit=512'")
     image = "image of a row that names none: {instance_id} as the row has it, {instance_s} and {instance_1776} in lower case with __ written _s_ or _1776_"
     add("--image", metavar="NAME", help=image)
     add("--repo-root", default=Place().root, metavar="PATH", help="where an image has its repository (default: %(default)s)")
@@ -48,6 +52,13 @@ def remote_of(args: argparse.Namespace, start_s: float) -> Remote:
         except (LookupError, ValueError) as e:
             sys.exit(f"swe does not start: --image {args.image} has another field than instance_id, instance_s, instance_1776 ({type(e).__name__}: {e}).")
     http = RuntimeHttp(request_s=args.runtime_timeout, retries=args.runtime_retries)
-    options = StartOptions(shlex.split(args.runtime_command), start_s, args.resource_factor)
     place = Place(args.repo_root, args.repo_setup.strip() or "true", args.runtime_timeout, args.test_timeout)
-    return Remote(RuntimeApi(http, args.runtime_api, os.environ.get(KEY_ENV, ""), options), place, image=args.image, retries=args.runtime_retries)
+    command, api = shlex.split(args.runtime_command), args.runtime_api
+    containers: Containers
+    if args.docker:
+        if shutil.which("docker") is None or api:
+            sys.exit("swe does not start: --docker needs the command docker, and goes without --runtime-api.")
+        containers = Docker(http, DockerOptions(command, start_s, shlex.split(args.docker_flags)))
+    else:
+        containers = RuntimeApi(http, api, os.environ.get(KEY_ENV, ""), StartOptions(command, start_s, args.resource_factor))
+    return Remote(containers, place, image=args.image, retries=args.runtime_retries)

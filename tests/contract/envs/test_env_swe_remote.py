@@ -8,8 +8,10 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import os
 import shutil
 import subprocess
+import sys
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -26,9 +28,10 @@ from env_servers.swe.remote.http import RuntimeHttp
 from env_servers.swe.remote.judging import judged
 from env_servers.swe.remote.place import Place
 from env_servers.swe.stages import Stages
+from tests.conftest import REPO
 
 from ..env_process import Http, env_server
-from ..runtime_stand_in.api import KEY, RuntimeStandIn
+from ..runtime_stand_in.api import KEY, RuntimeStandIn, killed
 from .test_env_swe import BASE, INI, OLD_TEST, TEST_PATCH, call, commit
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")]
@@ -303,3 +306,33 @@ async def test_names_of_tests_that_end_at_a_blank_are_those_of_all_that_begin_so
     }
     row["FAIL_TO_PASS"] = json.dumps(["tests/test_lib.py::test_two[x"])
     assert (await finished(remote, row, MEND)).reward == 1.0
+
+
+@pytest.fixture
+def docker(image, tmp_path, monkeypatch):
+    """The directory of a stand-in for the command `docker`."""
+    for name in ("bin", "images", "containers", "work"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "images/eval.o_s_lib-1").symlink_to(image[0])
+    program = tmp_path / "bin/docker"
+    program.write_text(f'#!/bin/sh\nPYTHONPATH={REPO} exec {sys.executable} -m tests.contract.runtime_stand_in.docker "$@"\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("STAND_IN_DOCKER", str(tmp_path))
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    yield tmp_path
+    for left in (tmp_path / "containers").iterdir():
+        killed(json.loads(left.read_text())[0])
+
+
+async def test_containers_of_this_machines_docker_serve_as_well(docker, image, tmp_path):
+    flags = ["--docker", "--image", "eval.{instance_s}", "--repo-setup", "true", "--runtime-command", "serve", "--docker-flags=--memory 1g"]
+    async with served(tmp_path, *flags) as url, Http(url) as http:
+        session = await http.open(image[1])
+        both = json.dumps([json.loads(call("execute_bash", command=MEND))[0], json.loads(call("finish"))[0]])
+        _, last, _ = await http.step(session, 0, both, 60)
+        assert (last["reward"], last["done"]) == (1.0, True), last
+        status, said, _ = await http.send("POST", "/reset", json={"task": {**image[1], "image": "nobody/has:1"}})
+        assert status == 500 and "ImageUnavailable: docker run: " in said["detail"] and "pull access denied" in said["detail"], said
+    calls = (docker / "calls").read_text().splitlines()
+    assert [line.split()[0] for line in calls].count("run") == 3 and list((docker / "containers").iterdir()) == []
+    assert calls[0].endswith("--memory 1g eval.o_s_lib-1 serve")

@@ -1,0 +1,111 @@
+"""Docker: image -> a container of this machine that answers, by the `docker` command. For where there is a daemon and no runtime API.
+
+    docker run -d ... IMAGE COMMAND -> id;  docker port -> its address on loopback, asked until /alive;  docker rm -f
+
+The image holds OpenHands' server of actions, as with a runtime API; a key of its own keeps other processes of this machine out of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import secrets
+from collections.abc import Coroutine, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from .container import Container
+from .faults import ImageUnavailable, RuntimeBroken, RuntimeFault, RuntimeLate
+from .http import RuntimeHttp, pause_s
+
+log = logging.getLogger(__name__)
+PORT = 60000
+"""Inside, where `--runtime-command` tells the server of actions to listen."""
+KEY_ENV = "SESSION_API_KEY"
+"""Where OpenHands' server of actions looks for its key."""
+NO_IMAGE = ("no such image", "pull access denied", "manifest unknown", "not found: manifest", "repository does not exist", "executable file not found")
+
+
+@dataclass(frozen=True, slots=True)
+class DockerOptions:
+    command: Sequence[str]
+    start_s: float
+    flags: Sequence[str] = ()
+    """Of `docker run`: --memory, --cpus, --pids-limit, --network."""
+    program: str = "docker"
+
+
+class Docker:
+    def __init__(self, http: RuntimeHttp, options: DockerOptions) -> None:
+        self._http, self._options = http, options
+        self._stopping: set[asyncio.Task[None]] = set()
+        self.running = self.stops_failed = 0
+
+    async def start(self, image: str) -> Container:
+        """Raises RuntimeFault. Whoever has the container stops it."""
+        name, key = f"tir-{secrets.token_hex(12)}", secrets.token_hex(16)
+        own = ["--name", name, "--env", KEY_ENV, "--publish", f"127.0.0.1::{PORT}"]
+        self.running += 1
+        try:
+            async with asyncio.timeout(self._options.start_s):
+                await self._docker("run", "--detach", *own, *self._options.flags, image, *self._options.command, key=key)
+                address = (await self._docker("port", name, f"{PORT}/tcp")).split()[0]
+                container = Container(self._http, f"http://{address}", name, key)
+                asked = 0
+                while not await container.is_alive():
+                    if (status := await self._docker("inspect", "--format", "{{.State.Status}}", name)) != "running":
+                        raise ImageUnavailable(f"a container of {image} does not stay up: {status}, {(await self._docker('logs', '--tail', '5', name))[-300:]}")
+                    asked += 1
+                    await asyncio.sleep(pause_s(asked))
+                return container
+        except BaseException as e:
+            self._in_background(self._stop(name))
+            if isinstance(e, TimeoutError):
+                raise RuntimeLate(f"docker had no container of {image} that answers within {self._options.start_s:g} s (--start-timeout).") from None
+            if isinstance(e, IndexError):
+                raise RuntimeBroken(f"docker published no port {PORT} of {image}.") from None
+            raise
+
+    def stop(self, container: Container) -> None:
+        """In the background: nobody waits for it but `close`."""
+        self._in_background(self._stop(container.runtime_id))
+
+    async def close(self) -> None:
+        while self._stopping:
+            await asyncio.wait(self._stopping)
+        await self._http.close()
+
+    async def _stop(self, name: str) -> None:
+        try:
+            async with asyncio.timeout(self._http.request_s):
+                await self._docker("rm", "--force", "--volumes", name)
+        except (RuntimeFault, TimeoutError) as e:
+            self.stops_failed += 1
+            log.warning("a container was not removed", extra={"container": name, "error": f"{type(e).__name__}: {e}"})
+        self.running -= 1
+
+    async def _docker(self, *words: str, key: str = "") -> str:
+        """What it prints; `key` goes in its environment, where no list of processes shows it.
+
+        Raises RuntimeBroken, or ImageUnavailable where it says that there is no such image."""
+        pipe = asyncio.subprocess.PIPE
+        none, environment = asyncio.subprocess.DEVNULL, {**os.environ, KEY_ENV: key} if key else None
+        process = await asyncio.create_subprocess_exec(self._options.program, *words, stdin=none, stdout=pipe, stderr=pipe, env=environment)
+        try:
+            out, said = await process.communicate()
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+        if process.returncode == 0:
+            return out.decode("utf-8", "replace").strip()
+        text = said.decode("utf-8", "replace").strip()[-300:]
+        if any(word in text.lower() for word in NO_IMAGE):
+            raise ImageUnavailable(f"docker {words[0]}: {text}")
+        raise RuntimeBroken(f"docker {words[0]} failed ({process.returncode}): {text}")
+
+    def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work, name="remove a container")
+        self._stopping.add(task)
+        task.add_done_callback(self._stopping.discard)
