@@ -121,7 +121,7 @@ class Member:
     async def set_env_urls(self, urls: Mapping[str, list[str]]) -> None:
         await self.call(self.actor.set_env_urls.remote(urls), "rollout.unresponsive_s", "The swap of environments")
 
-    async def busy_intervals(self) -> list[tuple[float, float]]:
+    async def busy_intervals(self) -> dict[tuple[str, str], list[tuple[float, float]]]:
         """See RolloutPool."""
         return await self.call(self.actor.busy_intervals.remote(), "rollout.unresponsive_s", "The report of busy times")
 

@@ -153,8 +153,9 @@ class RolloutPool:
         longest = {LONGEST: max(load.get(LONGEST, 0.0) for load in loads)} if loads else {}
         return {"actors": float(len(self.members))} | of_all | longest
 
-    async def busy_intervals(self) -> dict[str, list[tuple[float, float]]]:
-        """Per actor: when at least one of its requests was decoding, since the last call; epoch seconds."""
+    async def busy_intervals(self) -> dict[str, dict[tuple[str, str], list[tuple[float, float]]]]:
+        """Per actor: when at least one of its requests was decoding, and its environments' sessions were started or judged, since the last call; epoch
+        seconds. See RolloutActor."""
         members = list(self.members)
         found = await asyncio.gather(*(m.busy_intervals() for m in members), return_exceptions=True)
         return {m.name: spans for m, spans in zip(members, found, strict=True) if not isinstance(spans, BaseException)}

@@ -129,8 +129,9 @@ class RolloutActor:
     async def canary(self, prompts: list[list[int]], max_tokens: int, seed: int) -> list[Completion]:
         return await self.engine.canary(prompts, max_tokens, seed)
 
-    async def busy_intervals(self) -> list[tuple[float, float]]:
-        return self.engine.drain_busy_intervals()
+    async def busy_intervals(self) -> dict[tuple[str, str], list[tuple[float, float]]]:
+        """(track of the timeline, span's name) -> when, since the last call; "engine" is this actor's own track."""
+        return {("engine", "decode"): self.engine.drain_busy_intervals(), **self.envs.drain_stage_times()}
 
     async def stats(self) -> dict[str, float]:
         return self.engine.stats() | self.batcher.stats()

@@ -31,6 +31,7 @@ from ..errors import EnvError, EnvFull, EnvLost, EnvTimeout, InfraError
 from ..protocol import TRAINABLE_OUTCOMES, EnvSchema, Health, StepReply, StepRequest
 from .http import CONNECT_TIMEOUT_S, Broken, EnvHttp, EnvNonsense, Full, Unreachable
 from .session import HttpSession
+from .stage_times import StageTimes
 from .step_batches import StepBatches
 from .urls import EnvServer, EnvUrls
 
@@ -72,6 +73,7 @@ class EnvClient:
         self.backoff_s, self.grace_s, self.owner = backoff_s, grace_s, owner or uuid.uuid4().hex[:8]
         self.serves = serves
         self.http = EnvHttp(token)
+        self.stage_times = StageTimes()
         self.urls = EnvUrls(urls, most=max_concurrency, probe=self._probe, probe_pause_s=probe_pause_s)
         self.send_step: Callable[[str, StepRequest, float], Awaitable[StepReply]] = self._post_step
         """(base URL, request, seconds to wait) -> reply; one that sends several together may take its place. Raises as EnvHttp does."""

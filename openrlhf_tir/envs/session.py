@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -52,8 +53,10 @@ class HttpSession:
 
     async def reset(self) -> str:
         """The first observation. Raises EnvError, EnvTimeout, EnvFull."""
+        asked = time.time()
         with self._counted():
             front, reply = await hedged(self._open, self._open, self._client.hedge_after_s)
+        self._client.stage_times.add(self._env, "start", asked, time.time())
         self._front, self._server = front, self._client.urls.holder(self._env, (reply.server or front.url).rstrip("/"))
         self._server.sessions += 1
         front.opened += 1
@@ -64,8 +67,11 @@ class HttpSession:
         """Outcome ok or model_error. Raises EnvError, EnvTimeout, EnvFull."""
         if self._server is None:
             raise RuntimeError("step() before reset(): the session is not open.")
+        asked = time.time()
         with self._counted():
             reply = await self._step(self._server, action, step_id)
+        if reply.reward is not None and (reply.done or reply.truncated):
+            self._client.stage_times.add(self._env, "evaluate", asked, time.time())
         self._client.outcomes[self._env, reply.outcome] += 1
         return reply
 

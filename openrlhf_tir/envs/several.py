@@ -8,6 +8,7 @@ from typing import Any
 
 from ..config.environments import Environment, one
 from ..errors import unknown
+from ..logs.intervals import Interval
 from .client import EnvClient
 from .session import HttpSession
 
@@ -48,6 +49,10 @@ class EnvClients:
     def stats(self) -> dict[str, float]:
         """The counters of all clients; their names hold the environment's."""
         return {name: value for client in self.clients.values() for name, value in client.stats().items()}
+
+    def drain_stage_times(self) -> dict[tuple[str, str], list[Interval]]:
+        """See StageTimes.drain."""
+        return {what: spans for client in self.clients.values() for what, spans in client.stage_times.drain().items()}
 
     async def close(self) -> None:
         await asyncio.gather(*(client.close() for client in self.clients.values()))

@@ -1,7 +1,8 @@
 """Timeline: spans of wall-clock time on named tracks -> trace.jsonl -> Perfetto, the timeline plot, the overlap ratio.
 
 A track is something that does one kind of work: "learner" (spans "step 7"), "engine/0" (one span "decode" per request, so they overlap),
-"weights" (pushes), "ckpt", "eval". Times are seconds since the epoch, so that spans of several processes line up.
+"weights" (pushes), "ckpt", "eval", "env/NAME" (spans "start" and "evaluate" of its sessions, where they take time). Times are seconds since
+the epoch, so that spans of several processes line up.
 """
 
 from __future__ import annotations

@@ -305,13 +305,14 @@ def _say_audit(console: Console, ledger: Path) -> None:
 
 @asynccontextmanager
 async def _busy_spans(services: Services, timeline: timelines.Timeline) -> AsyncIterator[None]:
-    """Collect from the actors when they were decoding, for the timeline and the overlap ratio."""
+    """Collect from the actors when they were decoding, and when their environments started and judged, for the timeline and the overlap ratio."""
 
     async def collect() -> None:
         async with asyncio.timeout(BUSY_EVERY_S):
-            for name, intervals in (await services.pool.busy_intervals()).items():
-                for start, end in intervals:
-                    timeline.add(f"engine/{name}", "decode", start, end)
+            for actor, found in (await services.pool.busy_intervals()).items():
+                for (track, name), intervals in found.items():
+                    for start, end in intervals:
+                        timeline.add(f"engine/{actor}" if track == "engine" else track, name, start, end)
 
     async def forever() -> None:
         while True:
