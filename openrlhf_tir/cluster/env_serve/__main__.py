@@ -14,7 +14,7 @@ from importlib.util import find_spec
 
 import ray
 
-from ...errors import TirError, unknown
+from ...errors import ClusterFull, TirError, unknown
 from ..env_process import SERVERS
 
 START_S = 300.0
@@ -85,7 +85,10 @@ def run(args: argparse.Namespace, module: str) -> None:
             ray_actor_options={"num_cpus": args.cpus, "runtime_env": {"env_vars": secrets}},
         )
         own = args.host if args.host in LOOPBACK else None
+        signal.signal(signal.SIGALRM, _late)
+        signal.alarm(round(START_S * CONSTRUCTOR_TRIES))  # Serve itself would wait for room in the cluster for ever
         serve.run(deployment.bind(module, [*args.flags, "--drain", str(args.drain)], own, START_S, args.drain), name=f"env-{name}", route_prefix=f"/{name}")
+        signal.alarm(0)
         print(f"http://{args.host}:{args.port}/{name}", flush=True)
         while True:
             signal.pause()
@@ -111,6 +114,12 @@ def _join(args: argparse.Namespace) -> None:
 
 def _interrupt(number: int, frame: object) -> None:
     raise KeyboardInterrupt
+
+
+def _late(number: int, frame: object) -> None:
+    free = {name: amount for name, amount in ray.available_resources().items() if name in ("CPU", "memory")}
+    late = f"The copies did not come up within {START_S * CONSTRUCTOR_TRIES:g} s"
+    raise ClusterFull(f"{late}; {free} of the cluster is free. Ask for fewer (-n) or less (--cpus).")
 
 
 if __name__ == "__main__":

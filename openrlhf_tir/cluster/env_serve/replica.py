@@ -15,6 +15,8 @@ import ray
 from starlette.requests import Request
 from starlette.responses import Response
 
+ANSWER_S = 3600.0
+"""For one request through Serve: a container that is pulled takes long to start, and the server has deadlines of its own."""
 PASSED_ON = ("authorization", "content-type")
 PASSED_BACK = ("content-type", "retry-after", "www-authenticate")
 
@@ -47,12 +49,12 @@ class EnvReplica:
         headers = {name: request.headers[name] for name in PASSED_ON if name in request.headers}
         url, body = f"{self._url}/{path.lstrip('/')}", await request.body()
         if self._http is None:
-            self._http = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=aiohttp.ClientTimeout(total=None))
+            self._http = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=aiohttp.ClientTimeout(total=ANSWER_S))
         try:
             async with self._http.request(request.method, url, params=request.query_params, headers=headers, data=body or None) as reply:
                 kept = {name: reply.headers[name] for name in PASSED_BACK if name in reply.headers}
                 return Response(await reply.read(), reply.status, kept)
-        except (aiohttp.ClientError, OSError) as e:
+        except (aiohttp.ClientError, OSError) as e:  # TimeoutError is one
             return Response(f"The server of this replica is gone ({type(e).__name__}).", 503, {"Retry-After": "5"})
 
     def check_health(self) -> None:
