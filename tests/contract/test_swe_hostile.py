@@ -50,13 +50,13 @@ async def test_every_attack_is_contained(world, attack):
 
 async def test_after_all_of_them_the_server_works_and_no_session_is_left(world):
     assert (await world.judged(gold())).resolved
-    assert len(world.shared.notebooks) == 0
+    assert len(world.shared.backend.notebooks) == 0
     tree: Tree = broken()
     assert BUG.encode() in tree[CODE][1]
 
 
 async def test_a_session_that_is_closed_leaves_no_process(world):
-    sandbox = world.shared.notebooks.sandbox
+    sandbox = world.shared.backend.notebooks.sandbox
     before_it = set(descendants(sandbox._light.container._process.pid))
     await world.session(["setsid sleep 1000 & sleep 1000 & (setsid sleep 1000 &)"])
     assert set(descendants(sandbox._light.container._process.pid)) <= before_it

@@ -10,6 +10,7 @@ import argparse
 import os
 import signal
 import sys
+from collections.abc import Sequence
 from importlib.util import find_spec
 
 import ray
@@ -28,19 +29,28 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 def parser() -> argparse.ArgumentParser:
     raw = argparse.RawDescriptionHelpFormatter
-    p = argparse.ArgumentParser(prog="python -m openrlhf_tir.cluster.env_serve", description=__doc__, formatter_class=raw)
+    name = "python -m openrlhf_tir.cluster.env_serve"
+    usage = f"{name} [-h] [-n N] [--host HOST] [--port PORT] [--cpus N] [--drain S] ENV [-- FLAGS...]"
+    p = argparse.ArgumentParser(prog=name, usage=usage, description=__doc__, formatter_class=raw)
     p.add_argument("env", help=f"one of {', '.join(SERVERS)}, or a server's module")
     p.add_argument("-n", "--replicas", type=int, default=1, metavar="N", help="copies of the server (default: %(default)s)")
     p.add_argument("--host", default="127.0.0.1", help="address of the URL; other than loopback: copies are on their nodes' addresses (default: %(default)s)")
     p.add_argument("--port", type=int, default=8000, help="port of the URL (default: %(default)s)")
     p.add_argument("--cpus", type=float, default=1.0, metavar="N", help="CPUs that Ray keeps for a copy (default: %(default)s)")
     p.add_argument("--drain", type=float, default=30.0, metavar="S", help="on the end let running steps finish for S seconds (default: %(default)s)")
-    p.add_argument("flags", nargs="*", metavar="-- FLAGS", help="of the server")
     return p
 
 
+def parsed(argv: Sequence[str]) -> argparse.Namespace:
+    """What comes after `--` are the server's own flags, in `flags`."""
+    ours, flags = (argv[: argv.index("--")], argv[argv.index("--") + 1 :]) if "--" in argv else (argv, ())
+    args = parser().parse_args(ours)
+    args.flags = list(flags)
+    return args
+
+
 def main() -> None:
-    args = parser().parse_args()
+    args = parsed(sys.argv[1:])
     if args.replicas < 1 or not 0 < args.port < 1 << 16:
         sys.exit("Nothing would serve: -n must be at least 1, and --port one of 1 to 65535 (Serve takes no free one by itself).")
     if args.host not in LOOPBACK and not os.environ.get(TOKEN_ENV):
