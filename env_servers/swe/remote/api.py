@@ -49,17 +49,18 @@ class RuntimeApi:
 
     async def start(self, image: str) -> Container:
         """Raises RuntimeFault. Whoever has the container stops it."""
-        session, told = f"tir-{uuid.uuid4().hex}", {}
+        session, asked, told = f"tir-{uuid.uuid4().hex}", False, {}
         self.running += 1
         try:
             async with asyncio.timeout(self._options.start_s):
                 await self._check(image)
+                asked = True
                 told = await self._started(image, session)
                 container = Container(self._http, str(told["url"]).rstrip("/"), str(told["runtime_id"]), str(told.get("session_api_key") or ""))
                 await self._until_ready(container, image)
                 return container
         except BaseException as e:
-            self._in_background(self._stop(told.get("runtime_id"), session))
+            self._in_background(self._stop(told.get("runtime_id"), session if asked else ""))
             if isinstance(e, TimeoutError):
                 raise RuntimeLate(f"{self._url} had no container of {image} that answers within {self._options.start_s:g} s (--start-timeout).") from None
             raise
@@ -129,16 +130,17 @@ class RuntimeApi:
         return _read(await self._http.ask("GET", self._url + path, self._headers, again=True, params=params))
 
     async def _stop(self, runtime: str | None, session: str) -> None:
-        """Ask until it is said; a container that stays is said, and is the API's to expire."""
+        """`session` instead: of a start that was given up, and may yet show. A container that stays is said, and is the API's to expire."""
         for failures in range(1, STOP_TRIES + 1):
             try:
-                if runtime is None:
-                    found = await self._existing(session)
-                    if found is None:
-                        break
+                if runtime is None and session and (found := await self._existing(session)):
                     runtime = str(found["runtime_id"])
-                await self._http.ask("POST", f"{self._url}/stop", self._headers, again=True, json={"runtime_id": runtime})
-                break
+                if runtime is not None:
+                    await self._http.ask("POST", f"{self._url}/stop", self._headers, again=True, json={"runtime_id": runtime})
+                if runtime is not None or not session:
+                    break
+                if failures < STOP_TRIES:
+                    await asyncio.sleep(pause_s(failures))
             except RuntimeGone:
                 break
             except RuntimeFault as e:

@@ -18,7 +18,6 @@ _SAYS = "export GIT_{who}_NAME=repository GIT_{who}_EMAIL=repository@localhost G
 IDENTITY = "".join(_SAYS.format(who=who) for who in ("AUTHOR", "COMMITTER"))
 PREPARE = """set -e
 here=$PWD
-export HOME="${{HOME:-/root}}"
 cd {root}
 git config --global --add safe.directory '*'
 git cat-file -e {commit}^{{commit}}

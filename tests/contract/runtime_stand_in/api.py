@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import os
 import secrets
-import shutil
-import signal
-import socket
 import subprocess
-import sys
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from aiohttp import web
 
+from .processes import killed, started
+
 KEY = "the-api's-own-key"
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse | None]]
-REPOSITORY = Path(__file__).parents[3]
 
 
 @dataclass
@@ -115,35 +110,3 @@ class RuntimeStandIn:
     def run(self, name: str, image: str, session: str, key: str) -> StandInContainer:
         process, address = started(self.directory / name, self.images[image], key)
         return StandInContainer(process, f"http://{address}", session, key, image)
-
-
-def started(directory: Path, image: Path, key: str) -> tuple[subprocess.Popen, str]:
-    """(a process in namespaces of its own, its address). The image's own server of actions is not there: ours is started, whatever the command."""
-    testbed = directory / "testbed"
-    shutil.copytree(image, testbed, symlinks=True)
-    listening = socket.create_server(("127.0.0.1", 0))
-    roots = [path for path in Path("/").iterdir() if path.name not in ("tmp", "proc", "dev", "testbed")]
-    links = [word for path in roots if path.is_symlink() for word in ("--symlink", os.readlink(path), str(path))]
-    binds = [word for path in roots if not path.is_symlink() for word in ("--ro-bind", str(path), str(path))]
-    places = ["--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp", "--bind", str(testbed), "/testbed", "--ro-bind", str(REPOSITORY), "/tmp/.stand_in"]
-    command = [sys.executable, "-S", "-m", "tests.contract.runtime_stand_in.actions", str(listening.fileno()), key]
-    process = subprocess.Popen(
-        ["bwrap", *links, *binds, *places, "--unshare-pid", "--chdir", "/tmp/.stand_in", *command],
-        env={"PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin", "HOME": "/tmp", "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"},
-        pass_fds=[listening.fileno()],
-        start_new_session=True,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,  # whoever reads what `docker run` says would wait for it
-    )
-    with listening:
-        return process, f"127.0.0.1:{listening.getsockname()[1]}"
-
-
-def killed(pid: int) -> None:
-    """With everything in its namespaces: bwrap's own child is process 1 there."""
-    with suppress(ProcessLookupError):
-        for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
-            os.kill(int(child), signal.SIGKILL)
-    with suppress(ProcessLookupError):
-        os.killpg(pid, signal.SIGKILL)

@@ -12,7 +12,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from tests.contract.runtime_stand_in.api import killed, started
+from tests.contract.runtime_stand_in.processes import killed, started
 
 TOP = Path(os.environ["STAND_IN_DOCKER"])
 
