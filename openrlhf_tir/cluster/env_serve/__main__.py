@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib.util import find_spec
 
 import ray
@@ -102,10 +103,13 @@ def run(args: argparse.Namespace, module: str) -> None:
         print(f"http://{args.host}:{args.port}/{name}", flush=True)
         while True:
             signal.pause()
+    except RuntimeError as e:  # Serve's, with its replicas' own words
+        sys.exit(f"The copies did not come up: {e}")
     finally:
         for signal_number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(signal_number, signal.SIG_IGN)
-        serve.delete(f"env-{name}")
+        with suppress(Exception):  # of a Serve that has not come up, or is gone
+            serve.delete(f"env-{name}")
         ray.shutdown()
 
 
