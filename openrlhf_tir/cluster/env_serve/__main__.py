@@ -56,8 +56,7 @@ def main() -> None:
         sys.exit("Nothing would serve: -n must be at least 1, and --port one of 1 to 65535 (Serve takes no free one by itself).")
     if args.host not in LOOPBACK and not os.environ.get(TOKEN_ENV):
         sys.exit(f"--host {args.host} is reachable from other machines and ${TOKEN_ENV} is not set: anyone could run code here.")
-    for signal_number in (signal.SIGTERM, signal.SIGINT):  # SIGINT too: whoever starts this in the background of a script has it ignored
-        signal.signal(signal_number, _interrupt)
+    _heed_signals()
     try:
         run(args, module_of(args.env))
     except KeyboardInterrupt:
@@ -83,6 +82,7 @@ def run(args: argparse.Namespace, module: str) -> None:
     from .replica import EnvReplica
 
     _join(args)
+    _heed_signals()  # ray.init has taken SIGTERM for itself
     name = args.env.rpartition(".")[2]
     secrets = {key: os.environ[key] for key in (TOKEN_ENV,) if key in os.environ}
     try:
@@ -124,6 +124,12 @@ def _join(args: argparse.Namespace) -> None:
     # CPUs enough for the copies and Serve's own two actors: on a small machine they share them.
     cpus = max(os.cpu_count() or 1, int(args.replicas * args.cpus) + 2)
     ray.init(address="local", num_cpus=cpus, include_dashboard=False, object_store_memory=OBJECT_STORE, logging_level="warning")
+
+
+def _heed_signals() -> None:
+    """SIGINT too: whoever starts this in the background of a script has it ignored."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _interrupt)
 
 
 def _interrupt(number: int, frame: object) -> None:
