@@ -26,8 +26,8 @@ from openrlhf_tir.types import Task, Trajectory
 from tests.unit.episodes.chat_models import tokenizer
 from tests.unit.episodes.test_chat_show import Said
 
-from ..env_process import Http, env_server
-from ..swe_hostile import BUG, CODE, GOOD, MEND, task
+from ...env_process import Http, env_server
+from ...swe_hostile import BUG, CODE, GOOD, MEND, task
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")]
 

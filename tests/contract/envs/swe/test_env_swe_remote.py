@@ -30,9 +30,9 @@ from env_servers.swe.remote.place import Place
 from env_servers.swe.stages import Stages
 from tests.conftest import REPO
 
-from ..env_process import Http, env_server
-from ..runtime_stand_in.api import KEY, RuntimeStandIn
-from ..runtime_stand_in.processes import killed
+from ...env_process import Http, env_server
+from ...runtime_stand_in.api import KEY, RuntimeStandIn
+from ...runtime_stand_in.processes import killed
 from .test_env_swe import BASE, INI, OLD_TEST, TEST_PATCH, call, commit
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")]
