@@ -51,6 +51,8 @@ ENVIRONMENT = {
     "OPENBLAS_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",
 }
+ALTERNATIVES = "/etc/alternatives"
+"""Debian's links from /usr/bin/awk and others to the program of that kind that is installed; it holds nothing else."""
 _PR_SET_CHILD_SUBREAPER = 36
 UNPRIVILEGED_UID = 65400
 """Base of the uids that a server running as root drops to before bubblewrap starts; one per concurrent call."""
@@ -91,14 +93,17 @@ async def run_job(
 
 
 class BwrapSandbox(Sandbox):
-    def __init__(self, limits: Limits = Limits(), *, seccomp: bytes | None = None, proc: bool = True) -> None:
-        """`seccomp` is a BPF program; `proc` False: without /proc, which some containers do not let one mount. Raises SandboxError with a remedy."""
+    def __init__(self, limits: Limits = Limits(), *, seccomp: bytes | None = None, proc: bool = True, shown: Sequence[str] = ()) -> None:
+        """`seccomp` is a BPF program; `proc` False: without /proc, which some containers do not let one mount; `shown`: see WarmSandbox.
+
+        Raises SandboxError with a remedy.
+        """
         bwrap = shutil.which("bwrap")
         if bwrap is None:
             raise SandboxError("bubblewrap is not installed. Run `apt-get install bubblewrap`, or use --isolation none on a machine that may be harmed.")
         self.limits, self._seccomp = limits, seccomp
         self.isolation = ("bwrap+seccomp" if seccomp else "bwrap") + ("" if proc else ", no /proc")
-        self._stage = Stage([sys.base_prefix, *site_packages()], uid=UNPRIVILEGED_UID)
+        self._stage = Stage([sys.base_prefix, *site_packages(), *shown], uid=UNPRIVILEGED_UID)
         self._fixed = [*root_file_system(bwrap, self._stage, limits, proc=proc)]
         become_subreaper()
         self._free_uids = list(range(UNPRIVILEGED_UID, UNPRIVILEGED_UID + 100))
@@ -144,8 +149,9 @@ def root_file_system(bwrap: str, stage: Stage, limits: Limits, *, proc: bool = T
             args += ["--symlink", os.readlink(link), link]
         elif os.path.isdir(link):
             args += ["--ro-bind", link, link]
-    for parent in dict.fromkeys(str(p) for t in ("/dev/shm", *(t for _, t in stage.mounts)) for p in reversed(Path(t).parents[:-1])):
+    for parent in dict.fromkeys(str(p) for t in ("/dev/shm", ALTERNATIVES, *(t for _, t in stage.mounts)) for p in reversed(Path(t).parents[:-1])):
         args += ["--perms", "0755", "--dir", parent]  # left to bubblewrap they are 0700, and warm children have another uid
+    args += ["--ro-bind-try", ALTERNATIVES, ALTERNATIVES]
     for source, target in stage.mounts:
         args += ["--ro-bind", source, target]
     for path in (stage.inside(directory) for directory in hidden):
@@ -157,6 +163,6 @@ def root_file_system(bwrap: str, stage: Stage, limits: Limits, *, proc: bool = T
         args += ["--dev-bind", f"/dev/{device}", f"/dev/{device}"]
     args += ["--dev-bind", "/dev/full", "/dev/zero"]  # reads as zeros too, and cannot be mapped: shared pages of /dev/zero are in nobody's account
     args += ["--symlink", "/proc/self/fd", "/dev/fd", "--size", size, "--tmpfs", "/dev/shm", "--size", size, "--tmpfs", "/tmp", "--remount-ro", "/"]
-    for name, value in {**ENVIRONMENT, "PATH": f"{stage.inside(sys.base_prefix)}/bin:/usr/bin:/bin"}.items():
+    for name, value in {**ENVIRONMENT, "PATH": f"{stage.inside(sys.base_prefix)}/bin:/usr/local/bin:/usr/bin:/bin"}.items():
         args += ["--setenv", name, value]
     return args

@@ -48,15 +48,18 @@ def _compiled(path: Path) -> bytes:
 class FenceSandbox(Sandbox):
     isolation = "landlock+seccomp"
 
-    def __init__(self, limits: Limits = Limits(), *, seccomp: bytes | None) -> None:
-        """`seccomp` is a BPF program made for it. Raises SandboxError where the kernel, libseccomp or the interpreter's place do not allow it."""
+    def __init__(self, limits: Limits = Limits(), *, seccomp: bytes | None, shown: Sequence[str] = ()) -> None:
+        """`seccomp` is a BPF program made for it; `shown`: see WarmSandbox.
+
+        Raises SandboxError where the kernel, libseccomp or the interpreter's place do not allow it.
+        """
         abi = ctypes.CDLL(None).syscall(444, None, 0, 1)
         if abi < NEEDED_ABI:
             raise SandboxError(f"the kernel's Landlock has version {max(abi, 0)}, {NEEDED_ABI} is needed. Use Linux 6.12 or later with Landlock enabled.")
         if seccomp is None:
             raise SandboxError("libseccomp is missing. Run `apt-get install libseccomp2`.")
         self.limits, self._as_root = limits, os.geteuid() == 0
-        places = [sys.base_prefix, *site_packages()]
+        places = [sys.base_prefix, *site_packages(), *shown]
         if self._as_root and (hidden := [p for p in places if not reachable(p)]):
             raise SandboxError(f"an unprivileged user cannot enter {hidden[0]}. Install Python elsewhere, or run the server as its owner.")
         kernel = (_HERE.parent / "warm" / "kernel.py").read_text()
