@@ -10,7 +10,7 @@ One call at a time runs in a place, whichever its template: capacity, limits and
 Covered, besides what `bwrap` lists (the same root, namespaces, limits and seccomp filter):
 - A call is PID 1's only child tree; the reply comes after all of it is dead, and /tmp, /dev/shm and the network hold nothing: no block,
   no inode, no socket. A slot that cannot prove that is replaced, not used again.
-- A server in a control group of its own gives each slot one (`control_group`): the kernel then keeps the memory limit, also in a burst.
+- Where control groups can be had each slot has one (`control_group`): the kernel then keeps the memory limit, also in a burst.
 - Code reaches only the process that runs it: earlier calls are in no memory that a later one can read.
 - The result is told by a process that the snippet cannot signal, trace or talk to.
 - Processes of one slot cannot use up the process limit of another.
