@@ -29,7 +29,7 @@ import shutil
 import sys
 import sysconfig
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -54,7 +54,7 @@ ENVIRONMENT = {
     "MKL_NUM_THREADS": "1",
 }
 ALTERNATIVES = "/etc/alternatives"
-"""Debian's links from /usr/bin/awk and others to the program of that kind that is installed; it holds nothing else."""
+"""Debian's links: /usr/bin/awk is one to awk in here, which is one to the awk that is installed. Inside are links of the sandbox's own."""
 _PR_SET_CHILD_SUBREAPER = 36
 UNPRIVILEGED_UID = 65400
 """Base of the uids that a server running as root drops to before bubblewrap starts; one per concurrent call."""
@@ -174,9 +174,10 @@ def root_file_system(bwrap: str, stage: Stage, limits: Limits, *, proc: bool = T
             args += ["--symlink", os.readlink(link), link]
         elif os.path.isdir(link):
             args += ["--ro-bind", link, link]
-    for parent in dict.fromkeys(str(p) for t in ("/dev/shm", ALTERNATIVES, *(t for _, t in stage.mounts)) for p in reversed(Path(t).parents[:-1])):
+    for parent in dict.fromkeys(str(p) for t in ("/dev/shm", f"{ALTERNATIVES}/awk", *(t for _, t in stage.mounts)) for p in reversed(Path(t).parents[:-1])):
         args += ["--perms", "0755", "--dir", parent]  # left to bubblewrap they are 0700, and warm children have another uid
-    args += ["--ro-bind-try", ALTERNATIVES, ALTERNATIVES]
+    for name, program in _alternatives():
+        args += ["--symlink", program, f"{ALTERNATIVES}/{name}"]
     for source, target in stage.mounts:
         args += ["--ro-bind", source, target]
     for path in (stage.inside(directory) for directory in hidden):
@@ -191,3 +192,13 @@ def root_file_system(bwrap: str, stage: Stage, limits: Limits, *, proc: bool = T
     for name, value in {**ENVIRONMENT, "PATH": f"{stage.inside(sys.base_prefix)}/bin:/usr/local/bin:/usr/bin:/bin"}.items():
         args += ["--setenv", name, value]
     return args
+
+
+def _alternatives() -> Iterator[tuple[str, str]]:
+    """(name, program) of those that lead to programs."""
+    with suppress(OSError):  # another distribution
+        for name in sorted(os.listdir(ALTERNATIVES)):
+            link = f"{ALTERNATIVES}/{name}"
+            program = os.readlink(link) if os.path.islink(link) else ""
+            if program.startswith(("/bin/", "/usr/bin/", "/usr/sbin/")):
+                yield name, program
