@@ -4,7 +4,7 @@
     program in another language -> POST /run_code -> the same
 
 At the end no process may be left below the server that was not there before, and its memory must be back. The snippets are those of
-the tests (tests/contract/hostile.py, hostile_languages.py).
+the tests (tests/contract/hostile.py, languages/hostile.py).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from env_servers.python_tir.isolation.tree import descendants
 
 from .load import started
 
-SUITE, LANGUAGES_SUITE = "tests.contract.hostile", "tests.contract.hostile_languages"
+SUITE, LANGUAGES_SUITE = "tests.contract.hostile", "tests.contract.languages.hostile"
 FLAGS = ("--code-timeout", "3", "--memory-mib", "512", "--workers", "4")
 AT_ONCE = 4
 SETTLE_S = 10.0

@@ -71,6 +71,8 @@ ENV_MAY_SHARE = {
     # The class is looked up as every function of one's own is. Standard library only.
     "env_servers/own/": {"openrlhf_tir.plugins"},
     "env_servers/math/": {"openrlhf_tir.rewards.checking.answer_check", "openrlhf_tir.rewards.checking.symbolic", "openrlhf_tir.rewards.workers"},
+    # An encoder is a model: who retrieves by one has torch. Imported when --dense asks for it.
+    "env_servers/search/encoder.py": {"torch", "transformers", "transformers.utils"},
 }
 """Environment -> modules of the trainer that it imports besides protocol and errors, each with its reason."""
 HEAVY = {"torch", "ray", "vllm", "deepspeed", "openrlhf", "transformers"}
