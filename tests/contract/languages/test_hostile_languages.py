@@ -10,8 +10,8 @@ from urllib.parse import urlsplit
 import pytest
 
 from ..env_process import Http, env_server
-from .hostile import ATTACKS, TOOLS, Attack, Reply
 from ..test_hostile import footprint
+from .hostile import ATTACKS, TOOLS, Attack, Reply
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")]
 SIDE_BY_SIDE = 6
