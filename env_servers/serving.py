@@ -47,6 +47,8 @@ class ServingConfig:
     stateful: bool = False
     tools: Sequence[dict[str, Any]] = ()
     """Schemas of its tools, as OpenAI's."""
+    languages: Sequence[str] = ()
+    """What its /run_code runs, where it has one."""
     prefers_batches: bool = False
     workers: int = 2
     """Executions at once; about the number of cores."""
@@ -248,6 +250,7 @@ def create_env_app(
             prefers_batches=config.prefers_batches,
             stateful=config.stateful,
             tools=list(config.tools),
+            languages=list(config.languages),
         )
 
     @app.get("/metrics")

@@ -88,4 +88,5 @@ class EnvSchema(_Wire):
     capacity: int = Field(description="executions the server runs at once; more wait or get 429")
     prefers_batches: bool = False
     stateful: bool = False
+    languages: list[str] = Field(default_factory=list, description="what its /run_code runs, where it has one")
     tools: list[dict[str, Any]] = Field(default_factory=list, description="schemas of its tools, as OpenAI's, for the model's chat template")

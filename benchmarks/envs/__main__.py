@@ -5,6 +5,7 @@
     calls of functions through POST /step_batch, one call an action                                    -> calls per second
     simple numerals through POST /verify of the maths server, one and 500 to a request                -> answers per second
     hostile snippets through POST /step, as scripts and in sessions with state                        -> how many were contained
+    hostile programs in other languages through POST /run_code                                        -> how many were contained
     python -m env_servers.puzzles.check_all                                                           -> data sets of puzzles, and whose solution scores 1
     benchmarks.envs.search                                                                                 -> time per query
     benchmarks.envs.swe                              -> session start, a patch judged, hostile patches and sessions contained
@@ -28,7 +29,7 @@ import aiohttp
 from env_servers.functions.make_tasks import make_task
 from env_servers.puzzles.gym import MISSING, installed
 
-from .hostile import hostile_suite
+from .hostile import hostile_languages_suite, hostile_suite
 from .load import Load, Server, plain_python, started
 
 TRIVIAL = ["print(6 * 7)"]
@@ -77,6 +78,7 @@ async def measure(args: argparse.Namespace) -> dict[str, float | None]:
         facts |= await numerals(http, seconds)
         for stateful in (False, True):
             facts |= await hostile_suite(http, every=6 if args.quick else 1, stateful=stateful)
+        facts |= await hostile_languages_suite(http, every=6 if args.quick else 1)
     quick = ["--quick"] if args.quick else []
     facts |= puzzles() | alone("benchmarks.envs.swe", *quick) | alone("benchmarks.envs.swe_overlap", *quick)
     return facts | alone("benchmarks.envs.search", "--passages", str(20_000 if args.quick else args.passages))

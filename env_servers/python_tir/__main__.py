@@ -28,6 +28,7 @@ from openrlhf_tir.protocol import PYTHON_TOOL
 from .env import PythonEnv
 from .fusion_backend import FusionSandbox
 from .isolation.levels import strongest
+from .languages import Languages, found, shown
 from .limits import Limits
 from .run_code import add_run_code
 from .run_jupyter import add_run_jupyter
@@ -45,8 +46,8 @@ example:
        -d '{{"session_id": "me", "step_id": 0, "action": "print(2**10)", "deadline_s": 20}}'
   -> {{"observation": "1024\\n", "outcome": "ok", "signals": {{"executed": true, "error_type": null, ...}}, ...}}
 
-POST /run_code and /run_jupyter are SandboxFusion's API. GET /health tells the isolation level and load, /schema what an action is,
-/metrics counts outcomes (Prometheus).
+POST /run_code and /run_jupyter are SandboxFusion's API. GET /health tells the isolation level and load, /schema what an action is and which
+languages /run_code runs, /metrics counts outcomes (Prometheus).
 --backend-url runs the code on a SandboxFusion server instead; ${BACKEND_TOKEN_ENV} is sent to it as bearer token.
 With ${TOKEN_ENV} set, requests need 'Authorization: Bearer <token>'. SIGTERM drains, then stops.
 """
@@ -65,6 +66,8 @@ def parser() -> argparse.ArgumentParser:
         "bwrap: namespaces; landlock: weaker, for containers without user namespaces; auto: bwrap, else landlock with a warning; "
         "none runs code with the rights of this server: only on a machine that may be harmed (default: %(default)s)"
     )
+    others = "serve bash, cpp, go and nodejs at /run_code where they are installed; --no-languages starts without trying them (default: serve)"
+    p.add_argument("--languages", action=argparse.BooleanOptionalAction, default=True, help=others)
     p.add_argument("--isolation", choices=["auto", "bwrap", "landlock", "none"], default="auto", help=isolation)
     warm = "fork each call from a warm interpreter; --no-warm starts a fresh one, some 10 to 300 ms slower (default: warm)"
     p.add_argument("--warm", action=argparse.BooleanOptionalAction, default=True, help=warm)
@@ -128,15 +131,19 @@ def main() -> None:
         if args.backend_url:
             sandbox = remote_sandbox(args.backend_url, limits)
         else:
-            sandbox = strongest(args.isolation, limits, warm=args.warm, workers=args.workers, echo_last=args.echo_last)
+            places = shown() if args.languages else []
+            sandbox = strongest(args.isolation, limits, warm=args.warm, workers=args.workers, echo_last=args.echo_last, shown=places)
     except SandboxError as e:
         sys.exit(f"python_tir does not start: {e}")
     kept = ", in the interpreter that the session's earlier calls left" if args.stateful else ", run as a script"
+    languages = Languages(sandbox, {}) if args.backend_url or not args.languages else asyncio.run(found(sandbox))
     action = f"Python source code{kept}; print what you want to see"
-    config = serving_config(args, env="python_tir", action=action, isolation=sandbox.isolation, stateful=args.stateful, tools=[PYTHON_TOOL])
+    config = serving_config(
+        args, env="python_tir", action=action, isolation=sandbox.isolation, stateful=args.stateful, tools=[PYTHON_TOOL], languages=["python", *languages.names]
+    )
     factory, gauges, notebooks = env_factory(args, sandbox)
     app = create_env_app(factory, config, on_stop=sandbox.close, gauges=gauges)
-    add_run_code(app, sandbox)
+    add_run_code(app, sandbox, languages)
     add_run_jupyter(app, notebooks)
     serve(app, args)
 

@@ -14,6 +14,8 @@ class Limits:
     """Wall clock of sandbox and interpreter start: env_error, never the model's fault."""
     memory_bytes: int = 2 << 30
     """Address space of each process (MemoryError), and what all together hold, files and sockets too (`memory`; killed: error_type memory)."""
+    reserves: bool = False
+    """The program reserves far more address space than it uses, as runtimes with a heap of their own do: `memory_bytes` bounds each process's data instead."""
     processes: int = 64
     """Processes and threads at once: EAGAIN in the snippet. Where the kernel counts no call by itself (`fence`), also killed: error_type memory."""
     file_bytes: int = 64 << 20
@@ -46,7 +48,7 @@ class Limits:
         """For the runner. CPU seconds are a second line of defence behind the wall clock; a session, where they add up, has the clock alone."""
         values = {
             "CPU": math.ceil(self.code_timeout_s) + 1,
-            "AS": self.memory_bytes,
+            "DATA" if self.reserves else "AS": self.memory_bytes,
             "NPROC": self.processes,
             "FSIZE": self.file_bytes,
             "NOFILE": self.open_files,

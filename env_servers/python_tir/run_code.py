@@ -1,19 +1,21 @@
-"""POST /run_code, SandboxFusion's API: code and files -> how it ended. Python only; one fresh process and directory per request.
+"""POST /run_code, SandboxFusion's API: code and files -> how it ended. Python, and the `languages` that are installed; a fresh directory per request.
 
-    RunCodeRequest -> Admission (429 when full) -> Sandbox.run -> CommandRunResult -> parse_run_status -> RunCodeReply
+    RunCodeRequest -> Admission (429 when full) -> Sandbox -> CommandRunResult -> parse_run_status -> RunCodeReply
 
+compile_result      of a language with a compiler: what it said. Where it failed there is no run_result, and the status is Failed
 run_result.status   Finished (any return code), TimeLimitExceeded (killed, return_code null), Error (the sandbox failed)
 status              SandboxError if anything is Error, its stderr as message; Failed on a time-out or a return code not 0; else Success
 
 Unlike the original, output is read while the code runs: much of it neither blocks the code nor gets lost. At the server's limits code
 is killed: return_code -9, and the last line of stderr is MemoryLimitExceeded or OutputLimitExceeded.
-Known languages other than python answer SandboxError; unknown ones, a missing field, paths that leave the directory, and limits under which
+Known languages that are not there answer SandboxError; unknown ones, a missing field, paths that leave the directory, and limits under which
 no interpreter can start are HTTP 422. A client that hangs up, queued or running, takes its code along.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from fastapi import FastAPI, Request
@@ -23,6 +25,7 @@ from env_servers.admission import CapacityFull
 from openrlhf_tir.http_guard.leaving import unless_client_leaves
 
 from .files import FetchFiles, Files, decoded, encoded
+from .languages import Languages, Results
 from .observation import MEMORY_LIMIT
 from .sandbox import Execution, Sandbox, SandboxError
 
@@ -37,7 +40,7 @@ CommandStatus = Literal["Finished", "Error", "TimeLimitExceeded"]
 OUTPUT_LIMIT = "OutputLimitExceeded"
 KEEP_BYTES = 4 << 20
 """Bytes that are kept of stdout and of stderr each; the sandbox's flood limit kills what prints much more."""
-LEAST_TIMEOUT_S = 0.1
+LEAST_TIMEOUT_S, MOST_TIMEOUT_S = 0.1, 3600
 LEAST_MEMORY_MB = 32
 """Below these an interpreter does not come up on every machine, and what fails is the sandbox instead of the code."""
 
@@ -48,7 +51,7 @@ def _room_for_python(memory_mb: int) -> int:
     return memory_mb
 
 
-Seconds = Annotated[float, Field(ge=LEAST_TIMEOUT_S, le=3600, allow_inf_nan=False)]
+Seconds = Annotated[float, Field(ge=LEAST_TIMEOUT_S, le=MOST_TIMEOUT_S, allow_inf_nan=False)]
 Megabytes = Annotated[int, Field(ge=-(1 << 31), lt=1 << 31), AfterValidator(_room_for_python)]
 
 
@@ -57,7 +60,7 @@ class RunCodeRequest(BaseModel):
 
     code: str
     language: Language
-    compile_timeout: float = Field(default=10, allow_inf_nan=False, description="accepted; Python has no compile step")
+    compile_timeout: float = Field(default=10, allow_inf_nan=False, description="seconds of the compiler, 0.1 to 3600; Python has none")
     run_timeout: Seconds = Field(default=10, description="seconds of wall clock")
     memory_limit_MB: Megabytes = Field(default=-1, description="address space of each process; 0 and less: the server's limit, which it cannot exceed")
     stdin: str | None = Field(default=None, description="none: end of file at once")
@@ -82,43 +85,63 @@ class RunCodeReply(BaseModel):
     files: dict[str, str] = Field(default_factory=dict)
 
 
-def add_run_code(app: FastAPI, sandbox: Sandbox) -> None:
-    """Serve /run_code next to the environment, with the same places for executions."""
+def add_run_code(app: FastAPI, sandbox: Sandbox, languages: Languages | None = None) -> None:
+    """Serve /run_code next to the environment, with the same places for executions. `languages`: those besides Python."""
 
     @app.post("/run_code")
     async def run_code(body: RunCodeRequest, request: Request) -> RunCodeReply:
         async def in_turn() -> RunCodeReply:
             async with app.state.service.admission.slot():
-                return await answer(body, sandbox)
+                return await answer(body, sandbox, languages)
 
         return await unless_client_leaves(request.receive, in_turn())
 
 
-async def answer(request: RunCodeRequest, sandbox: Sandbox) -> RunCodeReply:
-    files: dict[str, bytes] = {}
-    if request.language != "python":
-        result = _error(f"language {request.language!r} is not supported here. Send 'python', or use a SandboxFusion server.")
-    else:
-        try:
-            execution = await sandbox.run(
-                request.code,
-                stdin=(request.stdin or "").encode("utf-8", "surrogatepass"),
-                files=decoded(request.files),
-                fetch=request.fetch_files,
-                timeout_s=request.run_timeout,
-                memory_bytes=request.memory_limit_MB << 20 if request.memory_limit_MB > 0 else None,
-                keep_bytes=KEEP_BYTES,
-            )
-            result, files = command_result(execution), dict(execution.files)
-        except SandboxError as e:
-            result = _error(str(e))
-        except CapacityFull:
-            raise
-        except Exception as e:  # the boundary, as SandboxFusion's: whatever breaks here is the sandbox's fault, never the code's
-            log.exception("the sandbox failed")
-            result = _error(f"{type(e).__name__}: {e}")
-    status, message = parse_run_status(None, result)
-    return RunCodeReply(status=status, message=message, run_result=result, files=encoded(files))
+async def answer(request: RunCodeRequest, sandbox: Sandbox, languages: Languages | None = None) -> RunCodeReply:
+    """Raises CapacityFull."""
+    compile_result: CommandRunResult | None = None
+    run_result: CommandRunResult | None = None
+    files: Mapping[str, bytes] = {}
+    try:
+        compiled, ran, files = await _executed(request, sandbox, languages)
+        compile_result = command_result(compiled) if compiled is not None else None
+        run_result = command_result(ran) if ran is not None else None
+    except SandboxError as e:
+        run_result = _error(str(e))
+    except CapacityFull:
+        raise
+    except Exception as e:  # the boundary, as SandboxFusion's: whatever breaks here is the sandbox's fault, never the code's
+        log.exception("the sandbox failed")
+        run_result = _error(f"{type(e).__name__}: {e}")
+    status, message = parse_run_status(compile_result, run_result)
+    return RunCodeReply(status=status, message=message, compile_result=compile_result, run_result=run_result, files=encoded(files))
+
+
+async def _executed(request: RunCodeRequest, sandbox: Sandbox, languages: Languages | None) -> Results:
+    """Raises SandboxError for a language that is not here, too."""
+    stdin = (request.stdin or "").encode("utf-8", "surrogatepass")
+    memory_bytes = request.memory_limit_MB << 20 if request.memory_limit_MB > 0 else None
+    files, fetch = decoded(request.files), request.fetch_files
+    if request.language == "python":
+        ran = await sandbox.run(
+            request.code, stdin=stdin, files=files, fetch=fetch, timeout_s=request.run_timeout, memory_bytes=memory_bytes, keep_bytes=KEEP_BYTES
+        )
+        return Results(None, ran, ran.files)
+    here = languages.names if languages is not None else []
+    if languages is None or request.language not in here:
+        known = ", ".join(repr(name) for name in ("python", *here))
+        raise SandboxError(f"language {request.language!r} is not supported here. Send one of {known}, or use a SandboxFusion server.")
+    return await languages.execute(
+        request.language,
+        request.code,
+        stdin=stdin,
+        files=files,
+        fetch=fetch,
+        compile_s=min(MOST_TIMEOUT_S, max(LEAST_TIMEOUT_S, request.compile_timeout)),
+        run_s=request.run_timeout,
+        memory_bytes=memory_bytes,
+        keep_bytes=KEEP_BYTES,
+    )
 
 
 def command_result(e: Execution) -> CommandRunResult:

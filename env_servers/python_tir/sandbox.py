@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Literal
+from typing import Any, Literal
 
 from .limits import Limits
 
@@ -18,19 +18,38 @@ NO_FILES: Mapping[str, bytes] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
+class Program:
+    """What a call runs that is no Python: a file of its own, and the command that runs it."""
+
+    name: str
+    """The file's path below the working directory; it can be executed."""
+    content: bytes
+    argv: Sequence[str]
+    """The command: an absolute path, or one that begins with "./", and its arguments."""
+
+
+@dataclass(frozen=True, slots=True)
 class Snippet:
     """What one call runs, and what goes in and comes out besides its output."""
 
     code: str
+    """Python source; with a `program`, "" and nothing."""
     stdin: bytes = b""
     files: Mapping[str, bytes] = field(default_factory=dict)
     """Path below the working directory -> content, put there before."""
     fetch: Sequence[str] = ()
     """Paths read from there after, also when the code failed, not when it was killed."""
+    program: Program | None = None
 
     @property
     def source(self) -> bytes:
-        return self.code.encode("utf-8", "surrogatepass")
+        return self.program.content if self.program else self.code.encode("utf-8", "surrogatepass")
+
+    @property
+    def parts(self) -> tuple[Any, ...]:
+        """As `isolation.runner` takes it, for marshal: source, stdin, files, fetch, and name and command of a program, or nothing."""
+        program = [self.program.name, *self.program.argv] if self.program else []
+        return self.source, self.stdin, list(self.files.items()), list(self.fetch), program
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,8 @@ from env_servers.serving import create_env_app
 from openrlhf_tir.errors import TirError
 
 from .bm25 import Bm25, Retriever, ensure_index
-from .env import MAX_TOPK, SearchEnv
+from .env import ACTION, MAX_TOPK, SearchEnv, View
+from .pages import PAGE_CHARS
 from .progress import Progress
 from .retrieve import add_retrieve
 from .searches import Searches
@@ -40,6 +41,10 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--corpus", type=Path, required=True, metavar="FILE.jsonl", help="the passages")
     p.add_argument("--index", type=Path, metavar="DIR", help="where the index is kept (default: FILE.jsonl.bm25, or .dense)")
     p.add_argument("--topk", type=int, default=3, metavar="K", help="passages per query where the caller does not say (default: %(default)s)")
+    short = "characters of a passage that a search shows; 0: all of it (default: %(default)s)"
+    p.add_argument("--snippet-chars", type=int, default=0, metavar="N", help=short)
+    pages = "characters of one page of an opened document (default: %(default)s, some 500 tokens)"
+    p.add_argument("--page-chars", type=int, default=PAGE_CHARS, metavar="N", help=pages)
     late = "deadline of one /retrieve, waiting included (default: %(default)s)"
     p.add_argument("--retrieve-timeout", type=float, default=60.0, metavar="S", help=late)
     p.add_argument("--dense", metavar="MODEL", help="retrieve by this sentence-transformers model (e.g. intfloat/e5-base-v2) instead of BM25")
@@ -58,8 +63,9 @@ def make_retriever(corpus: Path, index: Path | None, dense: str | None) -> Retri
 
 
 def create_search_app(retriever: Retriever, args: argparse.Namespace) -> FastAPI:
-    config, searches = serving_config(args, env="search", action="a search query in plain words"), Searches(args.workers)
-    app = create_env_app(lambda: SearchEnv(retriever, searches, args.topk), config, on_stop=searches.close)
+    config, searches = serving_config(args, env="search", action=ACTION, stateful=True), Searches(args.workers)
+    view = View(args.snippet_chars, args.page_chars)
+    app = create_env_app(lambda: SearchEnv(retriever, searches, args.topk, view), config, on_stop=searches.close)
     add_retrieve(app, retriever, searches, args.topk, args.retrieve_timeout)
     return app
 
@@ -68,6 +74,8 @@ def main() -> None:
     args = parser().parse_args()
     if not 1 <= args.topk <= MAX_TOPK:
         sys.exit(f"search does not start: --topk {args.topk} retrieves nothing, or everything. Use 1 or more, up to {MAX_TOPK}.")
+    if args.snippet_chars < 0 or args.page_chars < 1:
+        sys.exit(f"search does not start: --snippet-chars {args.snippet_chars}, --page-chars {args.page_chars} show nothing. Use 0 or more, and 1 or more.")
     if not args.retrieve_timeout > 0:
         sys.exit(f"search does not start: --retrieve-timeout {args.retrieve_timeout:g} leaves no time to search. Use more than 0.")
     try:

@@ -33,11 +33,16 @@ class Hit(NamedTuple):
     document: dict[str, Any]
     """The passage's row of the corpus."""
     score: float
+    number: int = -1
+    """The passage's, by which `Retriever.document` gives it again."""
 
 
 class Retriever(Protocol):
     def search(self, query: str, k: int, stop: Stop = never) -> list[Hit]:
         """At most `k` passages, best first. Called from several threads. Raises Stopped when `stop()` says so on the way."""
+
+    def document(self, number: int) -> dict[str, Any]:
+        """The passage's row of the corpus."""
 
     def __len__(self) -> int:
         """The number of passages."""
@@ -107,7 +112,7 @@ class Bm25:
             if stop():
                 raise Stopped
             scores_N = scores_N + self._index.get_scores_from_ids(ids[i : i + WORDS_AT_ONCE])
-        return [Hit(self._corpus[i], float(scores_N[i])) for i in top(scores_N, k).tolist()]
+        return [Hit(self._corpus[i], float(scores_N[i]), i) for i in top(scores_N, k).tolist()]
 
 
 def top(scores_N: np.ndarray, k: int) -> np.ndarray:

@@ -1,6 +1,6 @@
-"""Dense retrieval by sentence-transformers (E5 by default): (query, k) -> passages by inner product of normalised embeddings.
+"""Dense retrieval by a sentence-transformers model, such as E5: (query, k) -> passages by inner product of normalised embeddings.
 
-Optional: the library is imported when `--dense` asks for it. Embeddings are computed once and kept beside the corpus, mapped; the
+Embeddings are computed once and kept beside the corpus, mapped; the
 search is exact, one matrix-vector product. For some million passages on a CPU use BM25.
 """
 
@@ -10,7 +10,7 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.lib.format import open_memmap
@@ -21,16 +21,20 @@ from .bm25 import Hit
 from .corpus import Corpus, passages
 from .searches import Stop, never
 
+if TYPE_CHECKING:
+    from .encoder import Encoder
+
 BATCH = 256
 QUERY, PASSAGE = "query: ", "passage: "
-"""What E5 models were trained to see in front; empty for other models."""
+"""What E5 models were trained to see in front. Other models say so in their prompts, or see nothing."""
 
 
 class Dense:
     def __init__(self, corpus: Path, directory: Path, model: str, progress: Callable[[float], None] = lambda share: None) -> None:
-        """Raises ConfigError without the library, DataError for a bad corpus."""
+        """Raises ConfigError for a model that cannot be used, DataError for a bad corpus."""
         self._model = _load(model)
-        self._prefixes = (QUERY, PASSAGE) if "e5" in model.lower() else ("", "")
+        prompts, e5 = self._model.prompts, (QUERY, PASSAGE) if "e5" in Path(model).name.lower() else ("", "")
+        self._prefixes = prompts.get("query", e5[0]), prompts.get("document", prompts.get("passage", e5[1]))
         directory.mkdir(parents=True, exist_ok=True)
         ready = directory / "dense.json"
         stat = corpus.stat()
@@ -45,16 +49,19 @@ class Dense:
     def __len__(self) -> int:
         return len(self._corpus)
 
+    def document(self, number: int) -> dict[str, Any]:
+        return self._corpus[number]
+
     def search(self, query: str, k: int, stop: Stop = never) -> list[Hit]:
         """One query is one forward and one product: there is no place to stop in between."""
         vector_D = self._encode([self._prefixes[0] + query])[0]
         scores_N = self._vectors_ND @ vector_D
         k = min(k, len(scores_N))
         best = np.argpartition(scores_N, len(scores_N) - k)[len(scores_N) - k :]
-        return [Hit(self._corpus[i], float(scores_N[i])) for i in best[np.lexsort((best, -scores_N[best]))].tolist()]
+        return [Hit(self._corpus[i], float(scores_N[i]), i) for i in best[np.lexsort((best, -scores_N[best]))].tolist()]
 
     def _encode(self, texts: list[str]) -> np.ndarray:
-        return np.asarray(self._model.encode(texts, normalize_embeddings=True, show_progress_bar=False), np.float32)
+        return self._model.encode(texts)
 
     def _embed(self, corpus: Path, directory: Path, progress: Callable[[float], None]) -> None:
         offsets = np.array([start for start, _, _ in passages(corpus)], np.int64)
@@ -77,9 +84,7 @@ class Dense:
         np.save(directory / "dense_offsets.npy", offsets)
 
 
-def _load(model: str) -> Any:
-    try:
-        from sentence_transformers import SentenceTransformer
-    except ImportError as e:
-        raise ConfigError(f"--dense {model} needs sentence-transformers ({e}). `pip install sentence-transformers`, or leave --dense out for BM25.") from e
-    return SentenceTransformer(model)
+def _load(model: str) -> Encoder:
+    from .encoder import Encoder
+
+    return Encoder(model)

@@ -69,7 +69,7 @@ def _reply(retriever: Retriever, queries: list[str], k: int, scores: bool, stop:
         if stop():
             raise Stopped
         hits = retriever.search(query, k, stop)
-        parts.append(to_json([h._asdict() if scores else h.document for h in hits]))
+        parts.append(to_json([{"document": h.document, "score": h.score} if scores else h.document for h in hits]))
         size += len(parts[-1])
         if size > MAX_REPLY_BYTES:
             raise _TooLarge

@@ -8,7 +8,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from env_servers.python_tir.isolation.control_group import ControlGroups
+from env_servers.python_tir.isolation.control_group import groups_or_said
 from env_servers.python_tir.isolation.seccomp import filter_program
 from env_servers.python_tir.isolation.selftest import proved
 from env_servers.python_tir.limits import Limits
@@ -34,7 +34,7 @@ def new_sandbox(limits: Limits = LIMITS, *, evaluations: int) -> WarmSandbox:
             raise SandboxError(f"{program} is not installed. Run `apt-get install {program}`.")
     if importlib.util.find_spec("pytest") is None:
         raise SandboxError("pytest is not installed in this environment, and hidden tests are run with it. Run `pip install pytest`.")
-    groups, imports = ControlGroups.delegated(), _pytest_modules()
+    groups, imports = groups_or_said(), _pytest_modules()
     return WarmSandbox(limits, slots=2 * evaluations, seccomp=filter_program(), groups=groups, light_imports=imports, light_sessions=True, hidden=[str(REPOS)])
 
 

@@ -35,6 +35,13 @@ SEARCHR1 = (
 )
 """Search-R1's, a user message."""
 
+SEARCHR1_PAGES = SEARCHR1.replace(
+    "You can search as many times",
+    "To read the document that a result is of, write its number as <open> 1 </open>, and to read on <open> 1 page 2 </open>: the page will be shown between "
+    "<document> and </document>. You can search as many times",
+)
+"""Search-R1's with a sentence about opening documents, for `env.options.pages`."""
+
 OTC = SEARCHR1.replace(
     "You can search as many times as your want. If you find", "You need to make every search call count and gain helpful results. If you find"
 )
@@ -64,6 +71,7 @@ TEMPLATES = {
     "otc": OTC,
     "retool": RETOOL,
     "searchr1": SEARCHR1,
+    "searchr1_pages": SEARCHR1_PAGES,
     "torl": TORL,
     "user_assistant": USER_ASSISTANT,
     "zerotir": ZEROTIR,

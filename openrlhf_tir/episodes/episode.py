@@ -86,7 +86,8 @@ async def run_episode(
             turn += 1
             room = min(remaining, getattr(protocol, "max_turn_tokens", None) or remaining)
             sampling = Sampling(room, protocol.stops, limits.temperature, limits.top_p, seed_of(turn), limits.top_k, limits.min_p)
-            completion = await engine.generate(context, sampling, request_id=f"{request_id}/{turn}")
+            seen = context[-window:] if (window := getattr(protocol, "max_context_tokens", None)) else context
+            completion = await engine.generate(seen, sampling, request_id=f"{request_id}/{turn}")
             if completion.finish_reason == "length" and room < remaining:
                 completion = replace(completion, stop_reason=TURN_LIMIT)
             append(Segment.of_model(completion))

@@ -31,11 +31,12 @@ MAX_TAGS = 10
 """verl's port divides the score of a response with more answer tags by 4."""
 
 _ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
-_INFORMATION = re.compile(r"<information>(.*?)</information>", re.DOTALL)
+_INFORMATION = re.compile(r"<(?:information|document)>(.*?)</(?:information|document)>", re.DOTALL)
+"""What the environment has shown: passages, and pages of documents where `env.options.pages` lets them be opened."""
 _ARTICLE = re.compile(r"\b(?:a|an|the)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _ASSISTANT = re.compile(r"<\|im_start\|>assistant\s*")
-_TAG = re.compile(r"(</?(?:think|search|information|answer)>)")
+_TAG = re.compile(r"(</?(?:think|search|open|information|document|answer)>)")
 _NEXT = {
     ("start", "<think>"): "in_think",
     ("information", "<think>"): "in_think",
@@ -44,6 +45,10 @@ _NEXT = {
     ("in_search", "</search>"): "after_search",
     ("after_search", "<information>"): "in_information",
     ("in_information", "</information>"): "information",
+    ("after_think", "<open>"): "in_open",
+    ("in_open", "</open>"): "after_open",
+    ("after_open", "<document>"): "in_document",
+    ("in_document", "</document>"): "information",
     ("after_think", "<answer>"): "in_answer",
     ("in_answer", "</answer>"): "end",
 }

@@ -31,6 +31,12 @@ class Slow:
             time.sleep(0.01)
         return self.retriever.search(query, k, stop)
 
+    def document(self, number):
+        return self.retriever.document(number)
+
+    def __len__(self):
+        return len(self.retriever)
+
 
 if __name__ == "__main__":
     args = parser().parse_args()

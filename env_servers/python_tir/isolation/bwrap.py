@@ -12,8 +12,8 @@ Covered
 
 Not covered
 - Kernel bugs reachable through the allowed system calls.
-- Memory caps are checked every quarter second: a burst can overshoot before it is killed. What counts is in `memory`. CPU is bounded
-  by the wall clock times the number of cores, not by cgroups. Files are counted then, too.
+- Without a control group memory caps are checked every quarter second: a burst can overshoot before it is killed. What counts is in
+  `memory`. CPU is bounded by the wall clock times the number of cores, not by cgroups. Files are counted then, too.
 - What a snippet prints is taken at its word: it can print anything and exit with any code.
 - /proc/self/mountinfo names the directories of the host that are bound. flock() on a read-only file is seen by other calls.
 - Timing: snippets on one machine can tell that others are running.
@@ -28,13 +28,15 @@ import os
 import shutil
 import sys
 import sysconfig
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
 from ..limits import Limits
 from ..sandbox import Execution, Sandbox, SandboxError, Snippet
 from . import job
+from .control_group import ControlGroup, ControlGroups
 from .stage import Stage
 from .supervise import memory_file, supervise
 
@@ -51,6 +53,8 @@ ENVIRONMENT = {
     "OPENBLAS_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",
 }
+ALTERNATIVES = "/etc/alternatives"
+"""Debian's links: /usr/bin/awk is one to awk in here, which is one to the awk that is installed. Inside are links of the sandbox's own."""
 _PR_SET_CHILD_SUBREAPER = 36
 UNPRIVILEGED_UID = 65400
 """Base of the uids that a server running as root drops to before bubblewrap starts; one per concurrent call."""
@@ -77,28 +81,35 @@ async def run_job(
     env: dict[str, str],
     before: bytes = b"",
     warden: bool = False,
+    group: ControlGroup | None = None,
 ) -> Execution:
     """`supervise` an interpreter that reads `before`, the runner and a job from its stdin. Raises SandboxError."""
     if not snippet.fetch:
-        return await supervise(argv, before + RUNNER + job.pack(snippet), limits, pass_fds=pass_fds, env=env, warden=warden)
+        return await supervise(argv, before + RUNNER + job.pack(snippet), limits, pass_fds=pass_fds, env=env, warden=warden, group=group)
     fetch_fd = memory_file(b"")
     try:
         program = before + RUNNER + job.pack(snippet, fetch_fd)
-        execution = await supervise(argv, program, limits, pass_fds=(*pass_fds, fetch_fd), env=env, warden=warden)
+        execution = await supervise(argv, program, limits, pass_fds=(*pass_fds, fetch_fd), env=env, warden=warden, group=group)
         return replace(execution, files=job.unpack(fetch_fd, snippet.fetch))
     finally:
         os.close(fetch_fd)
 
 
 class BwrapSandbox(Sandbox):
-    def __init__(self, limits: Limits = Limits(), *, seccomp: bytes | None = None, proc: bool = True) -> None:
-        """`seccomp` is a BPF program; `proc` False: without /proc, which some containers do not let one mount. Raises SandboxError with a remedy."""
+    def __init__(
+        self, limits: Limits = Limits(), *, seccomp: bytes | None = None, proc: bool = True, groups: ControlGroups | None = None, shown: Sequence[str] = ()
+    ) -> None:
+        """`seccomp` is a BPF program; `proc` False: without /proc, which some containers do not let one mount; `groups`: each call gets one that
+        bounds its memory; `shown`: see WarmSandbox.
+
+        Raises SandboxError with a remedy.
+        """
         bwrap = shutil.which("bwrap")
         if bwrap is None:
             raise SandboxError("bubblewrap is not installed. Run `apt-get install bubblewrap`, or use --isolation none on a machine that may be harmed.")
-        self.limits, self._seccomp = limits, seccomp
+        self.limits, self._seccomp, self._groups = limits, seccomp, groups
         self.isolation = ("bwrap+seccomp" if seccomp else "bwrap") + ("" if proc else ", no /proc")
-        self._stage = Stage([sys.base_prefix, *site_packages()], uid=UNPRIVILEGED_UID)
+        self._stage = Stage([sys.base_prefix, *site_packages(), *shown], uid=UNPRIVILEGED_UID)
         self._fixed = [*root_file_system(bwrap, self._stage, limits, proc=proc)]
         become_subreaper()
         self._free_uids = list(range(UNPRIVILEGED_UID, UNPRIVILEGED_UID + 100))
@@ -116,7 +127,8 @@ class BwrapSandbox(Sandbox):
             return [*drop, *self._fixed, *options, "--", *interpreter_command(status_fd, "/tmp", limits, inside=self._stage.inside)]
 
         try:
-            return await run_job(argv, limits, snippet, pass_fds=fds, env={})
+            with own_group(self._groups, limits) as group:
+                return await run_job(argv, limits, snippet, pass_fds=fds, env={}, group=group)
         finally:
             for fd in fds:
                 os.close(fd)
@@ -124,7 +136,25 @@ class BwrapSandbox(Sandbox):
                 self._free_uids.append(uid)
 
     async def close(self) -> None:
+        if self._groups is not None:
+            self._groups.close()
         await asyncio.to_thread(self._stage.close)
+
+
+@contextmanager
+def own_group(groups: ControlGroups | None, limits: Limits) -> Iterator[ControlGroup | None]:
+    """One call's control group, where there are any. Raises SandboxError."""
+    if groups is None:
+        yield None
+        return
+    try:
+        group = groups.new(limits.memory_bytes)
+    except OSError as e:
+        raise SandboxError(f"no control group for a call: {e}") from e
+    try:
+        yield group
+    finally:
+        group.remove()
 
 
 def become_subreaper() -> None:
@@ -144,8 +174,10 @@ def root_file_system(bwrap: str, stage: Stage, limits: Limits, *, proc: bool = T
             args += ["--symlink", os.readlink(link), link]
         elif os.path.isdir(link):
             args += ["--ro-bind", link, link]
-    for parent in dict.fromkeys(str(p) for t in ("/dev/shm", *(t for _, t in stage.mounts)) for p in reversed(Path(t).parents[:-1])):
+    for parent in dict.fromkeys(str(p) for t in ("/dev/shm", f"{ALTERNATIVES}/awk", *(t for _, t in stage.mounts)) for p in reversed(Path(t).parents[:-1])):
         args += ["--perms", "0755", "--dir", parent]  # left to bubblewrap they are 0700, and warm children have another uid
+    for name, program in _alternatives():
+        args += ["--symlink", program, f"{ALTERNATIVES}/{name}"]
     for source, target in stage.mounts:
         args += ["--ro-bind", source, target]
     for path in (stage.inside(directory) for directory in hidden):
@@ -157,6 +189,16 @@ def root_file_system(bwrap: str, stage: Stage, limits: Limits, *, proc: bool = T
         args += ["--dev-bind", f"/dev/{device}", f"/dev/{device}"]
     args += ["--dev-bind", "/dev/full", "/dev/zero"]  # reads as zeros too, and cannot be mapped: shared pages of /dev/zero are in nobody's account
     args += ["--symlink", "/proc/self/fd", "/dev/fd", "--size", size, "--tmpfs", "/dev/shm", "--size", size, "--tmpfs", "/tmp", "--remount-ro", "/"]
-    for name, value in {**ENVIRONMENT, "PATH": f"{stage.inside(sys.base_prefix)}/bin:/usr/bin:/bin"}.items():
+    for name, value in {**ENVIRONMENT, "PATH": f"{stage.inside(sys.base_prefix)}/bin:/usr/local/bin:/usr/bin:/bin"}.items():
         args += ["--setenv", name, value]
     return args
+
+
+def _alternatives() -> Iterator[tuple[str, str]]:
+    """(name, program) of those that lead to programs."""
+    with suppress(OSError):  # another distribution
+        for name in sorted(os.listdir(ALTERNATIVES)):
+            link = f"{ALTERNATIVES}/{name}"
+            program = os.readlink(link) if os.path.islink(link) else ""
+            if program.startswith(("/bin/", "/usr/bin/", "/usr/sbin/")):
+                yield name, program

@@ -33,7 +33,8 @@ from pathlib import Path
 
 from ..limits import Limits
 from ..sandbox import Execution, Sandbox, SandboxError, Snippet
-from .bwrap import ENVIRONMENT, RUNNER, UNPRIVILEGED_UID, become_subreaper, interpreter_command, run_job, site_packages
+from .bwrap import ENVIRONMENT, RUNNER, UNPRIVILEGED_UID, become_subreaper, interpreter_command, own_group, run_job, site_packages
+from .control_group import ControlGroups
 from .stage import reachable
 
 NEEDED_ABI = 6
@@ -48,15 +49,18 @@ def _compiled(path: Path) -> bytes:
 class FenceSandbox(Sandbox):
     isolation = "landlock+seccomp"
 
-    def __init__(self, limits: Limits = Limits(), *, seccomp: bytes | None) -> None:
-        """`seccomp` is a BPF program made for it. Raises SandboxError where the kernel, libseccomp or the interpreter's place do not allow it."""
+    def __init__(self, limits: Limits = Limits(), *, seccomp: bytes | None, groups: ControlGroups | None = None, shown: Sequence[str] = ()) -> None:
+        """`seccomp` is a BPF program made for it; `groups`, `shown`: see BwrapSandbox.
+
+        Raises SandboxError where the kernel, libseccomp or the interpreter's place do not allow it.
+        """
         abi = ctypes.CDLL(None).syscall(444, None, 0, 1)
         if abi < NEEDED_ABI:
             raise SandboxError(f"the kernel's Landlock has version {max(abi, 0)}, {NEEDED_ABI} is needed. Use Linux 6.12 or later with Landlock enabled.")
         if seccomp is None:
             raise SandboxError("libseccomp is missing. Run `apt-get install libseccomp2`.")
-        self.limits, self._as_root = limits, os.geteuid() == 0
-        places = [sys.base_prefix, *site_packages()]
+        self.limits, self._groups, self._as_root = limits, groups, os.geteuid() == 0
+        places = [sys.base_prefix, *site_packages(), *shown]
         if self._as_root and (hidden := [p for p in places if not reachable(p)]):
             raise SandboxError(f"an unprivileged user cannot enter {hidden[0]}. Install Python elsewhere, or run the server as its owner.")
         kernel = (_HERE.parent / "warm" / "kernel.py").read_text()
@@ -91,11 +95,16 @@ class FenceSandbox(Sandbox):
             env = {**ENVIRONMENT, "HOME": workdir, "TMPDIR": workdir, "PATH": "/usr/bin:/bin"}
             self._running += 1
             try:
-                return await run_job(argv, limits, snippet, env=env, before=self._program, warden=True)
+                with own_group(self._groups, limits) as group:
+                    return await run_job(argv, limits, snippet, env=env, before=self._program, warden=True, group=group)
             finally:
                 self._running -= 1
                 if uid is not None:
                     self._free_uids.append(uid)
+
+    async def close(self) -> None:
+        if self._groups is not None:
+            self._groups.close()
 
 
 def tasks_of(uid: int) -> int:

@@ -17,7 +17,7 @@ FETCH_BYTES = 16 << 20
 
 
 def pack(snippet: Snippet, fetch_fd: int = -1) -> bytes:
-    return marshal.dumps((snippet.source, snippet.stdin, list(snippet.files.items()), list(snippet.fetch), fetch_fd))
+    return marshal.dumps((*snippet.parts, fetch_fd))
 
 
 def unpack(fd: int, fetch: Sequence[str]) -> dict[str, bytes]:

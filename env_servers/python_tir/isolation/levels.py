@@ -19,7 +19,7 @@ from ..sandbox import Sandbox, SandboxError
 from ..warm.sandbox import WarmSandbox
 from .bare import BareSandbox
 from .bwrap import BwrapSandbox
-from .control_group import ControlGroups
+from .control_group import ControlGroups, groups_or_said
 from .fence import FenceSandbox
 from .seccomp import filter_program
 from .selftest import proved
@@ -32,14 +32,17 @@ LANDLOCK = """WARNING: no namespaces, so snippets are confined by Landlock and s
 WARNING: bubblewrap does not work: {reason}"""
 
 
-def strongest(isolation: str, limits: Limits, *, warm: bool = True, workers: int = 2, echo_last: bool = False, imports: Sequence[str] = ()) -> Sandbox:
-    """`isolation`: auto, bwrap, landlock or none. `imports`: as of WarmSandbox. Raises SandboxError with a remedy."""
+def strongest(
+    isolation: str, limits: Limits, *, warm: bool = True, workers: int = 2, echo_last: bool = False, imports: Sequence[str] = (), shown: Sequence[str] = ()
+) -> Sandbox:
+    """`isolation`: auto, bwrap, landlock or none. `imports`, `shown`: as of WarmSandbox. Raises SandboxError with a remedy."""
     if isolation == "none":
         print(NO_ISOLATION, file=sys.stderr)
         return BareSandbox(limits)
+    groups = groups_or_said()
     if isolation != "landlock":
         try:
-            return _bubblewrap(limits, warm, workers, echo_last, imports)
+            return _bubblewrap(limits, groups, warm, workers, echo_last, imports, shown)
         except SandboxError as e:
             if isolation == "bwrap":
                 raise
@@ -47,28 +50,30 @@ def strongest(isolation: str, limits: Limits, *, warm: bool = True, workers: int
     else:
         reason = SandboxError("--isolation landlock")
     try:
-        sandbox = asyncio.run(proved(FenceSandbox(limits, seccomp=filter_program(namespaces=False))))
+        sandbox = asyncio.run(proved(FenceSandbox(limits, seccomp=filter_program(namespaces=False), groups=groups, shown=shown)))
     except SandboxError as e:
         raise SandboxError(f"{reason} (nor does Landlock work: {e})") from e
     print(LANDLOCK.format(reason=reason), file=sys.stderr)
     return sandbox
 
 
-def _bubblewrap(limits: Limits, warm: bool, workers: int, echo_last: bool, imports: Sequence[str]) -> Sandbox:
+def _bubblewrap(
+    limits: Limits, groups: ControlGroups | None, warm: bool, workers: int, echo_last: bool, imports: Sequence[str], shown: Sequence[str]
+) -> Sandbox:
     seccomp = filter_program()
     reason = None
     if warm:
         try:
-            warm_one = WarmSandbox(limits, slots=workers, seccomp=seccomp, echo_last=echo_last, groups=ControlGroups.delegated(), imports=imports)
+            warm_one = WarmSandbox(limits, slots=workers, seccomp=seccomp, echo_last=echo_last, groups=groups, imports=imports, shown=shown)
             return _said(asyncio.run(proved(warm_one)), seccomp)
         except SandboxError as e:
             reason = e
     try:
-        sandbox = asyncio.run(proved(BwrapSandbox(limits, seccomp=seccomp)))
+        sandbox = asyncio.run(proved(BwrapSandbox(limits, seccomp=seccomp, groups=groups, shown=shown)))
     except SandboxError as e:
         if "proc" not in str(e):
             raise
-        sandbox = asyncio.run(proved(BwrapSandbox(limits, seccomp=seccomp, proc=False)))
+        sandbox = asyncio.run(proved(BwrapSandbox(limits, seccomp=seccomp, proc=False, groups=groups, shown=shown)))
     if reason is not None:  # said only now: without any isolation the message of the fresh sandbox is the one that helps
         print(NO_WARM.format(reason=reason), file=sys.stderr)
     return _said(sandbox, seccomp)

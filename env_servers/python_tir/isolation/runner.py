@@ -1,10 +1,10 @@
-"""The program inside the sandbox: limits itself, then runs the snippet from stdin as a script.
+"""The program inside the sandbox: limits itself, then runs the snippet from stdin as a script, or becomes the program that it is.
 
 Compiled by the server and never imported; it uses only modules that an interpreter without `site` has at hand. Every import,
 every line of source and every object to free shows here: a trivial call is a few milliseconds.
 
     stdin (a memory file: this program, then what `job.pack` made) -> <workdir>/main.py, kept for tracebacks, and the files of the
-    call -> rlimits -> the snippet as `__main__`, with its own stdin
+    call -> rlimits -> the snippet as `__main__`, with its own stdin; a `sandbox.Program`: its file, and exec
     status pipe: "R" limits are set, the snippet is next; "S" it does not compile. Closed before the first line of it runs.
 
 What runs after the snippet uses names taken before it (`_exit`, `_modules` and the like, and builtins of the runner's own): a snippet may
@@ -22,6 +22,7 @@ import sys
 
 _close, _exit, _getpid, _kill, _tell = os.close, os._exit, os.getpid, os.kill, os.write
 _signal_to, _modules, _show = _signal.signal, sys.modules, sys.__excepthook__
+SCRIPT = "main.py"
 OUR_FRAMES = 6
 """Below the snippet, in the fresh and in the warm interpreter: recursion ends where it does in a script."""
 
@@ -29,22 +30,23 @@ OUR_FRAMES = 6
 def main() -> None:
     _signal.signal(_signal.SIGINT, _signal.default_int_handler)  # ignored by what a shell starts in the background: the server, and so we
     status, workdir, limits, *paths = sys.argv[1:]
-    path = workdir + "/main.py"
-    source, stdin, files, fetch, fetch_fd = marshal.loads(_take_stdin())
-    arrange(path, source, stdin, files, limits)
+    path = f"{workdir}/{SCRIPT}"
+    source, stdin, files, fetch, program, fetch_fd = marshal.loads(_take_stdin())
+    arrange(workdir, source, stdin, files, limits, program)
     if fetch:
         stay_behind(fetch, fetch_fd, int(status))
+    if program:
+        become(program[1:], int(status))
     sys.argv[:] = [path]
     sys.path[:0] = [workdir]
     sys.path += paths
     run(source, path, int(status))
 
 
-def arrange(path: str, source: bytes, stdin: bytes, files: list, limits: str, more: dict | None = None) -> None:
+def arrange(workdir: str, source: bytes, stdin: bytes, files: list, limits: str, program: list, more: dict | None = None) -> None:
     """Put everything in its place, then set the limits; `more` is added to some of them."""
-    _write(path, source)
-    workdir = os.path.dirname(path)
     os.chdir(workdir)
+    _write(program[0] if program else SCRIPT, source, 0o755 if program else 0o644)
     for name, content in files:
         if "/" in name:
             os.makedirs(os.path.dirname(name), exist_ok=True)
@@ -61,8 +63,21 @@ def limit(limits: str, more: dict | None = None) -> None:
         resource.setrlimit(getattr(resource, "RLIMIT_" + name), (soft, soft + (name == "CPU")))  # soft CPU limit: SIGXCPU, told from other kills
 
 
-def _write(path: str, content: bytes) -> None:
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+def become(argv: list, status: int) -> None:
+    """Does not return. Nothing of ours is left to it: no descriptor, and no signal that an interpreter ignores and programs rely on."""
+    _tell(status, b"R\n")
+    for number in (_signal.SIGPIPE, _signal.SIGXFSZ):
+        _signal_to(number, _signal.SIG_DFL)
+    os.closerange(3, 1 << 16)
+    try:
+        os.execv(argv[0], argv)
+    except OSError as e:
+        _tell(2, f"{argv[0]}: {e.strerror}\n".encode())
+        _exit(126)
+
+
+def _write(path: str, content: bytes, mode: int = 0o644) -> None:
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
     while content:
         content = content[os.write(fd, content) :]
     os.close(fd)

@@ -24,6 +24,7 @@ from typing import Literal
 
 from ..limits import Limits
 from ..sandbox import Execution, SandboxError
+from .control_group import ControlGroup
 from .memory import files, host_tcp_bytes, used_bytes
 from .tree import tasks
 
@@ -81,8 +82,11 @@ async def supervise(
     pass_fds: Sequence[int] = (),
     env: dict[str, str] | None = None,
     warden: bool = False,
+    group: ControlGroup | None = None,
 ) -> Execution:
     """Run `argv(status_fd, info_fd)` with `stdin` as a memory file; both descriptors lead to the status pipe. Raises SandboxError.
+
+    `group`: it runs in this one, empty so far, and what the kernel kills there is killed for its memory.
 
     `warden`: the process itself ends all that is below it, before it ends and when it gets SIGTERM.
     """
@@ -90,8 +94,9 @@ async def supervise(
     out, err, status = streams
     stdin_fd, info_fd = memory_file(stdin), os.dup(status.write_fd)
     try:
+        command = argv(status.write_fd, info_fd)
         process = subprocess.Popen(
-            argv(status.write_fd, info_fd),
+            group.command(command) if group is not None else command,
             stdin=stdin_fd,
             stdout=out.write_fd,
             stderr=err.write_fd,
@@ -106,12 +111,12 @@ async def supervise(
     finally:
         for fd in (stdin_fd, info_fd, *(s.write_fd for s in streams)):
             os.close(fd)
-    return await _Run(process, streams, limits, warden).result()
+    return await _Run(process, streams, limits, warden, group).result()
 
 
 class _Run:
-    def __init__(self, process: subprocess.Popen, streams: tuple[Stream, Stream, Stream], limits: Limits, warden: bool) -> None:
-        self.process, self.streams, self.limits, self.warden = process, streams, limits, warden
+    def __init__(self, process: subprocess.Popen, streams: tuple[Stream, Stream, Stream], limits: Limits, warden: bool, group: ControlGroup | None) -> None:
+        self.process, self.streams, self.limits, self.warden, self.group = process, streams, limits, warden, group
         self.out, self.err, self.status = streams
         self.start = time.monotonic()
         self.stopped: Stop | None = None
@@ -231,6 +236,8 @@ class _Run:
 
     def describe(self) -> Execution:
         report = self.status.data
+        if self.stopped is None and self.group is not None and self.group.kills():
+            self.stopped = "memory"
         if not _is_up(report):
             why = self.err.data[-2000:].decode("utf-8", "replace").strip() or f"exit status {self.process.returncode}"
             late = f" within {self.limits.start_timeout_s:g} s" if self.stopped == "start" else ""

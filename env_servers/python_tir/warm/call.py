@@ -103,6 +103,8 @@ class Call:
     async def run(self, job: bytes, given_up: asyncio.Future[None], *fds: int, sent: Callable[[], None] = lambda: None) -> Execution:
         """`job` is for the snippet's process alone; `fds` go to it after its stdout and stderr, then `sent` is called. `given_up` ends it early: never
         cancel this."""
+        if self.slot.group is not None:
+            self.slot.group.bound(self.limits.memory_bytes)
         self._send(job, fds)
         sent()
         for stream in (self.out, self.err):

@@ -10,7 +10,7 @@ One call at a time runs in a place, whichever its template: capacity, limits and
 Covered, besides what `bwrap` lists (the same root, namespaces, limits and seccomp filter):
 - A call is PID 1's only child tree; the reply comes after all of it is dead, and /tmp, /dev/shm and the network hold nothing: no block,
   no inode, no socket. A slot that cannot prove that is replaced, not used again.
-- A server in a control group of its own gives each slot one (`control_group`): the kernel then keeps the memory limit, also in a burst.
+- Where control groups can be had each slot has one (`control_group`): the kernel then keeps the memory limit, also in a burst.
 - Code reaches only the process that runs it: earlier calls are in no memory that a later one can read.
 - The result is told by a process that the snippet cannot signal, trace or talk to.
 - Processes of one slot cannot use up the process limit of another.
@@ -58,9 +58,11 @@ class WarmSandbox(Sandbox):
         light_imports: Sequence[str] = (),
         light_sessions: bool = False,
         hidden: Sequence[str] = (),
+        shown: Sequence[str] = (),
     ) -> None:
         """Starts nothing: the first call does. `echo_last` is for sessions. `imports`: modules that the full template has loaded, too; they start no threads;
-        `light_imports`: the same of the light one, from which `light_sessions` are forked. `hidden`: see `root_file_system`.
+        `light_imports`: the same of the light one, from which `light_sessions` are forked. `hidden`: see `root_file_system`;
+        `shown`: further directories of the host that snippets may read.
 
         Raises SandboxError when bubblewrap is not installed.
         """
@@ -69,7 +71,7 @@ class WarmSandbox(Sandbox):
             raise SandboxError("bubblewrap is not installed. Run `apt-get install bubblewrap`, or use --isolation none on a machine that may be harmed.")
         self.limits = limits
         self.isolation = "bwrap+seccomp" if seccomp else "bwrap"
-        self._stage = Stage([sys.base_prefix, *site_packages()], uid=UNPRIVILEGED_UID)
+        self._stage = Stage([sys.base_prefix, *site_packages(), *shown], uid=UNPRIVILEGED_UID)
         become_subreaper()
         root = root_file_system(bwrap, self._stage, limits, hidden=hidden)
         container = partial(Container, root, limits, slots, seccomp, inside=self._stage.inside, echo_last=echo_last)
@@ -92,7 +94,8 @@ class WarmSandbox(Sandbox):
             channel.close()
 
     async def _execute(self, snippet: Snippet, limits: Limits, channel: socket.socket | None) -> Execution:
-        template = self._full if needs_full((snippet.source, *snippet.files.values())) else self._light
+        is_full = snippet.program is None and needs_full((snippet.source, *snippet.files.values()))
+        template = self._full if is_full else self._light
         place, given_up = await self._take(), asyncio.get_running_loop().create_future()
         turn = asyncio.create_task(self._turn(place, template, snippet, limits, given_up, channel), name=f"call in place {place}")
         self._turns.add(turn)
@@ -104,7 +107,7 @@ class WarmSandbox(Sandbox):
     ) -> Execution:
         """Holds the place until its call has ended, however often and impatiently the caller is cancelled."""
         try:
-            program = marshal.dumps((limits.rlimits(), snippet.source, snippet.stdin, list(snippet.files.items()), list(snippet.fetch)))
+            program = marshal.dumps((limits.rlimits(), *snippet.parts))
             call = Call(await template.slot(place), limits)
             if channel is not None:
                 return await call.run(program, given_up, channel.fileno(), sent=channel.close)

@@ -157,19 +157,22 @@ class Job:
         self.slot, self.descriptors, self.status_fd = slot, descriptors, status_fd
 
     def prepare(self, runner):
-        """Take the job, give up everything else. Returns the source."""
+        """Take the job, give up everything else. Returns the source of Python; becomes any other program."""
         slot = self.slot
         os.setsid()
-        limits, source, stdin, files, fetch = marshal.loads(read_all(self.descriptors[0]))
+        limits, source, stdin, files, fetch, program = marshal.loads(read_all(self.descriptors[0]))
         slot.socket.detach()
         kept = {0: new_stdin(), 1: self.descriptors[1], 2: self.descriptors[2], STATUS_FD: self.status_fd}
         if len(self.descriptors) > 3:
             kept[FETCH_FD] = self.descriptors[3]
         keep_descriptors(kept)
         give_up_rights(slot)
-        runner.arrange(PATH, source, stdin, files, limits, {"AS": slot.own_size})  # what is mapped already is not the snippet's
+        own = {"AS": slot.own_size, "DATA": slot.own_size}  # what is mapped already is not the snippet's
+        runner.arrange(os.path.dirname(PATH), source, stdin, files, limits, program, own)
         if fetch:
             runner.stay_behind(fetch, FETCH_FD, STATUS_FD)
+        if program:
+            runner.become(program[1:], STATUS_FD)
         sys.argv[:] = [PATH]
         sys.path[:0] = [os.path.dirname(PATH)]
         return source

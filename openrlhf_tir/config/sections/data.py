@@ -27,7 +27,8 @@ class Data(Section):
     )
     env_key: str = Field("env", description="column that names the row's environment, if there is one")
     input_template: str | None = Field(
-        None, description="text with {} where the input goes, or a template's name: artist, otc, retool, searchr1, torl, user_assistant, zerotir"
+        None,
+        description="text with {} where the input goes, or a template's name: artist, otc, retool, searchr1, searchr1_pages, torl, user_assistant, zerotir",
     )
     apply_chat_template: bool = Field(False, description="render the input as a chat with the tokenizer's own template")
     chat_template_options: dict[str, Option] = Field(

@@ -61,6 +61,7 @@ class TurnProtocol(Protocol):
 
     cuts_at_limit    True: an inserted block is cut where the response budget ends, instead of overshooting it
     max_turn_tokens  a number: no segment gets more tokens. One that is cut there has finish_reason "length" and stop_reason TURN_LIMIT
+    max_context_tokens  a number: a segment is sampled from the last so many tokens of prompt and response
     env_task         a dict for the task that a session is opened with, e.g. how observations are to read; a row's own keys win
     """
 
@@ -187,10 +188,12 @@ class OwnProtocol:
         with self._named():
             self._protocol = cls(max_calls=cfg.max_calls, budget_message=cfg.budget_message, **cfg.options)
             self.max_turn_tokens = getattr(self._protocol, "max_turn_tokens", None)
+            self.max_context_tokens = getattr(self._protocol, "max_context_tokens", None)
         if not isinstance(self.env_task, dict):
             raise self._wrong("env_task", self.env_task, "a dict")
-        if self.max_turn_tokens is not None and not (isinstance(self.max_turn_tokens, int) and self.max_turn_tokens > 0):
-            raise self._wrong("max_turn_tokens", self.max_turn_tokens, "a number of tokens, 1 or more")
+        for name, number in ("max_turn_tokens", self.max_turn_tokens), ("max_context_tokens", self.max_context_tokens):
+            if number is not None and not (isinstance(number, int) and number > 0):
+                raise self._wrong(name, number, "a number of tokens, 1 or more")
 
     @property
     def stops(self) -> tuple[str, ...]:

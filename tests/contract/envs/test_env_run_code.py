@@ -116,10 +116,10 @@ async def test_as_many_files_as_are_allowed_arrive(http):
     assert (await run(http, code, files=files, fetch_files=["d1/f1"]))["run_result"]["stdout"] == f"{1023 * 512}\n"
 
 
-async def test_a_known_language_that_is_not_python_is_a_sandbox_error_with_a_remedy(http):
-    status, body, _ = await http.send("POST", "/run_code", json={"code": "echo", "language": "bash"})
+async def test_a_known_language_that_is_not_here_is_a_sandbox_error_with_a_remedy(http):
+    status, body, _ = await http.send("POST", "/run_code", json={"code": "(displayln 1)", "language": "racket"})
     assert (status, body["status"]) == (200, "SandboxError")
-    assert "'bash' is not supported" in body["message"]
+    assert "'racket' is not supported here. Send one of 'python'" in body["message"]
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import subprocess
 import sys
 
@@ -10,6 +11,7 @@ import pytest
 
 from ..env_process import Http, env_server
 from ..slow_search import write_corpus
+from ..tiny_encoder import make_model
 
 SEARCH = "env_servers.search"
 
@@ -101,6 +103,76 @@ async def test_a_full_server_says_when_to_come_again(tmp_path):
             assert (await call)[0] == 200
 
 
+@pytest.fixture(scope="module")
+def library(tmp_path_factory):
+    """Three documents of which one has four passages; searches show 12 characters, pages have 40."""
+    tmp = tmp_path_factory.mktemp("library")
+    faust = [f'"Faust"\npart {word} of the play by Goethe' for word in ("one", "two", "three", "four")]
+    rows = ['"Cats"\nsleep on mats', *faust, '"Dogs"\nrun']
+    (tmp / "corpus.jsonl").write_text("".join(json.dumps({"id": f"id{i}", "contents": text}) + "\n" for i, text in enumerate(rows)))
+    with env_server(SEARCH, tmp, "--corpus", str(tmp / "corpus.jsonl"), "--snippet-chars", "12", "--page-chars", "40", "--topk", "2") as (url, _):
+        yield url
+
+
+async def test_a_document_that_was_found_can_be_read_page_by_page(library):
+    async with Http(library) as http:
+        session = await http.open()
+        _, found, _ = await http.step(session, 0, "three Goethe")
+        assert found["observation"].splitlines()[0] == 'Doc 1(Title: "Faust") part three o ...'
+        shown = [(await http.step(session, i, json.dumps({"open": asked})))[1] for i, asked in enumerate(["1", "1 page 2", "Doc 1, page 3"], 1)]
+        heads, texts = zip(*(body["observation"].split("\n", 1) for body in shown), strict=True)
+        pages = shown[0]["signals"]["pages"]
+        assert list(heads) == [f'Doc 1(Title: "Faust") page {i} of {pages}' for i in (1, 2, 3)]
+        assert " ".join(texts).split()[:10] == ["part", "one", "of", "the", "play", "by", "Goethe", "part", "two", "of"]
+        assert all(len(text) <= 41 for text in texts)
+        assert (shown[0]["outcome"], shown[0]["signals"]["document_id"]) == ("ok", "id3")
+
+
+@pytest.mark.parametrize(
+    ("asked", "error", "says"),
+    [
+        ("3", "no_such_document", "There is no Doc 3: the last search found 2."),
+        ("0", "no_such_document", "There is no Doc 0"),
+        ("1 page 99", "no_such_page", "Doc 1 has 4 pages."),
+        ("the first one", "malformed_open", "Write the number of a document"),
+    ],
+)
+async def test_what_cannot_be_opened_is_told_to_the_model(library, asked, error, says):
+    async with Http(library) as http:
+        session = await http.open()
+        await http.step(session, 0, "Goethe")
+        _, body, _ = await http.step(session, 1, json.dumps({"open": asked}))
+        assert (body["outcome"], body["signals"]["error_type"], says in body["observation"]) == ("model_error", error, True)
+
+
+async def test_before_a_search_there_is_nothing_to_open_and_another_sessions_results_are_not_ours(library):
+    async with Http(library) as http:
+        await http.step(await http.open(), 0, "Goethe")
+        _, body, _ = await http.step(await http.open(), 0, json.dumps({"open": "1"}))
+        assert body["observation"] == "Nothing has been searched for yet.\n"
+
+
+async def test_a_query_that_looks_like_json_is_searched_for(library):
+    async with Http(library) as http:
+        for query in ('{"query": "Goethe"}', '{"open": "1", "why": "Goethe"}', '{"open": Goethe'):
+            assert (await http.step(await http.open(), 0, query))[1]["signals"]["num_results"] == 2
+
+
+@pytest.mark.slow
+async def test_dense_retrieval_is_the_same_api_over_a_real_encoder(tmp_path):
+    corpus, model = tmp_path / "corpus.jsonl", tmp_path / "model"
+    contents = ["the cat\nsleeps on the mat", "paris\nis the capital of france", "berlin\nis the capital of germany"]
+    corpus.write_text("".join(json.dumps({"id": str(i), "contents": text}) + "\n" for i, text in enumerate(contents)))
+    model.mkdir()
+    flags = ["--corpus", str(corpus), "--dense", str(make_model(model)), "--topk", "1"]
+    with env_server(SEARCH, tmp_path, *flags) as (url, _):
+        async with Http(url) as http:
+            _, body, _ = await http.send("POST", "/retrieve", json={"queries": contents, "return_scores": True})
+            assert [(found[0]["document"]["id"], round(found[0]["score"], 3)) for found in body["result"]] == [("0", 1.0), ("1", 1.0), ("2", 1.0)]
+            _, body, _ = await http.step(await http.open(), 0, contents[1])
+            assert body["observation"] == "Doc 1(Title: paris) is the capital of france\n"
+
+
 def test_a_second_start_maps_the_index_of_the_first(tmp_path):
     corpus, built = write_corpus(tmp_path), []
     for _ in range(2):
@@ -117,7 +189,8 @@ def test_a_second_start_maps_the_index_of_the_first(tmp_path):
         ("", [], "0 passages"),
         (None, [], "cannot be read"),
         ('{"contents": "a b"}\n', ["--topk", "0"], "Use 1 or more"),
-        ('{"contents": "a b"}\n', ["--dense", "intfloat/e5-base-v2"], "pip install sentence-transformers"),
+        ('{"contents": "a b"}\n', ["--page-chars", "0"], "show nothing"),
+        ('{"contents": "a b"}\n', ["--dense", "no/such-model"], "Give a directory, or a name on the hub"),
     ],
 )
 def test_what_cannot_be_served_is_said_with_the_remedy(tmp_path, lines, flags, says):

@@ -33,7 +33,7 @@ def test_a_group_of_its_own_is_divided_into_a_leaf_for_the_server_and_one_for_ea
     assert (group / "cgroup.subtree_control").read_text() == "+memory"
     slot = groups.new(100 << 20)
     slot.add([7])
-    (directory,) = group.glob("slot-*")
+    (directory,) = group.glob("tir-slot-*")
     written = {path.name: path.read_text() for path in directory.iterdir()}
     assert written == {"memory.max": str((100 << 20) + SLACK_BYTES), "memory.swap.max": "0", "cgroup.procs": "7"}
     (directory / "memory.events").write_text("low 0\nhigh 0\nmax 12\noom 3\noom_kill 2\noom_group_kill 0\n")
@@ -62,12 +62,60 @@ def test_a_group_that_is_shared_or_cannot_limit_memory_is_left_as_it_was(kernel,
     assert (group / "cgroup.subtree_control").read_text() == ""
 
 
-def test_without_a_version_2_hierarchy_there_is_none(kernel):
+def test_without_a_hierarchy_that_limits_memory_there_is_none(kernel):
     proc, _ = kernel
-    (proc / "mountinfo").write_text("30 22 0:26 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n")
+    (proc / "mountinfo").write_text("30 22 0:26 / /nowhere rw - cgroup cgroup rw,cpu\n31 22 0:27 / /nowhere/m rw - cgroup cgroup rw,memory\n")
     assert ControlGroups.delegated(proc) is None
-    (proc / "cgroup").write_text("4:memory:/\n")
+    (proc / "cgroup").write_text("4:cpu:/\n")
     assert ControlGroups.delegated(proc) is None
+
+
+@pytest.fixture
+def version_1(tmp_path):
+    """(what /proc/self says, the memory group that this process shares with others)."""
+    proc, group = tmp_path / "proc", tmp_path / "memory" / "jobs" / "7"
+    proc.mkdir()
+    group.mkdir(parents=True)
+    (proc / "cgroup").write_text("9:cpu,cpuacct:/\n4:memory:/jobs/7\n0::/\n")
+    (proc / "mountinfo").write_text(
+        f"31 22 0:27 / {tmp_path} rw - cgroup cgroup rw,cpu,cpuacct\n32 22 0:28 / {tmp_path / 'memory'} rw - cgroup cgroup rw,memory\n"
+    )
+    (group / "cgroup.procs").write_text(f"1\n{ME}\n")
+    (group / "memory.limit_in_bytes").write_text("9223372036854771712\n")
+    return proc, group
+
+
+def test_a_version_1_group_gets_one_below_it_for_each_slot_and_stays_as_it_is(version_1):
+    proc, group = version_1
+    before = {path.name: path.read_text() for path in group.iterdir()}
+    slot = ControlGroups.delegated(proc).new(100 << 20)
+    slot.add([7])
+    directory = max(group.glob("tir-slot-*"))
+    limit = str((100 << 20) + SLACK_BYTES)
+    written = {path.name: path.read_text() for path in directory.iterdir()}
+    assert written == {"memory.limit_in_bytes": limit, "memory.memsw.limit_in_bytes": limit, "cgroup.procs": "7"}
+    assert {path.name: path.read_text() for path in group.iterdir() if path.is_file()} == before
+    (directory / "memory.oom_control").write_text("oom_kill_disable 0\nunder_oom 0\noom_kill 3\n")
+    assert slot.kills() == 3
+
+
+def test_a_call_with_less_memory_bounds_its_slot_and_the_next_one_has_all_of_it_again(version_1):
+    proc, group = version_1
+    slot = ControlGroups.delegated(proc).new(100 << 20)
+    limit = max(group.glob("tir-slot-*")) / "memory.limit_in_bytes"
+    for mib in (50, 100):
+        slot.bound(mib << 20)
+        assert limit.read_text() == str((mib << 20) + SLACK_BYTES)
+
+
+def test_groups_that_a_killed_server_has_left_are_removed_and_those_of_a_live_one_are_not(version_1):
+    proc, group = version_1
+    for pid in (os.getppid(), 1 << 30):
+        (group / f"tir-slot-{pid}-1").mkdir()
+    ControlGroups.delegated(proc)
+    left = {path.name for path in group.glob("tir-slot-*")}
+    assert f"tir-slot-{os.getppid()}-1" in left
+    assert f"tir-slot-{1 << 30}-1" not in left
 
 
 def test_in_a_container_the_group_is_below_where_the_hierarchy_is_mounted_from(kernel, tmp_path):

@@ -137,7 +137,7 @@ async def test_runs_as_an_unprivileged_user_without_capabilities(sandbox):
     assert fields["NoNewPrivs"] == "1"
 
 
-@pytest.mark.parametrize("path", ["/etc/shadow", "/etc/passwd", "/root/.bashrc", "/home", "/sys/kernel", "/run", "/var/log", "/proc/1/root/etc"])
+@pytest.mark.parametrize("path", ["/etc/shadow", "/etc/passwd", "/root/.bashrc", "/home", "/sys/kernel", "/run", "/var/log", "/proc/1/root/etc/shadow"])
 async def test_host_files_are_not_there(sandbox, path):
     step = judge(await sandbox.run(f"import os; print(os.listdir('{path}') if os.path.isdir('{path}') else open('{path}').read())"))
     assert step.outcome == "model_error"

@@ -18,11 +18,11 @@ class Encoder:
 
     def __init__(self) -> None:
         self.seen: list[str] = []
+        self.prompts: dict[str, str] = {}
 
-    def encode(self, texts, normalize_embeddings, show_progress_bar):
-        assert normalize_embeddings
+    def encode(self, texts):
         self.seen += texts
-        return np.array([COLOURS[text.split()[-1]] for text in texts])
+        return np.array([COLOURS[text.split()[-1]] for text in texts], np.float32)
 
 
 @pytest.fixture
@@ -54,6 +54,12 @@ def test_an_e5_model_gets_the_prefixes_it_was_trained_with_and_others_none(corpu
     encoder.seen.clear()
     Dense(corpus, tmp_path / "other", "other").search("red", 1)
     assert encoder.seen[-1] == "red"
+
+
+def test_a_models_own_prompts_stand_before_queries_and_passages(corpus, tmp_path, encoder):
+    encoder.prompts = {"query": "Q: ", "document": "D: "}
+    Dense(corpus, tmp_path / "index", "m").search("red", 1)
+    assert (encoder.seen[0], encoder.seen[-1]) == ('D: "red"\nit is red', "Q: red")
 
 
 def test_embeddings_are_kept_until_the_corpus_or_the_model_changes(corpus, tmp_path, encoder, monkeypatch):

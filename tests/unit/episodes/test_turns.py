@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from openrlhf_tir.config import Env
+from openrlhf_tir.config.settings import load as load_settings
 from openrlhf_tir.episodes.episode import Limits, run_episode
 from openrlhf_tir.episodes.turns import PROTOCOLS, check, load, make
 from openrlhf_tir.episodes.turns.retool import SILENT, ReTool
@@ -56,6 +57,63 @@ async def test_a_search_in_the_last_segment_is_not_run():
 async def test_the_length_limit_ends_a_search_without_a_message():
     traj, _ = await play(SearchR1(max_calls=2), [("<search> a", None)])
     assert [s.source for s in traj.segments] == ["model"]
+
+
+async def test_a_document_is_opened_by_its_number_and_shown_inside_document_tags():
+    turns = [("<search>a</search>", "</search>"), ("<open> 2 page 3 </open>", "</open>"), ("<answer> me </answer>", "</answer>")]
+    traj, actions = await play(SearchR1(max_calls=3, pages=True), turns, "Doc 1(Title: T) b\n", "Doc 2(Title: U) page 3 of 3\nend\n")
+    assert actions == ["a", '{"open": "2 page 3"}']
+    assert traj.segments[1].text == "\n\n<information>Doc 1(Title: T) b</information>\n\n"
+    assert traj.segments[3].text == "\n\n<document>Doc 2(Title: U) page 3 of 3\nend</document>\n\n"
+
+
+async def test_without_pages_an_open_tag_is_no_action_and_no_stop():
+    traj, actions = await play(SearchR1(max_calls=1), [("<open>1</open> hm </answer>", "</answer>"), ("x", "eos")])
+    assert (actions, traj.segments[1].text) == ([], INVALID)
+    assert SearchR1(max_calls=1).stops == ("</search>", "</answer>")
+
+
+async def test_a_turn_without_a_tag_is_told_of_opening_too_where_there_are_pages():
+    traj, _ = await play(SearchR1(max_calls=1, pages=True), [("hm </answer>", "</answer>"), ("x", "eos")])
+    assert "I should put its number between <open> and </open>" in traj.segments[1].text
+
+
+async def test_a_long_dialogue_is_sampled_from_its_last_tokens_and_kept_as_a_whole():
+    """8 tokens of context: the second turn sees the last 8 of 1 + 3 + 4; the response is all of them."""
+    engine, env = PlayedEngine(("abcdef</search>", "</search>"), ("xy", "eos")), PlayedEnv()
+    protocol, limits = SearchR1(max_calls=1, max_context_tokens=8), Limits(2000, 500)
+    traj = await run_episode([0], index=0, engine=engine, env=env, codec=CharCodec(), protocol=protocol, limits=limits, request_id="r")
+    assert traj.segments[1].text == INVALID
+    first, second = engine.contexts
+    assert first == [0]
+    assert second == traj.token_ids[: -len("xy")][-8:].tolist()
+    assert traj.text == "abcdef</search>" + INVALID + "xy"
+
+
+@pytest.mark.parametrize("options", [{"max_turn_tokens": 0}, {"max_context_tokens": -1}])
+def test_limits_that_leave_no_token_are_refused_before_a_run(options):
+    with pytest.raises(ConfigError, match="Give 1 or more"):
+        check(Env(protocol="searchr1", options=options))
+
+
+class Searching(PlayedEngine):
+    """Thinks as long as it may, then searches."""
+
+    async def generate(self, token_ids, sampling, *, request_id):
+        call = "<search>a</search>"
+        self.answers.append(("-" * (sampling.max_tokens - len(call)) + call, "</search>"))
+        return await super().generate(token_ids, sampling, request_id=request_id)
+
+
+async def test_the_recipe_of_search_r1_bounds_turns_passages_and_the_context_as_the_method_does():
+    """500 tokens a turn, 500 a block, 4 searches, no turn from a context of 4,096: a model that always searches, and passages without end."""
+    cfg, prompt, engine = load_settings("search_r1_7b"), [0] * 400, Searching()
+    limits = Limits(min(cfg.rollout.max_new_tokens, cfg.data.max_len - 400), cfg.env.output_max_tokens, max_length=cfg.data.max_len)
+    env = PlayedEnv(*["p" * 9000] * 4)
+    traj = await run_episode(prompt, index=0, engine=engine, env=env, codec=CharCodec(), protocol=make(cfg.env), limits=limits, request_id="r")
+    assert [len(segment.token_ids) for segment in traj.segments] == [500] * 8
+    assert [len(context) for context in engine.contexts] == [400, 1400, 2400, 3400]
+    assert (traj.finish_reason, len(env.steps), cfg.data.max_len) == ("length", 4, 4096)
 
 
 async def test_passages_that_are_too_long_are_cut_inside_their_tag():

@@ -73,6 +73,8 @@ ENV_MAY_SHARE = {
     # One back-off for everything that retries. Standard library only.
     "env_servers/swe/remote/": {"openrlhf_tir.backoff"},
     "env_servers/math/": {"openrlhf_tir.rewards.checking.answer_check", "openrlhf_tir.rewards.checking.symbolic", "openrlhf_tir.rewards.workers"},
+    # An encoder is a model: who retrieves by one has torch. Imported when --dense asks for it.
+    "env_servers/search/encoder.py": {"torch", "transformers", "transformers.utils"},
 }
 """Environment -> modules of the trainer that it imports besides protocol and errors, each with its reason."""
 HEAVY = {"torch", "ray", "vllm", "deepspeed", "openrlhf", "transformers"}

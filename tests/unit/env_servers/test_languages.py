@@ -1,0 +1,31 @@
+"""Which languages are served: those whose tool has run a program, wherever it lies; what is installed and broken is said."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+
+from env_servers.python_tir.isolation.bare import BareSandbox
+from env_servers.python_tir.languages import found
+
+
+@pytest.fixture
+def places(tmp_path):
+    """A directory with the machine's bash, and a node that prints something else."""
+    (tmp_path / "bash").symlink_to(shutil.which("bash"))
+    (tmp_path / "node").write_text("#!/bin/sh\necho 41\necho broken node >&2\n")
+    (tmp_path / "node").chmod(0o755)
+    return str(tmp_path)
+
+
+async def test_a_tool_that_does_not_run_its_trial_is_said_and_not_served(places, capfd):
+    assert (await found(BareSandbox(), places)).names == ["bash"]
+    assert "node is installed, but does not work in the sandbox, so nodejs is not served: broken node" in capfd.readouterr().err
+
+
+async def test_go_without_its_compiled_library_is_said_with_the_command_that_makes_it(tmp_path, capfd):
+    (tmp_path / "go").write_text("#!/bin/sh\necho go version of nobody\n")
+    (tmp_path / "go").chmod(0o755)
+    assert (await found(BareSandbox(), str(tmp_path))).names == []
+    assert "python -m env_servers.python_tir.go_cache" in capfd.readouterr().err

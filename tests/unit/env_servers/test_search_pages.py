@@ -1,0 +1,69 @@
+"""Documents by pages: what belongs to one, where it is cut, and how a model asks for it."""
+
+from __future__ import annotations
+
+import pytest
+
+from env_servers.search.pages import MOST_PASSAGES, opened, pages, whole
+from env_servers.search.searches import Stopped
+
+
+class Rows:
+    """A retriever's passages, without a search."""
+
+    def __init__(self, *contents: str) -> None:
+        self.contents = contents
+
+    def document(self, number):
+        return {"contents": self.contents[number]}
+
+    def __len__(self):
+        return len(self.contents)
+
+
+WIKI = Rows('"Faust"\none', '"Faust"\ntwo', '"Goethe"\nborn', '"Faust"\nan opera', "no text", "no text")
+
+
+@pytest.mark.parametrize(
+    ("number", "title", "text"),
+    [(0, '"Faust"', "one\ntwo"), (1, '"Faust"', "one\ntwo"), (2, '"Goethe"', "born"), (3, '"Faust"', "an opera"), (4, "no text", "no text")],
+)
+def test_a_document_is_the_passages_around_a_hit_that_have_its_title(number, title, text):
+    assert whole(WIKI, number) == (title, text)
+
+
+def test_a_corpus_of_one_title_is_not_one_document():
+    text = whole(Rows(*(f"T\n{i}" for i in range(3000))), 1500)[1]
+    assert len(text.split("\n")) == MOST_PASSAGES + 1
+    assert "1500" in text.split("\n")
+
+
+def test_reading_stops_when_nobody_waits():
+    with pytest.raises(Stopped):
+        whole(WIKI, 0, lambda: True)
+
+
+@pytest.mark.parametrize(
+    ("text", "size", "expected"),
+    [
+        ("", 5, [""]),
+        ("abcde", 5, ["abcde"]),
+        ("ab cd ef", 5, ["ab ", "cd ef"]),
+        ("a bcdefghijk", 5, ["a bcd", "efghi", "jk"]),  # the only space is in the first half
+        ("abcdefgh", 3, ["abc", "def", "gh"]),
+    ],
+)
+def test_pages_end_between_words_and_together_are_the_text(text, size, expected):
+    assert pages(text, size) == expected
+    assert "".join(pages(text, size)) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "asked"),
+    [
+        ("2", (2, 1)), (" 2 page 3 ", (2, 3)), ("Doc 2, page 3", (2, 3)), ("doc2 3", (2, 3)), ("2 PAGE 14", (2, 14)),
+        ("two", None), ("", None), ("2 page", None), ("-1", None), ("2 3 4", None), ("https://a.b", None), ("9" * 50, None),
+    ],
+)  # fmt: skip
+def test_what_a_model_writes_to_open_is_read_or_refused(text, asked):
+    assert opened(text) == asked
