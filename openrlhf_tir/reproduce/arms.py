@@ -1,0 +1,101 @@
+"""Arms: what is run, as commands of this program, and what is read of it afterwards.
+
+Train     RL from the base by `openrlhf-tir train`; the figures of its metrics
+Sweep     another arm's model under several N, by `openrlhf-tir eval --sweep env.max_calls=...`; no training
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from ..logs import metrics
+from .commands import Command
+from .measures import MEASURES, USUAL, Curves, curves_of
+
+RECIPE = "quickstart_cpu"
+UPDATES, EVERY, PROBLEMS = 24, 4, 128
+"""The quickstart's updates; between two evaluations; held-out problems of each, four samples a problem."""
+
+
+class Place(NamedTuple):
+    """Where an arm runs: `directory` is its own, `seed_dir` holds those of all arms of the seed, `base` is a run directory with base/ and data/."""
+
+    directory: Path
+    seed_dir: Path
+    base: Path
+    flags: tuple[str, ...]
+    seed: int
+
+    @property
+    def started(self) -> list[str]:
+        """What every command of an arm is told."""
+        data = ["--data.prompt_dataset", str(self.base / "data/train.jsonl"), "--eval.dataset", str(self.base / "data/test.jsonl")]
+        return ["--recipe", RECIPE, "--run-dir", str(self.directory), "--train.seed", str(self.seed), *data, *self.flags]
+
+
+class Read(NamedTuple):
+    """What an arm came to."""
+
+    figures: dict[str, float]
+    curves: Curves
+
+
+class Arm(Protocol):
+    def commands(self, place: Place) -> list[Command]:
+        """To be run one after the other."""
+
+    def read(self, place: Place) -> Read:
+        """After all of them have ended well."""
+
+
+@dataclass(frozen=True)
+class Train:
+    """`flags` in addition to the recipe's and the protocol's, `figures` (of MEASURES) in addition to the usual ones."""
+
+    flags: tuple[str, ...] = ()
+    figures: tuple[str, ...] = ()
+    updates: int = UPDATES
+    every: int = EVERY
+
+    def commands(self, place: Place) -> list[Command]:
+        of_length = ["--train.max_steps", str(self.updates), "--eval.steps", str(self.every), "--eval.max_samples", str(PROBLEMS)]
+        words = ["train", *place.started, "--actor.model_name_or_path", str(place.base / "base"), *of_length, *self.flags]
+        return [Command(words, place.directory, resumes=True)]
+
+    def read(self, place: Place) -> Read:
+        columns = metrics.read(place.directory)
+        found = {name: MEASURES[name](columns) for name in (*USUAL, *self.figures)}
+        return Read({name: value for name, value in found.items() if value is not None}, curves_of(columns))
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """`of`: the arm whose model is asked. Figures: accuracy_0, accuracy_2, ... by N."""
+
+    of: str
+    calls: tuple[int, ...]
+
+    def commands(self, place: Place) -> list[Command]:
+        model = place.seed_dir / self.of / "model"
+        values = ",".join(map(str, self.calls))
+        words = ["eval", *place.started, "--model", str(model), "--eval.max_samples", str(PROBLEMS), "--sweep", f"env.max_calls={values}"]
+        return [Command([*words, "--out", str(self._out(place))], place.directory)]
+
+    def read(self, place: Place) -> Read:
+        (suite,) = json.loads(self._out(place).read_text())["suites"].values()
+        return swept_figures(suite, self.calls)
+
+    def _out(self, place: Place) -> Path:
+        return place.directory / "figures.json"
+
+
+def swept_figures(suite: Mapping[str, Mapping], calls: Sequence[int]) -> Read:
+    """`suite`: what `eval --out` writes of one set under a sweep, by the value as text."""
+    average = {n: suite[str(n)][f"avg@{suite[str(n)]['n']}"][0] for n in calls}
+    made = {n: suite[str(n)]["tools"]["calls"][0] for n in calls}
+    figures = {f"accuracy_{n}": value for n, value in average.items()} | {f"calls_{n}": value for n, value in made.items()}
+    return Read(figures, {"accuracy by N": [*average.items()], "calls by N": [*made.items()]})

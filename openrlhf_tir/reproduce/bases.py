@@ -1,0 +1,34 @@
+"""Bases: the model that the arms of a seed start from, by lesson and seed; made on first use by `openrlhf-tir toy-model`, and kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from ..toy import lessons
+from .arms import RECIPE
+from .commands import Command, Execute, run
+from .miniature import Base
+
+
+def directory_of(base: Base, seed: int, bases: Path) -> Path:
+    """A run directory with base/ (the model), data/ (the problems) and init/ (its random beginning)."""
+    return bases / f"{base.lesson}-{seed}"
+
+
+def is_ready(base: Base, seed: int, bases: Path) -> bool:
+    """Also for one that was copied from a quickstart's run directory: its figures say what it is."""
+    directory = directory_of(base, seed, bases)
+    return (directory / "data" / "test.jsonl").exists() and lessons.is_base(directory / "base" / lessons.FIGURES, base.lesson, seed)
+
+
+def made(base: Base, seed: int, bases: Path, *, timeout_s: float, say: Callable[[str], None], execute: Execute | None = None) -> Path:
+    """The base's run directory. Raises ReproductionFailed where it cannot be made, or missed its gates."""
+    directory = directory_of(base, seed, bases)
+    if not is_ready(base, seed, bases):
+        words = ["toy-model", "--recipe", RECIPE, "--lesson", base.lesson, "--run-dir", str(directory), "--train.seed", str(seed), *base.flags]
+        command = Command(words, directory)
+        command.mark.unlink(missing_ok=True)  # finished it may have been, but what it made is gone
+        say(f"seed {seed}: making the base model {directory} (once; log: {command.log})")
+        run(command, timeout_s=timeout_s, execute=execute)
+    return directory

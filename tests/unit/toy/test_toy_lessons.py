@@ -1,0 +1,184 @@
+"""Lessons: every example is an episode of the method's own turns, right by the method's own reward, and the rows are the method's own."""
+
+from __future__ import annotations
+
+import json
+from random import Random
+
+import numpy as np
+import pytest
+
+from env_servers.calculator import REFUSED, CalculatorEnv
+from openrlhf_tir.config import Data
+from openrlhf_tir.data.prompts import problems
+from openrlhf_tir.episodes.episode import Limits, run_episode
+from openrlhf_tir.episodes.turns.torl import ToRL
+from openrlhf_tir.episodes.turns.zerotir import ZeroTir
+from openrlhf_tir.errors import ConfigError
+from openrlhf_tir.protocol import StepReply
+from openrlhf_tir.rewards.context import RewardContext
+from openrlhf_tir.rewards.math_outcome import math_outcome
+from openrlhf_tir.rewards.torl import torl as torl_reward
+from openrlhf_tir.toy import lessons
+from openrlhf_tir.toy.lessons import calculator, torl, torl_calls, world_model
+from openrlhf_tir.toy.task import Problem, write_splits
+from openrlhf_tir.toy.tokenizer import CHARACTERS, EOS_ID, encode
+from openrlhf_tir.toy.traces import prompt_of, tool_trace
+from openrlhf_tir.types import Completion, Task
+
+MUL = Problem("mul", "What is 7*8?", "print(7*8)", 56, (7, 8))
+
+
+def text_of(ids) -> str:
+    return "".join("" if i == EOS_ID else CHARACTERS[i] for i in ids)
+
+
+class Writes:
+    """An engine that writes what the model wrote in a trace, up to the first stop string or to the end."""
+
+    def __init__(self, ids: list[int]) -> None:
+        self.left = ids
+
+    async def generate(self, token_ids, sampling, *, request_id):
+        taken: list[int] = []
+        for i in self.left:
+            taken.append(i)
+            if any(text_of(taken).endswith(stop) for stop in sampling.stop):
+                break
+        self.left = self.left[len(taken) :]
+        text = text_of(taken)
+        stop = max((s for s in sampling.stop if text.endswith(s)), key=len, default=None)
+        ids = np.array(taken, np.int32)
+        return Completion(ids, np.zeros(len(ids), np.float32), np.zeros(len(ids), np.int32), text, "stop", stop)
+
+
+class Answers:
+    """The environment of an episode: `replies` one after the other."""
+
+    def __init__(self, *replies: tuple[str, str]) -> None:
+        self.replies, self.actions = [*replies], []
+
+    async def reset(self):
+        return ""
+
+    async def step(self, action, *, step_id):
+        self.actions.append(action.strip())
+        observation, outcome = self.replies.pop(0)
+        return StepReply(session_id="s", step_id=step_id, observation=observation, outcome=outcome)
+
+
+class Codec:
+    encode = staticmethod(encode)
+
+
+async def played(trace, question: str, protocol, env: Answers):
+    """The trace's own words of the model through the turns; checks that what comes of it is the trace."""
+    prompt = encode(prompt_of(question))
+    assert trace.token_ids[: len(prompt)].tolist() == prompt and not trace.weights[: len(prompt)].any()
+    written = [int(i) for i, weight in zip(trace.token_ids, trace.weights, strict=True) if weight > 0]
+    episode = await run_episode(prompt, index=0, engine=Writes(written), env=env, codec=Codec(), protocol=protocol, limits=Limits(400), request_id="r")
+    assert [*prompt, *episode.token_ids] == trace.token_ids.tolist()
+    assert episode.is_model.tolist() == (trace.weights[len(prompt) :] > 0).tolist()
+    return episode
+
+
+@pytest.mark.parametrize("calls", [1, 2, 3])
+async def test_a_solution_in_torls_turns_is_an_episode_and_right(calls):
+    env = Answers(*calls * [("56\n", "ok")])
+    episode = await played(torl.tool_trace(MUL, calls), MUL.question, ToRL(max_calls=3), env)
+    assert env.actions == calls * ["print(7*8)"]
+    assert torl_reward(episode, Task("p", "56", "python_tir"), RewardContext()).reward == 1.0
+
+
+async def test_a_program_without_its_last_bracket_is_answered_with_its_error_and_a_guess_follows():
+    env = Answers(("  File 'x', line 1\n" + torl.ERROR, "model_error"))
+    trace = torl.tool_trace(MUL, faulty=True)
+    await played(trace, MUL.question, ToRL(max_calls=1), env)
+    assert env.actions == ["print(7*8"]
+    assert text_of(trace.token_ids[np.isclose(trace.weights, 0.2)]) == "56", "the digits of a guess weigh little"
+
+
+def test_what_cpython_says_of_a_missing_bracket_is_what_the_lesson_says():
+    with pytest.raises(SyntaxError) as e:
+        compile("print(7*8", "x", "exec")
+    assert f"SyntaxError: {e.value.msg}" == torl.ERROR
+
+
+async def test_a_chain_in_zerotirs_turns_is_an_episode_and_right():
+    chain = calculator.Chain("From left to right: 714*3+6", (("714*3", 2142), ("2142+6", 2148)))
+    env = Answers(("2142\n", "ok"), ("2148\n", "ok"))
+    episode = await played(calculator.tool_trace(chain), chain.question, ZeroTir(max_calls=4), env)
+    assert env.actions == ["714*3", "2142+6"]
+    assert math_outcome(episode, Task("p", "2148", "calculator"), RewardContext()).reward == 1.0
+
+
+async def test_every_call_of_a_chain_is_one_that_the_calculator_takes_and_answers_so():
+    rng, env = Random(0), CalculatorEnv()
+    for _ in range(200):
+        chain = calculator.draw_chain(rng, "train")
+        operands = chain.question.partition(": ")[2]
+        assert eval(" ".join(["(" * len(chain.steps), operands[:3], *(f"{operands[i : i + 2]})" for i in range(3, len(operands), 2))])) == chain.answer
+        for operation, result in chain.steps:
+            reply = await env.step(operation, 1.0)
+            assert (reply.observation, reply.outcome) == (f"{result}\n", "ok")
+
+
+@pytest.mark.parametrize("action", ["1+2+3", "print(1+2)", "", "2**3", "8/2", "9" * 16 + "+1", "1+", "٣+1"])
+async def test_the_calculator_refuses_what_is_not_one_operation(action):
+    reply = await CalculatorEnv().step(action, 1.0)
+    assert (reply.observation, reply.outcome) == (f"{REFUSED}\n", "model_error")
+
+
+def test_the_world_models_examples_are_the_quickstarts_with_the_output_learned():
+    taught, usual = world_model.tool_trace(MUL), tool_trace(MUL)
+    assert taught.token_ids.tolist() == usual.token_ids.tolist()
+    inserted = (usual.weights == 0) & (np.arange(len(usual.weights)) >= len(encode(prompt_of(MUL.question))))
+    assert text_of(taught.token_ids[inserted & (taught.weights == 1)]) == "\n```output\n\n\n```\n\n\n"
+    assert text_of(taught.token_ids[np.isclose(taught.weights, 0.2)]) == "56"
+
+
+@pytest.mark.parametrize("name", lessons.LESSONS)
+def test_the_share_of_examples_with_a_call_is_the_tool_ratio(name):
+    rng, draw = Random(0), lessons.named(name).draw
+    used = ["```python" in text_of(draw(rng, 0.3).token_ids) for _ in range(400)]
+    assert np.mean(used) == pytest.approx(0.3, abs=0.06)
+
+
+def test_torls_habit_is_one_to_three_calls_nearly_two_on_average():
+    rng = Random(0)
+    calls = [text_of(torl_calls.draw_trace(rng, 1.0).token_ids).count("```python") for _ in range(600)]
+    assert set(calls) == {1, 2, 3} and np.mean(calls) == pytest.approx(1.9, abs=0.1)
+
+
+@pytest.mark.parametrize("name", lessons.LESSONS)
+def test_the_rows_are_read_by_their_columns_and_no_problem_is_in_both_splits(name, tmp_path):
+    lesson = lessons.named(name)
+    write_splits(tmp_path, 42, lesson.rows, n_train=600, n_test=100)
+    read = {split: list(problems(Data(prompt_dataset=str(tmp_path / f"{split}.jsonl"), input_template="user_assistant"))) for split in ("train", "test")}
+    assert {split: len(found) for split, found in read.items()} == {"train": 600, "test": 100}
+    assert all(int(p.label) == int(p.label) for found in read.values() for p in found)
+    asked = {split: {json.dumps(p.input) for p in found if "Compute" not in str(p.input) and not _small(p.input)} for split, found in read.items()}
+    assert not asked["train"] & asked["test"]
+    again = tmp_path / "again"
+    write_splits(again, 42, lesson.rows, n_train=600, n_test=100)
+    assert (again / "train.jsonl").read_text() == (tmp_path / "train.jsonl").read_text()
+
+
+def _small(asked) -> bool:
+    """The sums that can be learned by heart are in both splits."""
+    text = asked if isinstance(asked, str) else asked[-1]["content"]
+    return "+" in text and len(text) < len("What is 1+2?") + 1 and "left" not in text
+
+
+def test_an_unknown_lesson_is_refused_with_the_list():
+    with pytest.raises(ConfigError, match=r"Unknown --lesson 'nope'. Known: calculator, quickstart"):
+        lessons.named("nope")
+
+
+def test_a_base_is_known_by_its_seed_and_lesson(tmp_path):
+    figures = tmp_path / lessons.FIGURES
+    assert not lessons.is_base(figures, "torl", 42)
+    figures.write_text(json.dumps({"seed": 42, "lesson": "torl"}))
+    assert lessons.is_base(figures, "torl", 42) and not lessons.is_base(figures, "torl", 7) and not lessons.is_base(figures, "quickstart", 42)
+    figures.write_text(json.dumps({"seed": 42}))
+    assert lessons.is_base(figures, "quickstart", 42), "one that a quickstart made before there were lessons"
