@@ -118,14 +118,14 @@ def _write(path: Path, mark: Mark) -> None:
     os.replace(temporary, path)
 
 
-def _execute(arguments: list[str], log: Path, timeout_s: float, tick: Callable[[], None]) -> int:
+def _execute(arguments: list[str], log: Path, timeout_s: float, tick: Callable[[], None], clock: Callable[[], float] = time.monotonic) -> int:
     """A session of its own, so that a Ctrl-C at the terminal reaches it once, from here, and it can end in good order."""
     environment = {"OMP_NUM_THREADS": "1", **os.environ}  # more threads than cores is catastrophic for the small model
-    deadline = time.monotonic() + timeout_s
+    deadline = clock() + timeout_s
     with log.open("ab") as out:
         process = subprocess.Popen(arguments, stdout=out, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, start_new_session=True, env=environment)
         try:
-            while (left := deadline - time.monotonic()) > 0:
+            while (left := deadline - clock()) > 0:
                 try:
                     return process.wait(min(LOOK_S, left))
                 except subprocess.TimeoutExpired:

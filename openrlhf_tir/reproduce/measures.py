@@ -67,7 +67,7 @@ def together(columns: Columns) -> float | None:
     mean_a, mean_c = (sum(p[i] for p in pairs) / len(pairs) for i in (0, 1))
     covariance = sum((a - mean_a) * (c - mean_c) for a, c in pairs)
     spread = (sum((a - mean_a) ** 2 for a, _ in pairs) * sum((c - mean_c) ** 2 for _, c in pairs)) ** 0.5
-    return covariance / spread if spread else None
+    return covariance / spread if spread > 1e-12 else None
 
 
 MEASURES: dict[str, Measure] = {

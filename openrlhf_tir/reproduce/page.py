@@ -46,6 +46,7 @@ def write_page(miniature: Miniature, results: Sequence[Result], out: Path) -> Pa
     seen = sum(r.seen for r in results)
     page = html.render(
         "reproduce.html",
+        title=miniature.title,
         miniature=miniature,
         verdict=f"effect seen on {seen} of {len(results)} seeds" if seen else "not seen",
         seen=seen == len(results),

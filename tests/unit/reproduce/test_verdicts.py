@@ -1,0 +1,68 @@
+"""The verdict of every miniature, both ways, on figures made by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from openrlhf_tir.errors import ReproductionFailed
+from openrlhf_tir.reproduce import methods
+from openrlhf_tir.reproduce.miniature import judged
+
+SEEN: dict[str, dict[str, dict[str, float]]] = {
+    "zerotir": {"rl": {"accuracy_before": 0.31, "accuracy": 0.95, "greedy_accuracy": 0.99, "code_ratio_before": 0.29, "code_ratio": 0.98, "together": 0.99}},
+    "zero_tir_rl": {"on": {"accuracy": 0.95}, "off_then_on": {"accuracy": 0.93}, "off": {"accuracy": 0.4}},
+    "interaction_scaling": {"rl": {}, "sweep": {"accuracy_0": 0.05, "accuracy_2": 0.47, "accuracy_4": 0.91, "accuracy_20": 0.92}},
+    "torl": {
+        "rl": {"accuracy_before": 0.3, "accuracy": 0.92, "code_ratio_before": 0.3, "code_ratio": 0.97, "pass_correct": 0.99, "pass_incorrect": 0.6},
+    },
+    "otc": {
+        "torl": {"calls": 1.6, "accuracy": 0.95, "productivity": 0.6},
+        "otc_ppo": {"calls": 1.1, "accuracy": 0.94, "productivity": 0.86},
+        "otc_grpo": {"calls": 1.0, "accuracy": 0.95, "productivity": 0.95},
+    },
+}
+MISSED = [
+    ("zerotir", "rl", "accuracy", 0.89, "held-out accuracy after RL is 0.890, at least 0.9 is asked"),
+    ("zerotir", "rl", "greedy_accuracy", 0.9, "greedy accuracy"),
+    ("zerotir", "rl", "code_ratio", 0.5, "the rise of the code ratio is 0.210"),
+    ("zerotir", "rl", "together", 0.2, "the correlation of the two"),
+    ("zero_tir_rl", "off_then_on", "accuracy", 0.91, "accuracy off-then-on minus accuracy on is -0.040, at least -0.03"),
+    ("zero_tir_rl", "on", "accuracy", 0.6, "with the mask on"),
+    ("interaction_scaling", "sweep", "accuracy_0", 0.2, "accuracy without calls"),
+    ("interaction_scaling", "sweep", "accuracy_2", 0.75, "from a half is 0.250"),
+    ("interaction_scaling", "sweep", "accuracy_4", 0.8, "accuracy with 4 calls"),
+    ("interaction_scaling", "sweep", "accuracy_20", 0.95, "with 20 calls from that with 4"),
+    ("torl", "rl", "pass_incorrect", 0.99, "the pass rate of the calls of right responses minus that of wrong ones"),
+    ("torl", "rl", "accuracy", 0.6, "held-out accuracy after RL"),
+    ("otc", "otc_ppo", "calls", 1.5, "otc_ppo: calls, as a share of ToRL's, is 0.938, at most 0.75"),
+    ("otc", "otc_grpo", "accuracy", 0.9, "otc_grpo: accuracy minus ToRL's"),
+    ("otc", "otc_grpo", "productivity", 0.7, "otc_grpo: right responses per call"),
+]
+
+
+@pytest.mark.parametrize("name", methods.NAMES)
+def test_an_effect_that_is_there_is_seen(name):
+    checks = judged(methods.named(name), SEEN[name])
+    assert checks and all(check.ok for check in checks), checks
+
+
+@pytest.mark.parametrize(("name", "arm", "figure", "value", "said"), MISSED)
+def test_an_effect_that_is_not_there_is_not_seen_and_the_check_says_why(name, arm, figure, value, said):
+    figures = {a: dict(of) for a, of in SEEN[name].items()}
+    figures[arm][figure] = value
+    (missed,) = [check for check in judged(methods.named(name), figures) if not check.ok][:1]
+    assert said in missed.said
+
+
+@pytest.mark.parametrize("name", methods.NAMES)
+def test_a_missing_figure_is_an_error_that_names_the_arm_and_no_verdict(name):
+    emptied = {arm: {} for arm in SEEN[name]}
+    with pytest.raises(ReproductionFailed, match=r"^Arm '\w+' has no figure '\w+'; it has none\. Look at its log"):
+        judged(methods.named(name), emptied)
+
+
+def test_every_miniature_has_arms_curves_and_a_claim():
+    for name in methods.NAMES:
+        miniature = methods.named(name)
+        assert miniature.name == name and len(miniature.claim) > 40 and miniature.panels and miniature.columns
+        assert set(SEEN[name]) == set(miniature.arms)
