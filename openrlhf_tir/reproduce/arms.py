@@ -1,6 +1,7 @@
 """Arms: what is run, as commands of this program, and what is read of it afterwards.
 
 Train     RL from the base by `openrlhf-tir train`; the figures of its metrics
+Tune      fine-tuning of the base by `openrlhf-tir sft`, then `openrlhf-tir eval`
 Sweep     another arm's model under several N, by `openrlhf-tir eval --sweep env.max_calls=...`; no training
 """
 
@@ -44,6 +45,13 @@ class Read(NamedTuple):
     curves: Curves
 
 
+def tuned_words(place: Place, directory: Path, samples: int) -> list[str]:
+    """`openrlhf-tir sft` on so many of the lesson's examples, each once."""
+    words = ["sft", "--recipe", "sft_cpu", "--run-dir", str(directory), "--train.seed", str(place.seed), "--train.overwrite", "true"]
+    words += ["--actor.model_name_or_path", str(place.base / "base"), "--sft.dataset", str(place.base / "data/sft.jsonl")]
+    return [*words, "--sft.max_samples", str(samples), "--sft.max_epochs", "1", "--sft.append_eos", "true", "--sft.input_template", "user_assistant"]
+
+
 class Arm(Protocol):
     def commands(self, place: Place) -> list[Command]:
         """To be run one after the other."""
@@ -60,16 +68,39 @@ class Train:
     figures: tuple[str, ...] = ()
     updates: int = UPDATES
     every: int = EVERY
+    tuned: int = 0
+    """Samples of a fine-tuning before it; 0: none."""
 
     def commands(self, place: Place) -> list[Command]:
+        model, before = place.base / "base", []
+        if self.tuned:
+            start = place.directory.with_name(f"{place.directory.name}_start")
+            model, before = start / "model", [Command(tuned_words(place, start, self.tuned), start, resumes=True)]
         of_length = ["--train.max_steps", str(self.updates), "--eval.steps", str(self.every), "--eval.max_samples", str(PROBLEMS)]
-        words = ["train", *place.started, "--actor.model_name_or_path", str(place.base / "base"), *of_length, *self.flags]
-        return [Command(words, place.directory, resumes=True)]
+        words = ["train", *place.started, "--actor.model_name_or_path", str(model), *of_length, *self.flags]
+        return [*before, Command(words, place.directory, resumes=True)]
 
     def read(self, place: Place) -> Read:
         columns = metrics.read(place.directory)
         found = {name: MEASURES[name](columns) for name in (*USUAL, *self.figures)}
         return Read({name: value for name, value in found.items() if value is not None}, curves_of(columns))
+
+
+@dataclass(frozen=True)
+class Tune:
+    """`samples` of the lesson's examples, each once; figures of the model that comes of it."""
+
+    samples: int
+
+    def commands(self, place: Place) -> list[Command]:
+        made = place.directory.with_name(f"{place.directory.name}_start")
+        asked = ["eval", *place.started, "--model", str(made / "model"), "--eval.max_samples", str(PROBLEMS), "--out", str(_out(place))]
+        return [Command(tuned_words(place, made, self.samples), made, resumes=True), Command(asked, place.directory)]
+
+    def read(self, place: Place) -> Read:
+        said = json.loads(_out(place).read_text())
+        figures = {name: said["sampled"][name] for name in ("accuracy", "code_ratio")} | {"greedy_accuracy": said["greedy"]["accuracy"]}
+        return Read(figures, {})
 
 
 @dataclass(frozen=True)
@@ -83,14 +114,15 @@ class Sweep:
         model = place.seed_dir / self.of / "model"
         values = ",".join(map(str, self.calls))
         words = ["eval", *place.started, "--model", str(model), "--eval.max_samples", str(PROBLEMS), "--sweep", f"env.max_calls={values}"]
-        return [Command([*words, "--out", str(self._out(place))], place.directory)]
+        return [Command([*words, "--out", str(_out(place))], place.directory)]
 
     def read(self, place: Place) -> Read:
-        (suite,) = json.loads(self._out(place).read_text())["suites"].values()
+        (suite,) = json.loads(_out(place).read_text())["suites"].values()
         return swept_figures(suite, self.calls)
 
-    def _out(self, place: Place) -> Path:
-        return place.directory / "figures.json"
+
+def _out(place: Place) -> Path:
+    return place.directory.with_name(f"{place.directory.name}.figures.json")
 
 
 def swept_figures(suite: Mapping[str, Mapping], calls: Sequence[int]) -> Read:

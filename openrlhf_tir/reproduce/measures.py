@@ -39,6 +39,16 @@ def at_the_end(name: str) -> Measure:
     return lambda columns: _mean(points(columns, name)[-LAST:])
 
 
+def halfway(name: str) -> Measure:
+    """The mean of the LAST updates before half of the run is over."""
+
+    def measure(columns: Columns) -> float | None:
+        found = points(columns, name)
+        return _mean(found[max(0, len(found) // 2 - LAST) : len(found) // 2])
+
+    return measure
+
+
 def at_the_beginning(name: str) -> Measure:
     return lambda columns: _mean(points(columns, name)[:1])
 
@@ -55,7 +65,9 @@ def productivity(columns: Columns) -> float | None:
 
 
 def updates_to_half(columns: Columns) -> float | None:
-    return next((step for step, value in points(columns, "eval/accuracy") if value >= GOAL), None)
+    """The first update after which a held-out accuracy of GOAL was measured; where there was none, the last measured: it took longer than that."""
+    found = points(columns, "eval/accuracy")
+    return next((step for step, value in found if value >= GOAL), found[-1][0] if found else None)
 
 
 def together(columns: Columns) -> float | None:
@@ -84,10 +96,14 @@ MEASURES: dict[str, Measure] = {
     "pass_incorrect": mean("code_pass_incorrect"),
     "format_before": at_the_beginning("reward/format_ok"),
     "format": at_the_end("reward/format_ok"),
+    "format_halfway": halfway("reward/format_ok"),
+    "pass_before": at_the_beginning("reward/code_ok"),
+    "pass": at_the_end("reward/code_ok"),
+    "pass_halfway": halfway("reward/code_ok"),
     "updates_to_half": updates_to_half,
 }
 USUAL = ("accuracy_before", "accuracy", "greedy_accuracy", "code_ratio_before", "code_ratio")
-CURVES = ("eval/accuracy", "eval/code_ratio", "eval/calls", "code_pass_correct", "code_pass_incorrect", "reward/format_ok")
+CURVES = ("eval/accuracy", "eval/code_ratio", "eval/calls", "code_pass_correct", "code_pass_incorrect", "reward/format_ok", "reward/code_ok")
 
 
 def curves_of(columns: Columns) -> Curves:

@@ -19,7 +19,7 @@ from ...logs.progress import bar
 from ...toy import guess, lessons, puzzles
 from ...toy.cold_start import Batch, check_gates, cold_start
 from ...toy.model import save_model
-from ...toy.task import write_data, write_splits
+from ...toy.task import write_data, write_jsonl, write_splits
 from ...toy.traces import ColdStartTrace
 from ...weights.publisher import WeightPublisher
 from ...weights.push_files import push_directory
@@ -50,6 +50,8 @@ class ToyBase:
             write_data(self.data, self.seed, env=self._serving("python_tir"), game=self._serving("guess"), puzzles=self._serving("puzzles"))
         else:
             write_splits(self.data, self.seed, self.lesson.rows)
+        if self.lesson.examples:
+            write_jsonl(self.lesson.examples(lessons.EXAMPLES, self.seed), self.data / "sft.jsonl")
         save_model(self.init, self.seed)
 
     def _serving(self, what: str) -> str | None:

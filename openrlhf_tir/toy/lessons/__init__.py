@@ -2,6 +2,7 @@
 
     draw(rng, tool_ratio)       -> one solved example, token by token with who wrote it, written as the method's turn protocol shows an episode
     rows(n, split, seed)        -> n rows in the schema in which the method's own data are published
+    examples(n, seed)           -> n rows of prompt and response for `openrlhf-tir sft`, where the method has a fine-tuning
     gates                       -> the figures between which a base must lie, so that RL has something to discover
 
 A lesson teaches how a tool is used and that it need not be used: how often the base uses it, and how well, is the schedule's and the gates' say.
@@ -23,6 +24,8 @@ from ..cold_start import GATES, Schedule
 from ..task import Split
 
 QUICKSTART = "quickstart"
+EXAMPLES = 8192
+"""Rows for fine-tuning in data/sft.jsonl; an arm takes the first so many."""
 FIGURES = "figures.json"
 """In the directory of a base: the figures with which it passed its gates, its seed and its lesson."""
 
@@ -35,9 +38,10 @@ class Lesson:
     rows: Callable[[int, Split, int], list[dict[str, Any]]]
     gates: Mapping[str, tuple[float, float]] = field(default_factory=lambda: GATES)
     schedule: Schedule = field(default_factory=Schedule)
+    examples: Callable[[int, int], list[dict[str, Any]]] | None = None
 
 
-LESSONS = (QUICKSTART, "world_model", "torl", "torl_calls", "calculator")
+LESSONS = (QUICKSTART, "world_model", "torl", "torl_calls", "calculator", "toolrl", "tool_n1", "artist")
 """Each is the module of that name beside this one, with a `LESSON`."""
 
 

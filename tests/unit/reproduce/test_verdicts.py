@@ -15,6 +15,12 @@ SEEN: dict[str, dict[str, dict[str, float]]] = {
     "torl": {
         "rl": {"accuracy_before": 0.3, "accuracy": 0.92, "code_ratio_before": 0.3, "code_ratio": 0.97, "pass_correct": 0.99, "pass_incorrect": 0.6},
     },
+    "artist": {
+        "composite": {"format": 0.98, "format_halfway": 0.85, "pass": 0.97, "pass_halfway": 0.92},
+        "answer_only": {"format": 0.5, "format_halfway": 0.45, "pass": 0.97, "pass_halfway": 0.9},
+    },
+    "toolrl": {"fine": {"accuracy": 0.9, "updates_to_half": 8}, "coarse": {"accuracy": 0.7, "updates_to_half": 20}},
+    "tool_n1": {"binary": {"accuracy_before": 0.2, "accuracy": 0.9}, "partial": {"accuracy": 0.8}, "sft": {"accuracy": 0.95}},
     "otc": {
         "torl": {"calls": 1.6, "accuracy": 0.95, "productivity": 0.6},
         "otc_ppo": {"calls": 1.1, "accuracy": 0.94, "productivity": 0.86},
@@ -34,6 +40,14 @@ MISSED = [
     ("interaction_scaling", "sweep", "accuracy_20", 0.95, "with 20 calls from that with 4"),
     ("torl", "rl", "pass_incorrect", 0.99, "the pass rate of the calls of right responses minus that of wrong ones"),
     ("torl", "rl", "accuracy", 0.6, "held-out accuracy after RL"),
+    ("artist", "composite", "format", 0.9, "strict format at the end with the composite reward"),
+    ("artist", "answer_only", "format_halfway", 0.8, "strict format halfway, composite minus answer alone is 0.050"),
+    ("artist", "answer_only", "pass_halfway", 0.95, "calls that ran halfway"),
+    ("artist", "composite", "pass", 0.8, "calls that ran at the end"),
+    ("toolrl", "coarse", "updates_to_half", 12, "as a share of those with the coarse one, is 0.667, at most 0.5"),
+    ("toolrl", "fine", "accuracy", 0.4, "perfect calls with the fine reward"),
+    ("tool_n1", "binary", "accuracy", 0.7, "exact calls with the binary reward is 0.700"),
+    ("tool_n1", "binary", "accuracy_before", 0.5, "exact calls before"),
     ("otc", "otc_ppo", "calls", 1.5, "otc_ppo: calls, as a share of ToRL's, is 0.938, at most 0.75"),
     ("otc", "otc_grpo", "accuracy", 0.9, "otc_grpo: accuracy minus ToRL's"),
     ("otc", "otc_grpo", "productivity", 0.7, "otc_grpo: right responses per call"),

@@ -3,24 +3,34 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from random import Random
 
 import numpy as np
 import pytest
 
 from env_servers.calculator import REFUSED, CalculatorEnv
+from env_servers.python_tir import conventions
+from env_servers.python_tir.sandbox import Execution
 from openrlhf_tir.config import Data
 from openrlhf_tir.data.prompts import problems
+from openrlhf_tir.data.schemas import detected
 from openrlhf_tir.episodes.episode import Limits, run_episode
+from openrlhf_tir.episodes.turns.artist import Artist
+from openrlhf_tir.episodes.turns.structured import ToolN1, ToolRL
 from openrlhf_tir.episodes.turns.torl import ToRL
 from openrlhf_tir.episodes.turns.zerotir import ZeroTir
 from openrlhf_tir.errors import ConfigError
 from openrlhf_tir.protocol import StepReply
+from openrlhf_tir.rewards import artist as artist_rewards
 from openrlhf_tir.rewards.context import RewardContext
 from openrlhf_tir.rewards.math_outcome import math_outcome
+from openrlhf_tir.rewards.tooln1 import score as n1_score
+from openrlhf_tir.rewards.toolrl import score as toolrl_score
 from openrlhf_tir.rewards.torl import torl as torl_reward
 from openrlhf_tir.toy import lessons
-from openrlhf_tir.toy.lessons import calculator, torl, torl_calls, world_model
+from openrlhf_tir.toy.lessons import artist, bookings, calculator, tool_n1, toolrl, torl, torl_calls, world_model
 from openrlhf_tir.toy.task import Problem, write_splits
 from openrlhf_tir.toy.tokenizer import CHARACTERS, EOS_ID, encode
 from openrlhf_tir.toy.traces import prompt_of, tool_trace
@@ -137,7 +147,62 @@ def test_the_world_models_examples_are_the_quickstarts_with_the_output_learned()
     assert text_of(taught.token_ids[np.isclose(taught.weights, 0.2)]) == "56"
 
 
-@pytest.mark.parametrize("name", lessons.LESSONS)
+CALLING = ("quickstart", "world_model", "torl", "torl_calls", "calculator")
+BOOKING = bookings.Booking("hotel", "Rome", 3, 2)
+
+
+@pytest.mark.parametrize("thinks", [True, False])
+async def test_a_solution_in_artists_turns_is_an_episode_right_and_strict_iff_it_thinks(thinks):
+    episode = await played(artist.trace(MUL, thinks=thinks), MUL.question, Artist(max_calls=2), env := Answers(("56\n", "ok")))
+    assert env.actions == ["print(7*8)"]
+    scored = artist_rewards.artist(episode, Task("p", "56", "python_tir"), RewardContext())
+    assert scored.correct and scored.parts["format_ok"] == float(thinks) and scored.parts["tool"] == 1.0
+
+
+async def test_artists_program_that_does_not_run_reads_its_traceback_as_the_sandbox_says_it(tmp_path):
+    gcd = Problem("gcd", "Find the gcd of 4 and 6.", "import math\nprint(math.gcd(4,6))", 2, (4, 6))
+    (tmp_path / "x.py").write_text(gcd.code[:-1])
+    stderr = subprocess.run([sys.executable, str(tmp_path / "x.py")], capture_output=True).stderr
+    seen = conventions.artist(Execution(b"", stderr, 1, 0.0), "exception")
+    episode = await played(artist.trace(gcd, faulty=True), gcd.question, Artist(max_calls=2), Answers((seen.text, "model_error")))
+    assert artist_rewards.artist(episode, Task("p", "2", "python_tir"), RewardContext()).parts["tool"] == 0.0
+
+
+@pytest.mark.parametrize(("lesson", "protocol"), [(toolrl, ToolRL), (tool_n1, ToolN1)])
+async def test_a_booking_is_one_response_without_an_environment(lesson, protocol):
+    episode = await played(lesson.trace(BOOKING, BOOKING), BOOKING.question, protocol(max_calls=0), Answers())
+    assert episode.text == lesson.said(BOOKING)
+
+
+def test_a_booking_is_worth_the_more_the_more_of_it_is_right_and_one_only_for_all_of_it():
+    wrong = BOOKING._replace(city="Oslo")
+    other = BOOKING._replace(name="boat")
+    fine = [toolrl_score(toolrl.said(b), toolrl.said(BOOKING)).score for b in (BOOKING, wrong, other)]
+    assert fine[0] == 4.0 > fine[1] > fine[2] >= -2.0
+    assert [n1_score(tool_n1.said(b), tool_n1.truth(BOOKING)) for b in (BOOKING, wrong)] == [1.0, 0.0]
+
+
+def test_the_slots_of_toolrls_bookings_are_right_independently_and_n1s_calls_as_a_whole():
+    rng = Random(0)
+    perfect = [text_of(toolrl.draw_trace(rng, 0.7).token_ids) for _ in range(800)]
+    assert np.mean([_is_right(t) for t in perfect]) == pytest.approx(0.7**4, abs=0.05)
+    assert np.mean([_is_right(text_of(tool_n1.draw_trace(rng, 0.2).token_ids)) for _ in range(800)]) == pytest.approx(0.2, abs=0.05)
+
+
+def _is_right(text: str) -> bool:
+    words = text.replace(",", "").replace(".", "").split()
+    asked = [words[3], words[5], words[6], words[8]]
+    call = json.loads(text[text.index("{") : text.rindex("}") + 1])
+    arguments = call.get("parameters") or call["arguments"]
+    return asked == [call["name"], arguments["city"], str(arguments["nights"]), str(arguments["guests"])]
+
+
+def test_examples_for_fine_tuning_are_right_responses_to_training_problems():
+    made = tool_n1.examples(50, 42)
+    assert made == tool_n1.examples(50, 42) and all(_is_right(f"User: {row['prompt']} {row['response']}") for row in made)
+
+
+@pytest.mark.parametrize("name", CALLING)
 def test_the_share_of_examples_with_a_call_is_the_tool_ratio(name):
     rng, draw = Random(0), lessons.named(name).draw
     used = ["```python" in text_of(draw(rng, 0.3).token_ids) for _ in range(400)]
@@ -150,7 +215,7 @@ def test_torls_habit_is_one_to_three_calls_nearly_two_on_average():
     assert set(calls) == {1, 2, 3} and np.mean(calls) == pytest.approx(1.9, abs=0.1)
 
 
-@pytest.mark.parametrize("name", lessons.LESSONS)
+@pytest.mark.parametrize("name", [*CALLING, "artist"])
 def test_the_rows_are_read_by_their_columns_and_no_problem_is_in_both_splits(name, tmp_path):
     lesson = lessons.named(name)
     write_splits(tmp_path, 42, lesson.rows, n_train=600, n_test=100)
@@ -164,6 +229,15 @@ def test_the_rows_are_read_by_their_columns_and_no_problem_is_in_both_splits(nam
     assert (again / "train.jsonl").read_text() == (tmp_path / "train.jsonl").read_text()
 
 
+@pytest.mark.parametrize(("lesson", "source"), [(toolrl, "toolrl"), (tool_n1, "tooln1")])
+def test_the_rows_of_bookings_are_told_to_be_the_methods_own_and_hold_the_truth(lesson, source, tmp_path):
+    write_splits(tmp_path, 42, lesson.rows, n_train=300, n_test=60)
+    train, test = (list(problems(Data(prompt_dataset=str(tmp_path / f"{split}.jsonl")))) for split in ("train", "test"))
+    assert detected(json.loads((tmp_path / "train.jsonl").read_text().splitlines()[0])) == source
+    assert not {p.input[-1]["content"] for p in train} & {p.input[-1]["content"] for p in test}
+    assert all("Book a " in p.input[-1]["content"] for p in train)
+
+
 def _small(asked) -> bool:
     """The sums that can be learned by heart are in both splits."""
     text = asked if isinstance(asked, str) else asked[-1]["content"]
@@ -171,7 +245,7 @@ def _small(asked) -> bool:
 
 
 def test_an_unknown_lesson_is_refused_with_the_list():
-    with pytest.raises(ConfigError, match=r"Unknown --lesson 'nope'. Known: calculator, quickstart"):
+    with pytest.raises(ConfigError, match=r"Unknown --lesson 'nope'. Known: artist, calculator, quickstart, "):
         lessons.named("nope")
 
 
