@@ -18,6 +18,8 @@ from .commands import Command
 from .measures import MEASURES, USUAL, Curves, curves_of
 
 RECIPE = "quickstart_cpu"
+TUNING_RATE = "1e-3"
+"""Half of the cold start's peak: batches are as small as its."""
 UPDATES, EVERY, PROBLEMS = 24, 4, 128
 """The quickstart's updates; between two evaluations; held-out problems of each, four samples a problem."""
 
@@ -49,6 +51,7 @@ def tuned_words(place: Place, directory: Path, samples: int) -> list[str]:
     """`openrlhf-tir sft` on so many of the lesson's examples, each once."""
     words = ["sft", "--recipe", "sft_cpu", "--run-dir", str(directory), "--train.seed", str(place.seed), "--train.overwrite", "true"]
     words += ["--actor.model_name_or_path", str(place.base / "base"), "--sft.dataset", str(place.base / "data/sft.jsonl")]
+    words += ["--sft.learning_rate", TUNING_RATE, "--sft.max_len", "320"]
     return [*words, "--sft.max_samples", str(samples), "--sft.max_epochs", "1", "--sft.append_eos", "true", "--sft.input_template", "user_assistant"]
 
 

@@ -41,7 +41,7 @@ class Lesson:
     examples: Callable[[int, int], list[dict[str, Any]]] | None = None
 
 
-LESSONS = (QUICKSTART, "world_model", "torl", "torl_calls", "calculator", "toolrl", "tool_n1", "artist")
+LESSONS = (QUICKSTART, "world_model", "torl", "torl_calls", "calculator", "toolrl", "tool_n1", "artist", "retool")
 """Each is the module of that name beside this one, with a `LESSON`."""
 
 

@@ -15,6 +15,7 @@ SEEN: dict[str, dict[str, dict[str, float]]] = {
     "torl": {
         "rl": {"accuracy_before": 0.3, "accuracy": 0.92, "code_ratio_before": 0.3, "code_ratio": 0.97, "pass_correct": 0.99, "pass_incorrect": 0.6},
     },
+    "retool": {"base_rl": {"accuracy": 0.12}, "sft": {"accuracy": 0.37}, "sft_rl": {"accuracy": 0.93}},
     "artist": {
         "composite": {"format": 0.98, "format_halfway": 0.85, "pass": 0.97, "pass_halfway": 0.92},
         "answer_only": {"format": 0.5, "format_halfway": 0.45, "pass": 0.97, "pass_halfway": 0.9},
@@ -40,6 +41,9 @@ MISSED = [
     ("interaction_scaling", "sweep", "accuracy_20", 0.95, "with 20 calls from that with 4"),
     ("torl", "rl", "pass_incorrect", 0.99, "the pass rate of the calls of right responses minus that of wrong ones"),
     ("torl", "rl", "accuracy", 0.6, "held-out accuracy after RL"),
+    ("retool", "base_rl", "accuracy", 0.4, "held-out accuracy of RL from the base is 0.400, at most 0.2"),
+    ("retool", "sft", "accuracy", 0.8, "held-out accuracy of fine-tuning alone"),
+    ("retool", "sft_rl", "accuracy", 0.5, "held-out accuracy of RL after a cold start"),
     ("artist", "composite", "format", 0.9, "strict format at the end with the composite reward"),
     ("artist", "answer_only", "format_halfway", 0.8, "strict format halfway, composite minus answer alone is 0.050"),
     ("artist", "answer_only", "pass_halfway", 0.95, "calls that ran halfway"),

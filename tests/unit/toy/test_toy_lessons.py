@@ -14,10 +14,14 @@ from env_servers.calculator import REFUSED, CalculatorEnv
 from env_servers.python_tir import conventions
 from env_servers.python_tir.sandbox import Execution
 from openrlhf_tir.config import Data
+from openrlhf_tir.config.sections.sft import Sft
 from openrlhf_tir.data.prompts import problems
 from openrlhf_tir.data.schemas import detected
+from openrlhf_tir.data.sft.pieces import Reader as SftReader
+from openrlhf_tir.data.sft.tokens import Vocabulary, tokenised
 from openrlhf_tir.episodes.episode import Limits, run_episode
 from openrlhf_tir.episodes.turns.artist import Artist
+from openrlhf_tir.episodes.turns.retool import ReTool
 from openrlhf_tir.episodes.turns.structured import ToolN1, ToolRL
 from openrlhf_tir.episodes.turns.torl import ToRL
 from openrlhf_tir.episodes.turns.zerotir import ZeroTir
@@ -26,12 +30,13 @@ from openrlhf_tir.protocol import StepReply
 from openrlhf_tir.rewards import artist as artist_rewards
 from openrlhf_tir.rewards.context import RewardContext
 from openrlhf_tir.rewards.math_outcome import math_outcome
+from openrlhf_tir.rewards.retool import retool as retool_reward
 from openrlhf_tir.rewards.tooln1 import score as n1_score
 from openrlhf_tir.rewards.toolrl import score as toolrl_score
 from openrlhf_tir.rewards.torl import torl as torl_reward
 from openrlhf_tir.toy import lessons
-from openrlhf_tir.toy.lessons import artist, bookings, calculator, tool_n1, toolrl, torl, torl_calls, world_model
-from openrlhf_tir.toy.task import Problem, write_splits
+from openrlhf_tir.toy.lessons import artist, bookings, calculator, retool, tool_n1, toolrl, torl, torl_calls, world_model
+from openrlhf_tir.toy.task import Problem, make_problems, write_splits
 from openrlhf_tir.toy.tokenizer import CHARACTERS, EOS_ID, encode
 from openrlhf_tir.toy.traces import prompt_of, tool_trace
 from openrlhf_tir.types import Completion, Task
@@ -79,6 +84,10 @@ class Answers:
 
 class Codec:
     encode = staticmethod(encode)
+
+
+class AsCodec(Codec):
+    encode_prompt = staticmethod(encode)
 
 
 async def played(trace, question: str, protocol, env: Answers):
@@ -197,6 +206,33 @@ def _is_right(text: str) -> bool:
     return asked == [call["name"], arguments["city"], str(arguments["nights"]), str(arguments["guests"])]
 
 
+@pytest.mark.parametrize("computes", [True, False])
+async def test_a_trace_of_retools_cold_start_is_learned_as_an_episode_is_sampled(computes):
+    """What `sft` masks of a trace is what the interpreter writes in an episode."""
+    row = {"prompt": MUL.question, "response": retool.response(MUL, computes=computes)}
+    (chain,) = SftReader(Sft(input_template="user_assistant"), None)("here", row)
+    learned = tokenised(chain, Vocabulary(AsCodec(), {}, EOS_ID))
+    episode = await played(learned, MUL.question, ReTool(max_calls=2), env := Answers(*([("56", "ok")] if computes else [])))
+    assert env.actions == (["print(7*8)"] if computes else [])
+    assert retool_reward(episode, Task("p", "56", "python_tir"), RewardContext()).reward == 1.0
+
+
+def test_retools_base_never_runs_a_program_and_its_cold_start_does_in_a_third_of_the_traces():
+    rng = Random(0)
+    base = [text_of(retool.draw_trace(rng, 0.5).token_ids) for _ in range(300)]
+    assert not any("<code>" in text for text in base)
+    assert {text.split(": ")[1] for text in base if "```" in text} == {"Write"}
+    traces = retool.examples(600, 42)
+    assert np.mean(["<interpreter>" in row["response"] for row in traces]) == pytest.approx(retool.COMPUTES, abs=0.06)
+
+
+def test_retools_rows_are_dapos_and_the_problem_comes_out_of_its_instructions(tmp_path):
+    write_splits(tmp_path, 42, retool.rows, n_train=20, n_test=5)
+    found = list(problems(Data(prompt_dataset=str(tmp_path / "train.jsonl"))))
+    assert detected(json.loads((tmp_path / "train.jsonl").read_text().splitlines()[0])) == "dapo"
+    assert [p.input for p in found] == [row["prompt"] for row in make_problems(20, "train", 42)]
+
+
 def test_examples_for_fine_tuning_are_right_responses_to_training_problems():
     made = tool_n1.examples(50, 42)
     assert made == tool_n1.examples(50, 42) and all(_is_right(f"User: {row['prompt']} {row['response']}") for row in made)
@@ -215,7 +251,7 @@ def test_torls_habit_is_one_to_three_calls_nearly_two_on_average():
     assert set(calls) == {1, 2, 3} and np.mean(calls) == pytest.approx(1.9, abs=0.1)
 
 
-@pytest.mark.parametrize("name", [*CALLING, "artist"])
+@pytest.mark.parametrize("name", [*CALLING, "artist", "retool"])
 def test_the_rows_are_read_by_their_columns_and_no_problem_is_in_both_splits(name, tmp_path):
     lesson = lessons.named(name)
     write_splits(tmp_path, 42, lesson.rows, n_train=600, n_test=100)
@@ -245,7 +281,7 @@ def _small(asked) -> bool:
 
 
 def test_an_unknown_lesson_is_refused_with_the_list():
-    with pytest.raises(ConfigError, match=r"Unknown --lesson 'nope'. Known: artist, calculator, quickstart, "):
+    with pytest.raises(ConfigError, match=r"Unknown --lesson 'nope'. Known: artist, calculator, quickstart, retool, "):
         lessons.named("nope")
 
 
