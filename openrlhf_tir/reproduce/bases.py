@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ..toy import lessons
+from ..toy.task import write_jsonl
 from .arms import RECIPE
 from .commands import Command, Execute, run
 from .miniature import Base
@@ -14,6 +15,16 @@ from .miniature import Base
 def directory_of(base: Base, seed: int, bases: Path) -> Path:
     """A run directory with base/ (the model), data/ (the problems) and init/ (its random beginning)."""
     return bases / f"{base.lesson}-{seed}"
+
+
+def corpus_of(base: Base, seed: int, bases: Path) -> Path:
+    """Beside the directory: the server reads it before the base is made."""
+    directory = directory_of(base, seed, bases)
+    return directory.with_name(f"{directory.name}.corpus.jsonl")
+
+
+def flags_of(base: Base, seed: int, bases: Path) -> tuple[str, ...]:
+    return base.flags_with(corpus_of(base, seed, bases))
 
 
 def is_ready(base: Base, seed: int, bases: Path) -> bool:
@@ -25,8 +36,11 @@ def is_ready(base: Base, seed: int, bases: Path) -> bool:
 def made(base: Base, seed: int, bases: Path, *, timeout_s: float, say: Callable[[str], None], execute: Execute | None = None) -> Path:
     """The base's run directory. Raises ReproductionFailed where it cannot be made, or missed its gates."""
     directory = directory_of(base, seed, bases)
+    corpus = lessons.named(base.lesson).corpus
+    if corpus and not (path := corpus_of(base, seed, bases)).exists():
+        write_jsonl(corpus(), path)
     if not is_ready(base, seed, bases):
-        words = ["toy-model", "--recipe", RECIPE, "--lesson", base.lesson, "--run-dir", str(directory), "--train.seed", str(seed), *base.flags]
+        words = ["toy-model", "--recipe", RECIPE, "--lesson", base.lesson, "--run-dir", str(directory), "--train.seed", str(seed), *flags_of(base, seed, bases)]
         command = Command(words, directory)
         command.mark.unlink(missing_ok=True)  # finished it may have been, but what it made is gone
         say(f"seed {seed}: making the base model {directory} (once; log: {command.log})")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple
 
 from ..errors import ReproductionFailed
@@ -44,12 +45,19 @@ class Figures(Mapping[str, float]):
 Arms = Mapping[str, Figures]
 
 
+CORPUS = "{corpus}"
+"""In a flag of a base: where the lesson's corpus is written."""
+
+
 @dataclass(frozen=True)
 class Base:
     """The model that the arms start from: taught a lesson of toy/lessons, by the turns and the reward that `flags` name. The arms have these flags too."""
 
     lesson: str
     flags: tuple[str, ...] = ()
+
+    def flags_with(self, corpus: Path) -> tuple[str, ...]:
+        return tuple(flag.replace(CORPUS, str(corpus)) for flag in self.flags)
 
 
 class Panel(NamedTuple):

@@ -45,7 +45,8 @@ def reproduce(
     summary: dict[str, Any] = {}
     for seed in seeds:
         base = bases.made(miniature.base, seed, base_dir, timeout_s=timeout_s, say=say, execute=execute)
-        results.append(_seed(miniature, seed, out / f"seed-{seed}", base, timeout_s, say, execute))
+        flags = bases.flags_of(miniature.base, seed, base_dir)
+        results.append(_seed(miniature, seed, out / f"seed-{seed}", base, flags, timeout_s, say, execute))
         summary = summary_of(miniature, results)
         _write(out / SUMMARY, summary)
         write_page(miniature, results, out)
@@ -55,11 +56,13 @@ def reproduce(
     return summary
 
 
-def _seed(miniature: Miniature, seed: int, directory: Path, base: Path, timeout_s: float, say: Callable[[str], None], execute: Execute | None) -> SeedResult:
+def _seed(
+    miniature: Miniature, seed: int, directory: Path, base: Path, flags: tuple[str, ...], timeout_s: float, say: Callable[[str], None], execute: Execute | None
+) -> SeedResult:
     read: dict[str, Read] = {}
     seconds = 0.0
     for number, (name, arm) in enumerate(miniature.arms.items(), 1):
-        place = Place(directory / name, directory, base, miniature.base.flags, seed)
+        place = Place(directory / name, directory, base, flags, seed)
         for command in arm.commands(place):
             what = f"seed {seed}, arm {name} ({number} of {len(miniature.arms)})"
             say(f"{what}: {'finished already' if is_finished(command) else 'runs'}, log: {command.log}")

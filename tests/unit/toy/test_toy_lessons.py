@@ -13,6 +13,8 @@ import pytest
 from env_servers.calculator import REFUSED, CalculatorEnv
 from env_servers.python_tir import conventions
 from env_servers.python_tir.sandbox import Execution
+from env_servers.search.__main__ import make_retriever
+from env_servers.search.env import format_passages
 from openrlhf_tir.config import Data
 from openrlhf_tir.config.sections.sft import Sft
 from openrlhf_tir.data.prompts import problems
@@ -22,6 +24,7 @@ from openrlhf_tir.data.sft.tokens import Vocabulary, tokenised
 from openrlhf_tir.episodes.episode import Limits, run_episode
 from openrlhf_tir.episodes.turns.artist import Artist
 from openrlhf_tir.episodes.turns.retool import ReTool
+from openrlhf_tir.episodes.turns.searchr1 import SearchR1
 from openrlhf_tir.episodes.turns.structured import ToolN1, ToolRL
 from openrlhf_tir.episodes.turns.torl import ToRL
 from openrlhf_tir.episodes.turns.zerotir import ZeroTir
@@ -31,12 +34,13 @@ from openrlhf_tir.rewards import artist as artist_rewards
 from openrlhf_tir.rewards.context import RewardContext
 from openrlhf_tir.rewards.math_outcome import math_outcome
 from openrlhf_tir.rewards.retool import retool as retool_reward
+from openrlhf_tir.rewards.searchr1 import searchr1 as searchr1_reward
 from openrlhf_tir.rewards.tooln1 import score as n1_score
 from openrlhf_tir.rewards.toolrl import score as toolrl_score
 from openrlhf_tir.rewards.torl import torl as torl_reward
 from openrlhf_tir.toy import lessons
-from openrlhf_tir.toy.lessons import artist, bookings, calculator, retool, tool_n1, toolrl, torl, torl_calls, world_model
-from openrlhf_tir.toy.task import Problem, make_problems, write_splits
+from openrlhf_tir.toy.lessons import artist, bookings, calculator, retool, search, tool_n1, toolrl, torl, torl_calls, world_model
+from openrlhf_tir.toy.task import Problem, make_problems, write_jsonl, write_splits
 from openrlhf_tir.toy.tokenizer import CHARACTERS, EOS_ID, encode
 from openrlhf_tir.toy.traces import prompt_of, tool_trace
 from openrlhf_tir.types import Completion, Task
@@ -233,6 +237,32 @@ def test_retools_rows_are_dapos_and_the_problem_comes_out_of_its_instructions(tm
     assert [p.input for p in found] == [row["prompt"] for row in make_problems(20, "train", 42)]
 
 
+@pytest.mark.parametrize("calls", [1, 3])
+async def test_a_search_is_an_episode_of_search_r1s_turns_and_an_exact_match(calls):
+    fact = search.of_split("train")[0]
+    episode = await played(search.search_trace(fact, calls), fact.question, SearchR1(max_calls=4), env := Answers(*calls * [(fact.found, "ok")]))
+    assert env.actions == calls * [fact.query]
+    scored = searchr1_reward(episode, Task("p", json.dumps({"target": [fact.value]}), "search"), RewardContext())
+    assert scored.reward == 1.0 and scored.parts["retrieved"] == 1.0
+
+
+def test_the_corpus_answers_every_query_of_the_lesson_with_its_own_passage_first(tmp_path):
+    path = tmp_path / "corpus.jsonl"
+    write_jsonl(search.corpus(), path)
+    retriever = make_retriever(path, None, None)
+    for fact in Random(0).sample(search.facts(), 60):
+        (hit,) = retriever.search(fact.query, 1, lambda: False)
+        assert format_passages([hit.document]) == fact.found
+    assert len(search.facts()) == 4 * search.COUNTRIES and len({f.country for f in search.facts()}) == search.COUNTRIES
+
+
+def test_training_and_test_ask_about_different_countries_in_flashrags_rows(tmp_path):
+    write_splits(tmp_path, 42, search.rows, n_train=300, n_test=60)
+    train, test = (list(problems(Data(prompt_dataset=str(tmp_path / f"{split}.jsonl"), row_schema="searchr1"))) for split in ("train", "test"))
+    assert not {p.input.split()[-1] for p in train} & {p.input.split()[-1] for p in test}
+    assert {p.label for p in train} <= {json.dumps({"target": [f.value]}) for f in search.facts()}
+
+
 def test_examples_for_fine_tuning_are_right_responses_to_training_problems():
     made = tool_n1.examples(50, 42)
     assert made == tool_n1.examples(50, 42) and all(_is_right(f"User: {row['prompt']} {row['response']}") for row in made)
@@ -281,7 +311,7 @@ def _small(asked) -> bool:
 
 
 def test_an_unknown_lesson_is_refused_with_the_list():
-    with pytest.raises(ConfigError, match=r"Unknown --lesson 'nope'. Known: artist, calculator, quickstart, retool, "):
+    with pytest.raises(ConfigError, match=r"Unknown --lesson 'nope'. Known: artist, calculator, quickstart, retool, search, "):
         lessons.named("nope")
 
 
