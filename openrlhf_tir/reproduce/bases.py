@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 from ..toy import lessons
 from ..toy.task import write_jsonl
 from .arms import RECIPE
-from .commands import Command, Execute, run
+from .commands import Command, How, run
 from .miniature import Base
 
 
@@ -33,7 +32,7 @@ def is_ready(base: Base, seed: int, bases: Path) -> bool:
     return (directory / "data" / "test.jsonl").exists() and lessons.is_base(directory / "base" / lessons.FIGURES, base.lesson, seed)
 
 
-def made(base: Base, seed: int, bases: Path, *, timeout_s: float, say: Callable[[str], None], execute: Execute | None = None) -> Path:
+def made(base: Base, seed: int, bases: Path, how: How) -> Path:
     """The base's run directory. Raises ReproductionFailed where it cannot be made, or missed its gates."""
     directory = directory_of(base, seed, bases)
     corpus = lessons.named(base.lesson).corpus
@@ -43,6 +42,6 @@ def made(base: Base, seed: int, bases: Path, *, timeout_s: float, say: Callable[
         words = ["toy-model", "--recipe", RECIPE, "--lesson", base.lesson, "--run-dir", str(directory), "--train.seed", str(seed), *flags_of(base, seed, bases)]
         command = Command(words, directory)
         command.mark.unlink(missing_ok=True)  # finished it may have been, but what it made is gone
-        say(f"seed {seed}: making the base model {directory} (once; log: {command.log})")
-        run(command, timeout_s=timeout_s, execute=execute)
+        how.say(f"seed {seed}: making the base model {directory} (once; log: {command.log})")
+        run(command, timeout_s=how.timeout_s, execute=how.execute)
     return directory

@@ -60,6 +60,14 @@ Execute = Callable[[list[str], Path, float, Callable[[], None]], int]
 """(arguments, log, deadline in seconds, what to call now and then) -> exit code. Raises subprocess.TimeoutExpired; what interrupts it stops the process."""
 
 
+class How(NamedTuple):
+    """How commands are run: `timeout_s` of each, `say` for a person's lines, `execute` for a test's stand-in."""
+
+    timeout_s: float
+    say: Callable[[str], None]
+    execute: Execute | None = None
+
+
 def mark_of(command: Command) -> Mark | None:
     """None where the command was never started, or the mark is no mark (a crash of the machine)."""
     try:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from ..logs import metrics
 from . import bases
 from .arms import Place, Read
-from .commands import Command, Execute, is_finished, run
+from .commands import Command, How, is_finished, run
 from .miniature import Check, Miniature, judged
 from .page import write_page
 
@@ -37,38 +37,34 @@ class SeedResult(NamedTuple):
         return all(check.ok for check in self.checks)
 
 
-def reproduce(
-    miniature: Miniature, seeds: tuple[int, ...], out: Path, base_dir: Path, *, timeout_s: float, say: Callable[[str], None], execute: Execute | None = None
-) -> dict[str, Any]:
+def reproduce(miniature: Miniature, seeds: tuple[int, ...], out: Path, base_dir: Path, how: How) -> dict[str, Any]:
     """Returns what summary.json holds. Raises ReproductionFailed: a failed arm is no verdict."""
     results: list[SeedResult] = []
     summary: dict[str, Any] = {}
     for seed in seeds:
-        base = bases.made(miniature.base, seed, base_dir, timeout_s=timeout_s, say=say, execute=execute)
+        base = bases.made(miniature.base, seed, base_dir, how)
         flags = bases.flags_of(miniature.base, seed, base_dir)
-        results.append(_seed(miniature, seed, out / f"seed-{seed}", base, flags, timeout_s, say, execute))
+        results.append(_seed(miniature, Place(out, out / f"seed-{seed}", base, flags, seed), how))
         summary = summary_of(miniature, results)
         _write(out / SUMMARY, summary)
         write_page(miniature, results, out)
         for check in results[-1].checks:
-            say(f"seed {seed}: {'yes' if check.ok else 'NO '}  {check.said}")
-    say(f"{verdict(miniature, results)}: {out / 'index.html'}")
+            how.say(f"seed {seed}: {'yes' if check.ok else 'NO '}  {check.said}")
+    how.say(f"{verdict(miniature, results)}: {out / 'index.html'}")
     return summary
 
 
-def _seed(
-    miniature: Miniature, seed: int, directory: Path, base: Path, flags: tuple[str, ...], timeout_s: float, say: Callable[[str], None], execute: Execute | None
-) -> SeedResult:
+def _seed(miniature: Miniature, of_seed: Place, how: How) -> SeedResult:
     read: dict[str, Read] = {}
-    seconds = 0.0
+    seconds, seed = 0.0, of_seed.seed
     for number, (name, arm) in enumerate(miniature.arms.items(), 1):
-        place = Place(directory / name, directory, base, flags, seed)
+        place = of_seed._replace(directory=of_seed.seed_dir / name)
         for command in arm.commands(place):
             what = f"seed {seed}, arm {name} ({number} of {len(miniature.arms)})"
-            say(f"{what}: {'finished already' if is_finished(command) else 'runs'}, log: {command.log}")
-            seconds += run(command, timeout_s=timeout_s, tick=_told(command, what, say), execute=execute)
+            how.say(f"{what}: {'finished already' if is_finished(command) else 'runs'}, log: {command.log}")
+            seconds += run(command, timeout_s=how.timeout_s, tick=_told(command, what, how.say), execute=how.execute)
         read[name] = arm.read(place)
-        say(f"seed {seed}, arm {name}: {', '.join(f'{figure} {value:.3f}' for figure, value in read[name].figures.items())}")
+        how.say(f"seed {seed}, arm {name}: {', '.join(f'{figure} {value:.3f}' for figure, value in read[name].figures.items())}")
     return SeedResult(seed, read, judged(miniature, {name: r.figures for name, r in read.items()}), seconds)
 
 

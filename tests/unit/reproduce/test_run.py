@@ -9,6 +9,7 @@ import pytest
 from openrlhf_tir.cli import main
 from openrlhf_tir.errors import ReproductionFailed
 from openrlhf_tir.reproduce import methods
+from openrlhf_tir.reproduce.commands import How
 from openrlhf_tir.reproduce.run import reproduce
 
 from .fakes import Fake, rows_of_a_run
@@ -16,7 +17,7 @@ from .fakes import Fake, rows_of_a_run
 
 def go(name: str, tmp_path, fake: Fake, seeds: tuple[int, ...] = (42,), said: list[str] | None = None):
     said = [] if said is None else said
-    return reproduce(methods.named(name), seeds, tmp_path / name, tmp_path / "bases", timeout_s=9, say=said.append, execute=fake)
+    return reproduce(methods.named(name), seeds, tmp_path / name, tmp_path / "bases", How(9, said.append, fake))
 
 
 def otc_rows(arm: str) -> list[dict]:
@@ -95,7 +96,7 @@ def test_a_base_that_is_there_is_taken(tmp_path):
     go("zerotir", tmp_path, fake)
     go("zerotir", tmp_path / "elsewhere", fake)
     assert [what for what, *_ in fake.asked] == ["toy-model", "train", "toy-model", "train"]
-    reproduce(methods.named("zerotir"), (42,), tmp_path / "third", tmp_path / "bases", timeout_s=9, say=lambda line: None, execute=fake)
+    reproduce(methods.named("zerotir"), (42,), tmp_path / "third", tmp_path / "bases", How(9, lambda line: None, fake))
     assert [what for what, *_ in fake.asked[4:]] == ["train"]
 
 
