@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from env_servers.calculator import REFUSED, CalculatorEnv
+from env_servers.functions.env import FunctionsEnv
 from env_servers.python_tir import conventions
 from env_servers.python_tir.sandbox import Execution
 from env_servers.search.__main__ import make_retriever
@@ -25,7 +26,7 @@ from openrlhf_tir.episodes.episode import Limits, run_episode
 from openrlhf_tir.episodes.turns.artist import Artist
 from openrlhf_tir.episodes.turns.retool import ReTool
 from openrlhf_tir.episodes.turns.searchr1 import SearchR1
-from openrlhf_tir.episodes.turns.structured import ToolN1, ToolRL
+from openrlhf_tir.episodes.turns.structured import Tool, ToolN1, ToolRL
 from openrlhf_tir.episodes.turns.torl import ToRL
 from openrlhf_tir.episodes.turns.zerotir import ZeroTir
 from openrlhf_tir.errors import ConfigError
@@ -39,7 +40,7 @@ from openrlhf_tir.rewards.tooln1 import score as n1_score
 from openrlhf_tir.rewards.toolrl import score as toolrl_score
 from openrlhf_tir.rewards.torl import torl as torl_reward
 from openrlhf_tir.toy import lessons
-from openrlhf_tir.toy.lessons import artist, bookings, calculator, retool, search, tool_n1, toolrl, torl, torl_calls, world_model
+from openrlhf_tir.toy.lessons import artist, bookings, calculator, functions, retool, search, tool_n1, toolrl, torl, torl_calls, world_model
 from openrlhf_tir.toy.task import Problem, make_problems, write_jsonl, write_splits
 from openrlhf_tir.toy.tokenizer import CHARACTERS, EOS_ID, encode
 from openrlhf_tir.toy.traces import prompt_of, tool_trace
@@ -263,6 +264,32 @@ def test_training_and_test_ask_about_different_countries_in_flashrags_rows(tmp_p
     assert {p.label for p in train} <= {json.dumps({"target": [f.value]}) for f in search.facts()}
 
 
+async def test_every_goal_of_the_functions_is_reached_by_its_calls_and_not_by_wrong_ones():
+    """In the real environment, which says what the trace has."""
+    rng, rows = Random(0), functions.rows(40, "train", 42)
+    for row in rows:
+        env, goal = FunctionsEnv(), functions.Goal(row["meta"]["kind"], _values(row))
+        for calls in (goal.calls, functions.wrong_calls(goal, rng)):
+            await env.reset(row["meta"], 0)
+            reply = await env.step(json.dumps(calls), 1.0)
+            assert (reply.observation, reply.outcome) == (functions.results(calls), "ok")
+            assert (reply.signals["functions_matched"] == reply.signals["functions_total"]) == (calls == goal.calls)
+
+
+def _values(row) -> tuple:
+    made = {name: value for call in json.loads(row["label"]) for name, value in call["arguments"].items()}
+    return tuple(made[slot] for slot, _ in functions.SLOTS[row["meta"]["kind"]])
+
+
+async def test_a_goal_is_an_episode_of_artists_turns_and_scores_fully():
+    (row,) = functions.rows(1, "train", 42)
+    goal = functions.Goal(row["meta"]["kind"], _values(row))
+    env = Answers((functions.results(goal.calls), "ok"))
+    episode = await played(functions.trace(goal, goal.calls), goal.question, Tool(max_calls=2), env)
+    assert json.loads(env.actions[0]) == goal.calls
+    assert artist_rewards.is_strict(episode.text, artist_rewards.FUNCTION_TAGS)
+
+
 def test_examples_for_fine_tuning_are_right_responses_to_training_problems():
     made = tool_n1.examples(50, 42)
     assert made == tool_n1.examples(50, 42) and all(_is_right(f"User: {row['prompt']} {row['response']}") for row in made)
@@ -311,7 +338,7 @@ def _small(asked) -> bool:
 
 
 def test_an_unknown_lesson_is_refused_with_the_list():
-    with pytest.raises(ConfigError, match=r"Unknown --lesson 'nope'. Known: artist, calculator, quickstart, retool, search, "):
+    with pytest.raises(ConfigError, match=r"Unknown --lesson 'nope'. Known: artist, calculator, functions, quickstart, retool, search, "):
         lessons.named("nope")
 
 
