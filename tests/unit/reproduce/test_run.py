@@ -106,6 +106,11 @@ def test_the_list_names_every_miniature_with_its_claim(capsys):
     assert all(f"{name} " in said and methods.named(name).claim in said for name in methods.NAMES)
 
 
+def test_a_base_model_of_an_unknown_lesson_is_refused_with_the_list(tmp_path, capsys):
+    assert main(["toy-model", "--lesson", "nope", "--run-dir", str(tmp_path / "base")]) == 2
+    assert "Unknown --lesson 'nope'. Known: artist, " in capsys.readouterr().err and not (tmp_path / "base").exists()
+
+
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
