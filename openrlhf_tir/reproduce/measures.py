@@ -13,7 +13,7 @@ Curves = dict[str, list[tuple[float, float]]]
 Measure = Callable[[Columns], float | None]
 LAST = 4
 GOAL = 0.5
-"""Held-out accuracy whose first update is counted by `updates_to_half`."""
+"""Held-out accuracy that `updates_to_half` counts the updates to."""
 
 
 def points(columns: Columns, name: str) -> list[tuple[float, float]]:
@@ -65,9 +65,16 @@ def productivity(columns: Columns) -> float | None:
 
 
 def updates_to_half(columns: Columns) -> float | None:
-    """The first update after which a held-out accuracy of GOAL was measured; where there was none, the last measured: it took longer than that."""
+    """Where the held-out accuracy first reaches GOAL, between two evaluations on the straight line; where it does not, the last update: it took longer."""
     found = points(columns, "eval/accuracy")
-    return next((step for step, value in found if value >= GOAL), found[-1][0] if found else None)
+    if not found:
+        return None
+    if found[0][1] >= GOAL:
+        return found[0][0]
+    for (step, value), (later, reached) in zip(found, found[1:], strict=False):
+        if reached >= GOAL:
+            return step + (later - step) * (GOAL - value) / (reached - value)
+    return found[-1][0]
 
 
 def together(columns: Columns) -> float | None:

@@ -26,7 +26,7 @@ COLUMNS = {
         ("calls_before", 1.8),
         ("calls", 1.5),
         ("productivity", 0.6 / 1.5),
-        ("updates_to_half", 4),
+        ("updates_to_half", 3.0),
         ("pass_correct", 0.75),
         ("pass_incorrect", None),
         ("greedy_accuracy", None),
@@ -45,6 +45,13 @@ def test_two_curves_that_rise_in_step_correlate_fully_and_opposite_ones_the_othe
     assert measures.together({**steps, "eval/accuracy": [0.1, 0.2, 0.3], "eval/code_ratio": [0.2, 0.4, 0.6]}) == pytest.approx(1.0)
     assert measures.together({**steps, "eval/accuracy": [0.1, 0.2, 0.3], "eval/code_ratio": [0.6, 0.4, 0.2]}) == pytest.approx(-1.0)
     assert measures.together({**steps, "eval/accuracy": [0.1, 0.2, 0.3], "eval/code_ratio": [0.4, 0.4, 0.4]}) is None, "one that never changes"
+
+
+def test_a_half_that_is_never_reached_took_longer_than_the_run_and_one_that_was_there_took_nothing():
+    steps = {"step": [0, 4, 8]}
+    assert measures.updates_to_half({**steps, "eval/accuracy": [0.1, 0.2, 0.3]}) == 8
+    assert measures.updates_to_half({**steps, "eval/accuracy": [0.6, 0.4, 0.7]}) == 0
+    assert measures.updates_to_half({**steps, "eval/accuracy": [0.1, 0.4, 0.8]}) == pytest.approx(5.0)
 
 
 def test_an_empty_run_has_no_figures():
