@@ -7,6 +7,7 @@ is only known of the sampled training responses; held-out figures are those of t
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from itertools import pairwise
 
 Columns = Mapping[str, list]
 Curves = dict[str, list[tuple[float, float]]]
@@ -71,7 +72,7 @@ def updates_to_half(columns: Columns) -> float | None:
         return None
     if found[0][1] >= GOAL:
         return found[0][0]
-    for (step, value), (later, reached) in zip(found, found[1:], strict=False):
+    for (step, value), (later, reached) in pairwise(found):
         if reached >= GOAL:
             return step + (later - step) * (GOAL - value) / (reached - value)
     return found[-1][0]
