@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ..toy import lessons
 from ..toy.task import write_jsonl
-from .arms import RECIPE
+from .arms import PROBLEMS, RECIPE
 from .commands import Command, How, run
 from .miniature import Base
 
@@ -39,7 +39,8 @@ def made(base: Base, seed: int, bases: Path, how: How) -> Path:
     if corpus and not (path := corpus_of(base, seed, bases)).exists():
         write_jsonl(corpus(), path)
     if not is_ready(base, seed, bases):
-        words = ["toy-model", "--recipe", RECIPE, "--lesson", base.lesson, "--run-dir", str(directory), "--train.seed", str(seed), *flags_of(base, seed, bases)]
+        words = ["toy-model", "--recipe", RECIPE, "--lesson", base.lesson, "--run-dir", str(directory), "--train.seed", str(seed)]
+        words += ["--eval.max_samples", str(PROBLEMS), *flags_of(base, seed, bases)]
         command = Command(words, directory)
         command.mark.unlink(missing_ok=True)  # finished it may have been, but what it made is gone
         how.say(f"seed {seed}: making the base model {directory} (once; log: {command.log})")
