@@ -17,6 +17,7 @@ from ..logs import metrics
 from . import bases
 from .arms import Place, Read
 from .commands import Command, How, is_finished, run
+from .measures import points
 from .miniature import Check, Miniature, judged
 from .page import write_page
 
@@ -69,17 +70,21 @@ def _seed(miniature: Miniature, of_seed: Place, how: How) -> SeedResult:
 
 
 def _told(command: Command, what: str, say: Callable[[str], None]) -> Callable[[], None]:
-    """Says each new evaluation of a run."""
-    said: set[int] = set()
+    """Says each new evaluation of a run; those of an interrupted one, which goes on, were said before."""
+    said = {step for step, _ in evaluated(command)}
 
     def tick() -> None:
-        columns = metrics.read(command.directory)
-        for step, accuracy in zip(columns.get("step", ()), columns.get("eval/accuracy", ()), strict=False):
-            if accuracy is not None and step not in said:
+        for step, accuracy in evaluated(command):
+            if step not in said:
                 said.add(step)
-                say(f"{what}: update {step}, held-out accuracy {100 * accuracy:.1f} %")
+                say(f"{what}: update {step:g}, held-out accuracy {100 * accuracy:.1f} %")
 
     return tick
+
+
+def evaluated(command: Command) -> list[tuple[float, float]]:
+    """(update, held-out accuracy) so far; nothing of a command that does not train."""
+    return points(metrics.read(command.directory), "eval/accuracy")
 
 
 def summary_of(miniature: Miniature, results: list[SeedResult]) -> dict[str, Any]:
