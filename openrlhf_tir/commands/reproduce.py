@@ -40,10 +40,12 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError(f"Which miniature? Known: {', '.join(methods.NAMES)}. See `openrlhf-tir reproduce --list`.")
     miniature = methods.named(args.name)
     out = (args.out or Path("runs/reproduce") / miniature.name).absolute()
+    from ..cluster.run_lock import run_lock
     from ..reproduce.commands import How
     from ..reproduce.run import SEEDS, reproduce
 
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that the running arm is told, and ends in good order
-    how = How(args.arm_timeout, say=lambda line: print(line, flush=True))
-    reproduce(miniature, SEEDS[: args.seeds], out, args.bases.absolute(), how)
+    how = How(args.arm_timeout, say=lambda line: print(line, flush=True), lock=lambda directory: run_lock(directory, args.arm_timeout))
+    with run_lock(out):
+        signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that the running arm is told, and ends in good order
+        reproduce(miniature, SEEDS[: args.seeds], out, args.bases.absolute(), how)
     return 0

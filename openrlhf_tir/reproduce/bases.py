@@ -33,7 +33,14 @@ def is_ready(base: Base, seed: int, bases: Path) -> bool:
 
 
 def made(base: Base, seed: int, bases: Path, how: How) -> Path:
-    """The base's run directory. Raises ReproductionFailed where it cannot be made, or missed its gates."""
+    """The base's run directory. Raises ReproductionFailed where it cannot be made, or missed its gates. Another process that makes it is waited for."""
+    directory = directory_of(base, seed, bases)
+    with how.lock(bases / "locks" / directory.name):
+        _make(base, seed, bases, how)
+    return directory
+
+
+def _make(base: Base, seed: int, bases: Path, how: How) -> None:
     directory = directory_of(base, seed, bases)
     corpus = lessons.named(base.lesson).corpus
     if corpus and not (path := corpus_of(base, seed, bases)).exists():
@@ -45,4 +52,3 @@ def made(base: Base, seed: int, bases: Path, how: How) -> Path:
         command.mark.unlink(missing_ok=True)  # finished it may have been, but what it made is gone
         how.say(f"seed {seed}: making the base model {directory} (once; log: {command.log})")
         run(command, timeout_s=how.timeout_s, execute=how.execute)
-    return directory

@@ -18,6 +18,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import NamedTuple
 
@@ -61,11 +62,13 @@ Execute = Callable[[list[str], Path, float, Callable[[], None]], int]
 
 
 class How(NamedTuple):
-    """How commands are run: `timeout_s` of each, `say` for a person's lines, `execute` for a test's stand-in."""
+    """How commands are run: `timeout_s` of each, `say` for a person's lines, `execute` for a test's stand-in, `lock` for what others may make as well."""
 
     timeout_s: float
     say: Callable[[str], None]
     execute: Execute | None = None
+    lock: Callable[[Path], AbstractContextManager[None]] = lambda directory: nullcontext()
+    """Given a directory of the lock's own; waits while another process holds it."""
 
 
 def mark_of(command: Command) -> Mark | None:

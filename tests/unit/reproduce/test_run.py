@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from contextlib import contextmanager
 
 import pytest
 
 from openrlhf_tir.cli import main
+from openrlhf_tir.cluster.run_lock import run_lock
 from openrlhf_tir.errors import ReproductionFailed
 from openrlhf_tir.reproduce import methods
 from openrlhf_tir.reproduce.commands import How
@@ -98,6 +100,27 @@ def test_a_base_that_is_there_is_taken(tmp_path):
     assert [what for what, *_ in fake.asked] == ["toy-model", "train", "toy-model", "train"]
     reproduce(methods.named("zerotir"), (42,), tmp_path / "third", tmp_path / "bases", How(9, lambda line: None, fake))
     assert [what for what, *_ in fake.asked[4:]] == ["train"]
+
+
+def test_the_base_is_made_under_a_lock_of_its_own_since_another_miniature_may_need_it_too(tmp_path):
+    events: list[str] = []
+
+    @contextmanager
+    def lock(directory):
+        events.append(f"lock {directory.name}")
+        yield
+        events.append("unlock")
+
+    fake = Fake()
+    run = lambda *of: (events.append(of[0][3]), fake(*of))[1]  # noqa: E731
+    reproduce(methods.named("zerotir"), (42,), tmp_path / "out", tmp_path / "bases", How(9, lambda line: None, run, lock))
+    assert events == ["lock quickstart-42", "toy-model", "unlock", "train"]
+
+
+def test_two_of_one_directory_are_refused(tmp_path, capsys):
+    with run_lock(tmp_path / "out"):
+        assert main(["reproduce", "zerotir", "--out", str(tmp_path / "out"), "--bases", str(tmp_path / "bases")]) == 2
+    assert str(tmp_path / "out") in capsys.readouterr().err and not (tmp_path / "bases").exists()
 
 
 def test_the_list_names_every_miniature_with_its_claim(capsys):
