@@ -12,7 +12,7 @@ import pytest
 
 from openrlhf_tir.reproduce.run import SUMMARY
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 AT_MOST_S = 3600.0
 """Some five minutes on two quiet cores, base model included."""
 
