@@ -21,6 +21,7 @@ COMMANDS = {
     "eval": "accuracy and tool use of a model on held-out problems",
     "sft": "fine-tune a model on messages, texts or kept trajectories, before RL or without it",
     "distill": "a run's kept trajectories -> rows for sft: the correct ones, each once",
+    "reproduce": "train a published method in miniature, every arm of its comparison, and say whether its effect is seen",
     "data": "check, convert, decontaminate or select problems before a run",
     "play": "print one episode, or what a step of a run trained or dropped, the trained tokens coloured",
     "show-config": "print the configuration that a recipe and flags add up to",

@@ -36,6 +36,7 @@
        |- MethodBroken        a method's function failed on group after group; says where, and the last error
        |- StallError          nothing progressed for stall_timeout_s; names the blocked edge
        |- BackgroundDied      a task that must run beside the loop failed again and again; names it
+    |- ReproductionFailed     a command of a miniature failed, or left no figures; names it and its log. Never a verdict
     |- Unproductive           no group of several batches could be trained; says why and shows one
     |- Diverged               the gradient or the weights are not finite
     |- Stopped                a signal or the time limit ended the run in good order; names the checkpoint to resume from
@@ -56,6 +57,10 @@ class ConfigError(TirError):
 
 class ColdStartError(TirError):
     """Supervised fine-tuning did not give a base model from which reinforcement learning can start."""
+
+
+class ReproductionFailed(TirError):
+    """A command of a miniature (`reproduce`) failed or left no figures: no verdict can be given."""
 
 
 class DataError(TirError):

@@ -10,12 +10,15 @@ from .quickstart import RECIPE
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--lesson", default="quickstart", metavar="NAME", help="what it is taught, a file of openrlhf_tir/toy/lessons [quickstart]")
     add_config_flags(parser, recipe=RECIPE)
 
 
 def run(args: argparse.Namespace) -> int:
+    from ..toy import lessons
     from .preflight import check
 
+    lessons.named(args.lesson)
     cfg = config_of(args, makes_data=True)
     check(cfg, training=False, model=False, data=False)
     from ..cluster.run_lock import run_lock
@@ -23,5 +26,5 @@ def run(args: argparse.Namespace) -> int:
     with run_lock(cfg.run_dir, cfg.train.start_wait_s):
         from ..cluster.jobs.main import toy_model  # takes seconds: a directory in use is refused before
 
-        toy_model(cfg)
+        toy_model(cfg, args.lesson)
     return 0

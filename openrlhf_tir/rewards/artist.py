@@ -5,9 +5,9 @@
 
 Strict format: every pair is there, pairs neither nest nor overlap, and their first occurrences come in the method's order. An answer is
 right if it is the label, character by character. Nothing to call or to match counts 0.
-options: `functions` scores function calling by what the environment told of the whole episode: state_match, state_total,
-functions_matched, functions_total, as of its last word on them; a call that could not be read says nothing about them. What the task's gold
-(its `meta`) has beyond, because the model did not come so far, counts as not called. Without any call nothing is matched.
+options: `answer_only` makes the answer's part the reward, the others are recorded. `functions` scores function calling by what the environment told of
+the whole episode: state_match, state_total, functions_matched, functions_total, as of its last word on them; a call that could not be read says nothing
+about them. What the task's gold (its `meta`) has beyond, because the model did not come so far, counts as not called. Without any call nothing is matched.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from ..errors import unknown
+from ..errors import ConfigError, unknown
 from ..types import RewardParts, Task, Trajectory
 from .context import RewardContext
 from .math_outcome import call_facts
 
 MATH_TAGS = ("think", "python", "output", "answer")
 FUNCTION_TAGS = ("reasoning", "tool")
+OPTIONS = ("functions", "answer_only")
 FACTS = ("state_match", "state_total", "functions_matched", "functions_total")
 _ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 
@@ -77,14 +78,16 @@ def episode_facts(trajectory: Trajectory, task: Task) -> dict[str, Any]:
 
 def artist(trajectory: Trajectory, task: Task, context: RewardContext) -> RewardParts:
     """parts: correct, format_ok (strict), the summands, and those of `call_facts`."""
-    if strange := set(context.options) - {"functions"}:
-        raise unknown("reward.options key", min(strange), ["functions"], "This is the option of reward.name = 'artist'.")
-    calls = trajectory.calls
+    if strange := set(context.options) - set(OPTIONS):
+        raise unknown("reward.options key", min(strange), OPTIONS, "These are the options of reward.name = 'artist'.")
+    calls, answer_only = trajectory.calls, context.options.get("answer_only")
     if context.options.get("functions"):
+        if answer_only:
+            raise ConfigError("reward.options has functions and answer_only: a response of function calling has no answer. Give one of the two.")
         parts = function_parts(trajectory.text, episode_facts(trajectory, task))
         correct = parts["state"] + parts["function"] == 1.0
     else:
         parts = math_parts(trajectory.text, task.label, sum(c.outcome == "ok" for c in calls), len(calls))
         correct = parts["answer"] > 0
     facts = {"correct": float(correct), "format_ok": float(parts["format_strict"] > 0), **parts, **call_facts(trajectory)}
-    return RewardParts(sum(parts.values()), correct, facts)
+    return RewardParts(parts["answer"] if answer_only else sum(parts.values()), correct, facts)

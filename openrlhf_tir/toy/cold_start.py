@@ -18,6 +18,9 @@ from typing import NamedTuple, Protocol
 from ..errors import ColdStartError
 from .traces import ColdStartTrace, draw_trace
 
+Draw = Callable[[Random, float], ColdStartTrace]
+"""(random numbers, tool ratio) -> an example: a lesson's (lessons)."""
+Gates = Mapping[str, tuple[float, float]]
 SftStep = Callable[[list[ColdStartTrace], float], Awaitable[Mapping[str, float]]]
 """(rows, learning rate) -> metrics: one update on the weighted mean of the rows' token losses."""
 
@@ -81,49 +84,49 @@ class Schedule:
         return self.lr * (1 - (1 - self.final_lr_ratio) * done)
 
 
-def batches(schedule: Schedule, rng: Random) -> Iterator[Batch]:
+def batches(schedule: Schedule, rng: Random, draw: Draw = draw_trace) -> Iterator[Batch]:
     """The batches of the schedule proper; fresh problems in each."""
     ratios = [stage.tool_ratio for stage in schedule.stages for _ in range(stage.steps)]
     for step, ratio in enumerate(ratios):
-        yield _batch(schedule, rng, ratio, schedule.lr_at(step))
+        yield _batch(schedule, rng, draw, ratio, schedule.lr_at(step))
 
 
-def repair_batches(schedule: Schedule, stages: Sequence[Stage], rng: Random) -> Iterator[Batch]:
+def repair_batches(schedule: Schedule, stages: Sequence[Stage], rng: Random, draw: Draw = draw_trace) -> Iterator[Batch]:
     """More batches after a missed gate. The learning rate falls anew: at one low rate, code that was wrong one time in ten stayed so."""
     ratios = [stage.tool_ratio for stage in stages for _ in range(stage.steps)]
     high, low = schedule.repair_lr_ratio, schedule.final_lr_ratio
     for step, ratio in enumerate(ratios):
-        yield _batch(schedule, rng, ratio, schedule.lr * (high - (high - low) * step / len(ratios)))
+        yield _batch(schedule, rng, draw, ratio, schedule.lr * (high - (high - low) * step / len(ratios)))
 
 
-def _batch(schedule: Schedule, rng: Random, ratio: float, lr: float) -> Batch:
-    return Batch([draw_trace(rng, ratio) for _ in range(schedule.batch_size)], lr, ratio)
+def _batch(schedule: Schedule, rng: Random, draw: Draw, ratio: float, lr: float) -> Batch:
+    return Batch([draw(rng, ratio) for _ in range(schedule.batch_size)], lr, ratio)
 
 
-def check_gates(figures: BaseScores) -> list[str]:
+def check_gates(figures: BaseScores, gates: Gates = GATES) -> list[str]:
     """One sentence per missed gate; empty when all are passed."""
-    measured = {name: getattr(figures, name) for name in GATES}
-    return [f"{name} {measured[name]:.3f} is outside {lo:.2f}..{hi:.2f}" for name, (lo, hi) in GATES.items() if not lo <= measured[name] <= hi]
+    measured = {name: getattr(figures, name) for name in gates}
+    return [f"{name} {measured[name]:.3f} is outside {lo:.2f}..{hi:.2f}" for name, (lo, hi) in gates.items() if not lo <= measured[name] <= hi]
 
 
-def repair(figures: BaseScores, settled_ratio: float) -> tuple[list[Stage], float]:
+def repair(figures: BaseScores, settled_ratio: float, gates: Gates = GATES) -> tuple[list[Stage], float]:
     """What to train next after a missed gate, and the tool ratio that it settles at.
 
     Code that does not work yet, or a broken format: more tool traces, then settle again. A wrong amount of code: settle at a ratio moved by
     the distance from the middle of the gate. Accuracy alone out of range, while code works: it goes up and down with the amount of code.
     """
-    aim = sum(GATES["code_ratio"]) / 2
-    low, high = GATES["accuracy"]
-    shift = aim - figures.code_ratio
-    if check_gates(figures) and not _missed(figures, "code_ratio") and _missed(figures, "accuracy"):
+    low, high = gates["accuracy"]
+    shift = sum(gates["code_ratio"]) / 2 - figures.code_ratio if "code_ratio" in gates else 0.0
+    if not _missed(figures, "code_ratio", gates) and _missed(figures, "accuracy", gates):
         shift = 0.04 if figures.accuracy < low else -0.04 if figures.accuracy > high else 0.0
     ratio = min(0.6, max(0.1, settled_ratio + shift))
-    weak = _missed(figures, "code_correct") or _missed(figures, "format_ok")
+    weak = _missed(figures, "code_correct", gates) or _missed(figures, "format_ok", gates)
     return ([Stage(160, 0.85)] if weak else []) + [Stage(60, ratio)], ratio
 
 
-def _missed(figures: BaseScores, name: str) -> bool:
-    lo, hi = GATES[name]
+def _missed(figures: BaseScores, name: str, gates: Gates) -> bool:
+    """A gate that there is none of is not missed."""
+    lo, hi = gates.get(name, (float("-inf"), float("inf")))
     return not lo <= getattr(figures, name) <= hi
 
 
@@ -133,6 +136,8 @@ async def cold_start(
     *,
     seed: int,
     schedule: Schedule = Schedule(),
+    draw: Draw = draw_trace,
+    gates: Gates = GATES,
     on_step: Callable[[Batch, Mapping[str, float]], None] = lambda batch, metrics: None,
 ) -> BaseScores:
     """Runs the schedule and, at most `max_repairs` times, a repair. Returns the figures that passed.
@@ -141,18 +146,18 @@ async def cold_start(
     """
     rng = Random(f"cold_start/{seed}")
     ratio = schedule.settled_ratio
-    todo = batches(schedule, rng)
+    todo = batches(schedule, rng, draw)
     for attempt in range(schedule.max_repairs + 1):
         for batch in todo:
             on_step(batch, await sft_step(batch.rows, batch.lr))
         figures = await evaluate()
-        missed = check_gates(figures)
+        missed = check_gates(figures, gates)
         if not missed:
             return figures
         if attempt < schedule.max_repairs:
-            stages, ratio = repair(figures, ratio)
-            todo = repair_batches(schedule, stages, rng)
+            stages, ratio = repair(figures, ratio, gates)
+            todo = repair_batches(schedule, stages, rng, draw)
     raise ColdStartError(
         f"The base model misses its gates after {schedule.steps} steps and {schedule.max_repairs} repairs: {'; '.join(missed)}. "
-        "Try another --seed; the gates are in openrlhf_tir/toy/cold_start.py."
+        "Try another --seed; the gates are in openrlhf_tir/toy (cold_start.py, lessons)."
     )

@@ -105,6 +105,12 @@ def write_jsonl(rows: Iterable[dict[str, Any]], path: Path) -> None:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
 
 
+def write_splits(directory: Path, seed: int, rows_of: Callable[[int, Split, int], list[dict[str, Any]]], n_train: int = 4096, n_test: int = 256) -> None:
+    """Writes `train.jsonl` and `test.jsonl` of `rows_of(n, split, seed)`. The test set is the same for every seed, so that runs compare."""
+    for n, split, of in zip((n_train, n_test), get_args(Split), (seed, 0), strict=True):
+        write_jsonl(rows_of(n, split, of), directory / f"{split}.jsonl")
+
+
 def write_data(
     directory: Path, seed: int, n_train: int = 4096, n_test: int = 256, *, env: str | None = None, game: str | None = None, puzzles: str | None = None
 ) -> tuple[Path, Path]:

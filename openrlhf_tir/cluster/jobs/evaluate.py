@@ -50,6 +50,8 @@ class EvalResult:
     code_correct: float
     samples: int
     failed: int
+    calls: float = 0.0
+    """Per response."""
     by_kind: dict[str, tuple[float, float]] = field(default_factory=dict)
     by_env: dict[str, EnvResult] = field(default_factory=dict)
     """With several environments: each one's own."""
@@ -145,6 +147,7 @@ def summarise(tasks: list[Task], ended: list[GroupMeta | str], n: int) -> EvalRe
         code_correct=float(correct[code].mean()) if code.any() else 0.0,
         samples=len(correct),
         failed=failed,
+        calls=float(np.average([m.stats.get("calls", 0.0) for m in metas], weights=weights)),
         by_env=_by_env(tasks, ended, n),
         by_kind={k: (float(np.mean([c for c, _ in v])), float(np.mean([u for _, u in v]))) for k, v in sorted(kinds.items())},
     )

@@ -20,6 +20,7 @@ from ...evaluation.table import as_json, table
 from ...pipeline.checkpoints.lineage import checkpoints_of, resumable
 from ...report.summary import Summary
 from ...report.sweep import sweep_png
+from ...toy.lessons import QUICKSTART
 from ..services import running_services
 from .chat_tools import with_tools
 from .evaluate import EvalResult, evaluate_held_out, scores
@@ -101,11 +102,11 @@ def play(cfg: Config, question: str | None = None, row: int = 0) -> None:
     _run(go())
 
 
-def toy_model(cfg: Config) -> Path:
+def toy_model(cfg: Config, lesson: str = QUICKSTART) -> Path:
     """The `toy-model` command: problems, tokenizer and a cold-started base model that passed its gates; returns its directory."""
 
     async def go() -> Path:
-        base = ToyBase(cfg)
+        base = ToyBase(cfg, lesson)
         base.prepare()
         cold = base.config(base.init)
         inputs = load_inputs(cold)

@@ -16,10 +16,10 @@ from pathlib import Path
 from ...config import Config
 from ...deadlines import Deadline
 from ...logs.progress import bar
-from ...toy import guess, puzzles
-from ...toy.cold_start import Batch, Schedule, check_gates, cold_start
+from ...toy import guess, lessons, puzzles
+from ...toy.cold_start import Batch, check_gates, cold_start
 from ...toy.model import save_model
-from ...toy.task import write_data
+from ...toy.task import write_data, write_jsonl, write_splits
 from ...toy.traces import ColdStartTrace
 from ...weights.publisher import WeightPublisher
 from ...weights.push_files import push_directory
@@ -31,20 +31,27 @@ from .inputs import Inputs
 class ToyBase:
     """Where the base model of a run lives. Made once per seed: a second quickstart goes straight to RL."""
 
-    def __init__(self, cfg: Config) -> None:
+    def __init__(self, cfg: Config, lesson: str = lessons.QUICKSTART) -> None:
+        """`lesson`: what it is taught, a name of toy/lessons. Raises ConfigError for one that is not known."""
         self.cfg, self.seed = cfg, cfg.train.seed
+        self.taught, self.lesson = lesson, lessons.named(lesson)
         self.init, self.directory = cfg.run_dir / "init", cfg.run_dir / "base"
         self.data = cfg.run_dir / ("_".join(["data", *cfg.envs]) if cfg.envs else "data")
 
     @property
     def ready(self) -> bool:
-        """Whether a base model of this seed is there and passed its gates."""
-        done = self.directory / "figures.json"
-        return done.exists() and self.data.exists() and json.loads(done.read_text())["seed"] == self.seed
+        """Whether a base model of this seed and lesson is there and passed its gates."""
+        done = self.directory / lessons.FIGURES
+        return self.data.exists() and lessons.is_base(done, self.taught, self.seed)
 
     def prepare(self) -> None:
         """Write problems, tokenizer and random weights."""
-        write_data(self.data, self.seed, env=self._serving("python_tir"), game=self._serving("guess"), puzzles=self._serving("puzzles"))
+        if self.taught == lessons.QUICKSTART:
+            write_data(self.data, self.seed, env=self._serving("python_tir"), game=self._serving("guess"), puzzles=self._serving("puzzles"))
+        else:
+            write_splits(self.data, self.seed, self.lesson.rows)
+        if self.lesson.examples:
+            write_jsonl(self.lesson.examples(lessons.EXAMPLES, self.seed), self.data / "sft.jsonl")
         save_model(self.init, self.seed)
 
     def _serving(self, what: str) -> str | None:
@@ -82,7 +89,7 @@ async def make_base(services: Services, base: ToyBase, inputs: Inputs) -> tuple[
     )
     services.pool.on_join = publisher.join
     measured: list[tuple[EvalResult, EvalResult]] = []
-    schedule = Schedule()
+    schedule, gates = base.lesson.schedule, base.lesson.gates
 
     async def sft_step(rows: list[ColdStartTrace], lr: float) -> Mapping[str, float]:
         async with publisher.fine_tuning():
@@ -95,7 +102,8 @@ async def make_base(services: Services, base: ToyBase, inputs: Inputs) -> tuple[
             shown.close()
             await publisher.publish(0)
             if measured:
-                services.console.print(f"outside the gates: {'; '.join(check_gates(measured[-1][0]))}. Trained some more.", soft_wrap=True, highlight=False)
+                missed = "; ".join(check_gates(measured[-1][0], gates))
+                services.console.print(f"outside the gates: {missed}. Trained some more.", soft_wrap=True, highlight=False)
             measured.append(
                 await evaluate_held_out(services, cfg, [t for t in inputs.held_out if t.meta.get("kind") not in (guess.KIND, puzzles.KIND)], "the base model")
             )
@@ -105,10 +113,11 @@ async def make_base(services: Services, base: ToyBase, inputs: Inputs) -> tuple[
             if not measured:
                 advance(note=f"loss {metrics['loss']:.3f}")
 
-        await cold_start(sft_step, judge, seed=base.seed, schedule=schedule, on_step=on_step)
+        await cold_start(sft_step, judge, seed=base.seed, schedule=schedule, draw=base.lesson.draw, gates=gates, on_step=on_step)
     await services.learner.export(base.directory)
     services.pool.on_join, services.pool.model = None, str(base.directory)  # what starts from here on loads what the others hold
     await publisher.close()
     sampled, greedy = measured[-1]
-    (base.directory / "figures.json").write_text(json.dumps({"seed": base.seed, "sampled": asdict(sampled), "greedy": asdict(greedy)}, indent=2))
+    found = {"seed": base.seed, "lesson": base.taught, "sampled": asdict(sampled), "greedy": asdict(greedy)}
+    (base.directory / lessons.FIGURES).write_text(json.dumps(found, indent=2))
     return sampled, greedy

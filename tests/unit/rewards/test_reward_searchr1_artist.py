@@ -70,6 +70,15 @@ def test_artist_sums_answer_format_and_successful_calls():
     assert score("artist", full, "1.0").reward == 1.5
 
 
+def test_the_answer_alone_can_be_artists_reward_and_the_other_parts_are_recorded_all_the_same():
+    full = trajectory(("model", "<think>t</think><python>1</python>"), ("env", "<output>1</output>"), ("model", "<answer>1</answer>"), calls=("ok",))
+    reward, correct, parts = score("artist", full, "1", answer_only=True)
+    assert (reward, correct) == (2.0, True) and (parts["format_strict"], parts["tool"]) == (0.5, 1.0)
+    assert score("artist", full, "2", answer_only=True).reward == 0.0
+    with pytest.raises(ConfigError, match="has functions and answer_only"):
+        score("artist", full, "1", answer_only=True, functions=True)
+
+
 def test_artist_scores_functions_by_what_the_environment_told():
     traj = trajectory(("model", "<reasoning>r</reasoning><tool>f()</tool>"))
     facts = {"state_match": 1, "state_total": 2, "functions_matched": 3, "functions_total": 3}

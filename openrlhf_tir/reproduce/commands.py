@@ -1,0 +1,158 @@
+"""Commands: one command of this program, in a process of its own with a deadline, its output in a log, and a mark that says how it ended.
+
+    RUN_DIR/..             what the command writes
+    RUN_DIR.train.log      what it printed
+    RUN_DIR.train.json     {"words", "seconds", "finished"}: what was asked, how long it took so far, whether it ended well
+
+What is finished, and was asked in the same words, is not run again. What was interrupted goes on from its checkpoint, where it has one; what was asked in
+other words is deleted and run anew.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import NamedTuple
+
+from ..errors import ReproductionFailed
+
+LOOK_S = 2.0
+"""Between two looks at what the running command has logged; its end is noticed at once."""
+STOP_S = 90.0
+"""What a command has to end by itself once it is told to: a checkpoint (train.stop_grace_s), then its actors and Ray."""
+LAST_LINES = 2000
+"""Bytes at the end of a log that are looked through for what the command said last."""
+
+
+class Command(NamedTuple):
+    """`words` behind `openrlhf-tir`; `directory` is what it writes; `resumes`: it goes on from a checkpoint with --resume."""
+
+    words: list[str]
+    directory: Path
+    resumes: bool = False
+
+    @property
+    def log(self) -> Path:
+        return self._beside("log")
+
+    @property
+    def mark(self) -> Path:
+        return self._beside("json")
+
+    def _beside(self, suffix: str) -> Path:
+        return self.directory.with_name(f"{self.directory.name}.{self.words[0]}.{suffix}")
+
+
+class Mark(NamedTuple):
+    words: list[str]
+    seconds: float = 0.0
+    finished: bool = False
+
+
+Execute = Callable[[list[str], Path, float, Callable[[], None]], int]
+"""(arguments, log, deadline in seconds, what to call now and then) -> exit code. Raises subprocess.TimeoutExpired; what interrupts it stops the process."""
+
+
+class How(NamedTuple):
+    """How commands are run: `timeout_s` of each, `say` for a person's lines, `execute` for a test's stand-in, `lock` for what others may make as well."""
+
+    timeout_s: float
+    say: Callable[[str], None]
+    execute: Execute | None = None
+    lock: Callable[[Path], AbstractContextManager[None]] = lambda directory: nullcontext()
+    """Given a directory of the lock's own; waits while another process holds it."""
+
+
+def mark_of(command: Command) -> Mark | None:
+    """None where the command was never started, or the mark is no mark (a crash of the machine)."""
+    try:
+        return Mark(**json.loads(command.mark.read_text()))
+    except (FileNotFoundError, ValueError, TypeError):
+        return None
+
+
+def is_finished(command: Command) -> bool:
+    mark = mark_of(command)
+    return mark is not None and mark.finished and mark.words == command.words
+
+
+def run(command: Command, *, timeout_s: float, tick: Callable[[], None] = lambda: None, execute: Execute | None = None) -> float:
+    """Runs a command that is not finished; returns its seconds, those of earlier tries included.
+
+    Raises ReproductionFailed when it fails or misses its deadline, and says which log to read.
+    """
+    mark = mark_of(command)
+    if mark and mark.finished and mark.words == command.words:
+        return mark.seconds
+    if mark is None or mark.words != command.words:
+        shutil.rmtree(command.directory, ignore_errors=True)
+        mark = Mark(command.words)
+    words = list(command.words)
+    if command.resumes and (command.directory / "ckpt" / "latest").exists():
+        words.append("--resume")
+    command.directory.parent.mkdir(parents=True, exist_ok=True)
+    _write(command.mark, mark)
+    started, said = time.monotonic(), f"openrlhf-tir {' '.join(words)}"
+    try:
+        code = (execute or _execute)([sys.executable, "-m", "openrlhf_tir.cli", *words], command.log, timeout_s, tick)
+    except subprocess.TimeoutExpired:
+        raise ReproductionFailed(f"{said}\nhas not ended after {timeout_s:g} s. Raise --arm-timeout; its log is {command.log}.") from None
+    finally:
+        mark = mark._replace(seconds=mark.seconds + time.monotonic() - started)
+        _write(command.mark, mark)
+    if code:
+        raise ReproductionFailed(f"{said}\nended with {code}: {last_line(command.log)}\nIts log is {command.log}. The same command goes on from what is there.")
+    _write(command.mark, mark._replace(finished=True))
+    return mark.seconds
+
+
+def last_line(log: Path) -> str:
+    """What a command said last: its error, where it ended with one."""
+    try:
+        lines = [line for line in log.read_bytes()[-LAST_LINES:].decode("utf-8", "replace").splitlines() if line.strip()]
+    except OSError:
+        lines = []
+    return lines[-1].strip() if lines else "(it said nothing)"
+
+
+def _write(path: Path, mark: Mark) -> None:
+    temporary = path.with_name(path.name + ".tmp")
+    temporary.write_text(json.dumps(mark._asdict(), indent=2) + "\n")
+    os.replace(temporary, path)
+
+
+def _execute(arguments: list[str], log: Path, timeout_s: float, tick: Callable[[], None], clock: Callable[[], float] = time.monotonic) -> int:
+    """A session of its own, so that a Ctrl-C at the terminal reaches it once, from here, and it can end in good order."""
+    environment = {"OMP_NUM_THREADS": "1", **os.environ}  # more threads than cores is catastrophic for the small model
+    deadline = clock() + timeout_s
+    with log.open("ab") as out:
+        process = subprocess.Popen(arguments, stdout=out, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, start_new_session=True, env=environment)
+        try:
+            while (left := deadline - clock()) > 0:
+                try:
+                    return process.wait(min(LOOK_S, left))
+                except subprocess.TimeoutExpired:
+                    tick()
+            raise subprocess.TimeoutExpired(arguments, timeout_s)
+        finally:
+            _end(process)
+
+
+def _end(process: subprocess.Popen) -> None:
+    """Told to stop, then killed with all that it started. Nothing, where it has ended."""
+    if process.poll() is not None:
+        return
+    process.send_signal(signal.SIGTERM)
+    try:
+        process.wait(STOP_S)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait(STOP_S)

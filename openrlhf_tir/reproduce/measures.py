@@ -1,0 +1,118 @@
+"""Measures: the columns of a run's metrics.jsonl -> figures of an arm and the points of its curves.
+
+A figure is a number or None, where the run has no such metric. "before" is the base model's, "at the end" the mean of the last LAST updates for what
+is only known of the sampled training responses; held-out figures are those of the last evaluation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from itertools import pairwise
+
+Columns = Mapping[str, list]
+Curves = dict[str, list[tuple[float, float]]]
+Measure = Callable[[Columns], float | None]
+LAST = 4
+GOAL = 0.5
+"""Held-out accuracy that `updates_to_half` counts the updates to."""
+
+
+def points(columns: Columns, name: str) -> list[tuple[float, float]]:
+    """(step, value) of the steps that have the metric."""
+    values = columns.get(name, [])
+    return [(step, value) for step, value in zip(columns.get("step", []), values, strict=False) if value is not None]
+
+
+def first(name: str) -> Measure:
+    return lambda columns: next((value for _, value in points(columns, name)), None)
+
+
+def last(name: str) -> Measure:
+    return lambda columns: next((value for _, value in reversed(points(columns, name))), None)
+
+
+def mean(name: str) -> Measure:
+    """Over the whole run."""
+    return lambda columns: _mean(points(columns, name))
+
+
+def at_the_end(name: str) -> Measure:
+    return lambda columns: _mean(points(columns, name)[-LAST:])
+
+
+def halfway(name: str) -> Measure:
+    """The mean of the LAST updates before half of the run is over."""
+
+    def measure(columns: Columns) -> float | None:
+        found = points(columns, name)
+        return _mean(found[max(0, len(found) // 2 - LAST) : len(found) // 2])
+
+    return measure
+
+
+def at_the_beginning(name: str) -> Measure:
+    return lambda columns: _mean(points(columns, name)[:1])
+
+
+def _mean(found: list[tuple[float, float]]) -> float | None:
+    return sum(value for _, value in found) / len(found) if found else None
+
+
+def productivity(columns: Columns) -> float | None:
+    """Right held-out responses per call, at the last evaluation that knows both; None without a call."""
+    right, calls = dict(points(columns, "eval/accuracy")), dict(points(columns, "eval/calls"))
+    both = [step for step in calls if step in right]
+    return right[both[-1]] / calls[both[-1]] if both and calls[both[-1]] else None
+
+
+def updates_to_half(columns: Columns) -> float | None:
+    """Where the held-out accuracy first reaches GOAL, between two evaluations on the straight line; where it does not, the last update: it took longer."""
+    found = points(columns, "eval/accuracy")
+    if not found:
+        return None
+    if found[0][1] >= GOAL:
+        return found[0][0]
+    for (step, value), (later, reached) in pairwise(found):
+        if reached >= GOAL:
+            return step + (later - step) * (GOAL - value) / (reached - value)
+    return found[-1][0]
+
+
+def together(columns: Columns) -> float | None:
+    """Correlation (Pearson) of held-out accuracy and code ratio over the evaluations; None where one of them never changes."""
+    accuracy, code = dict(points(columns, "eval/accuracy")), dict(points(columns, "eval/code_ratio"))
+    pairs = [(accuracy[step], code[step]) for step in accuracy if step in code]
+    if len(pairs) < 3:
+        return None
+    mean_a, mean_c = (sum(p[i] for p in pairs) / len(pairs) for i in (0, 1))
+    covariance = sum((a - mean_a) * (c - mean_c) for a, c in pairs)
+    spread = (sum((a - mean_a) ** 2 for a, _ in pairs) * sum((c - mean_c) ** 2 for _, c in pairs)) ** 0.5
+    return covariance / spread if spread > 1e-12 else None
+
+
+MEASURES: dict[str, Measure] = {
+    "accuracy_before": first("eval/accuracy"),
+    "accuracy": last("eval/accuracy"),
+    "greedy_accuracy": last("eval/greedy_accuracy"),
+    "code_ratio_before": first("eval/code_ratio"),
+    "code_ratio": last("eval/code_ratio"),
+    "together": together,
+    "calls_before": at_the_beginning("calls_mean"),
+    "calls": last("eval/calls"),
+    "productivity": productivity,
+    "pass_correct": mean("code_pass_correct"),
+    "pass_incorrect": mean("code_pass_incorrect"),
+    "format_before": at_the_beginning("reward/format_ok"),
+    "format": at_the_end("reward/format_ok"),
+    "format_halfway": halfway("reward/format_ok"),
+    "pass_before": at_the_beginning("reward/code_ok"),
+    "pass": at_the_end("reward/code_ok"),
+    "pass_halfway": halfway("reward/code_ok"),
+    "updates_to_half": updates_to_half,
+}
+USUAL = ("accuracy_before", "accuracy", "greedy_accuracy", "code_ratio_before", "code_ratio")
+CURVES = ("eval/accuracy", "eval/code_ratio", "eval/calls", "code_pass_correct", "code_pass_incorrect", "reward/format_ok", "reward/code_ok")
+
+
+def curves_of(columns: Columns) -> Curves:
+    return {name: points(columns, name) for name in CURVES if points(columns, name)}

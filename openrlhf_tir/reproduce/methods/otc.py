@@ -1,0 +1,47 @@
+"""OTC (arXiv 2504.14870) on ToRL: the reward times an efficiency of calls. Fewer calls at equal accuracy."""
+
+from __future__ import annotations
+
+from ..arms import Train
+from ..miniature import Arms, Base, Check, Miniature, Panel, at_least, at_most
+from .torl import GRPO, PROTOCOL
+
+FEWER, WITHIN, PRODUCTIVE = 0.25, 0.02, 0.40
+FIGURES = ("calls_before", "calls", "productivity")
+C = 3
+"""The limit of calls, which is also the formulas' c."""
+
+
+def checks(arms: Arms) -> list[Check]:
+    base, found = arms["torl"], []
+    for name in ("otc_ppo", "otc_grpo"):
+        arm = arms[name]
+        found += [
+            at_most(f"{name}: calls, as a share of ToRL's,", arm["calls"] / base["calls"], 1 - FEWER),
+            at_least(f"{name}: accuracy minus ToRL's", arm["accuracy"] - base["accuracy"], -WITHIN),
+            at_least(f"{name}: right responses per call, as a multiple of ToRL's,", arm["productivity"] / base["productivity"], 1 + PRODUCTIVE),
+        ]
+    return found
+
+
+MINIATURE = Miniature(
+    name="otc",
+    title="OTC: fewer calls at equal accuracy",
+    claim="With the reward times an efficiency of calls, the model answers as well as ToRL's with at least a quarter fewer calls.",
+    base=Base("torl_calls", (*PROTOCOL, "--env.max_calls", str(C), "--rollout.max_new_tokens", "260", "--data.max_len", "360")),
+    arms={
+        "torl": Train(GRPO, FIGURES),
+        "otc_ppo": Train(
+            (
+                *("--reward.name", "otc", "--reward.options", "base=torl", f"c={C}", "--filter.names"),
+                *("--algo.advantage.estimator", "gae", "--critic.learning_rate", "1e-3", "--critic.updates", "4"),
+            ),
+            FIGURES,
+        ),
+        "otc_grpo": Train((*GRPO, "--reward.group", "otc", "--reward.group_options", f"c={C}"), FIGURES),
+    },
+    checks=checks,
+    panels=(Panel("eval/accuracy", "Held-out accuracy"), Panel("eval/calls", "Calls per held-out response")),
+    columns=("accuracy_before", "accuracy", "calls_before", "calls", "productivity"),
+    by_construction="The base was taught to run a program up to three times over, which changes nothing: calls that can be saved are there by construction.",
+)

@@ -1,0 +1,39 @@
+"""ToolRL (arXiv 2504.13958): a reward for every part of a call that is right, beside one for all or nothing."""
+
+from __future__ import annotations
+
+from ..arms import Train
+from ..miniature import Arms, Base, Check, Miniature, Panel, at_least, at_most
+from .torl import GRPO
+
+UPDATES = 32
+ACCURACY, SOONER = 0.5, 0.5
+SINGLE_STEP = ("--env.name", "echo", "--env.max_calls", "0", "--rollout.max_new_tokens", "160", "--data.max_len", "256")
+"""A response is one call, and nobody carries it out."""
+FIGURES = ("updates_to_half", "format")
+
+
+def checks(arms: Arms) -> list[Check]:
+    fine, coarse = arms["fine"], arms["coarse"]
+    share = fine["updates_to_half"] / coarse["updates_to_half"]
+    return [
+        at_least("held-out share of perfect calls with the fine reward", fine["accuracy"], ACCURACY),
+        at_most("updates to a half with the fine reward, as a share of those with the coarse one,", share, SOONER),
+    ]
+
+
+MINIATURE = Miniature(
+    name="toolrl",
+    title="ToolRL: the finer reward learns faster",
+    claim="A reward that says how much of a call is right reaches half of the perfect calls in at most half of the updates that all or nothing needs.",
+    base=Base("toolrl", (*SINGLE_STEP, "--env.protocol", "toolrl", "--reward.name", "toolrl")),
+    arms={
+        "fine": Train(GRPO, FIGURES, updates=UPDATES),
+        "coarse": Train((*GRPO, "--reward.options", "coarse=true"), FIGURES, updates=UPDATES),
+    },
+    checks=checks,
+    panels=(Panel("eval/accuracy", "Held-out share of perfect calls"), Panel("reward/format_ok", "Responses in the right format")),
+    columns=("accuracy_before", "accuracy", "greedy_accuracy", "updates_to_half", "format"),
+    by_construction="A call of the base has four slots that are right independently, mostly some and seldom all: partial credit is there to be given in nearly "
+    "every group, a perfect call in one of five.",
+)

@@ -1,0 +1,122 @@
+"""Commands of a miniature: run once, gone on with, run anew when asked in other words, and their failures told with the log."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from openrlhf_tir.errors import ReproductionFailed
+from openrlhf_tir.reproduce import commands
+from openrlhf_tir.reproduce.commands import Command, is_finished, mark_of, run
+
+
+def command(tmp_path, *more: str, resumes: bool = True) -> Command:
+    return Command(["train", "--run-dir", str(tmp_path / "rl"), *more], tmp_path / "rl", resumes)
+
+
+class Execute:
+    def __init__(self, code: int = 0, raises: BaseException | None = None, says: str = "") -> None:
+        self.code, self.raises, self.says, self.words = code, raises, says, []
+
+    def __call__(self, arguments, log, timeout_s, tick):
+        self.words.append(arguments[3:])
+        log.write_text(self.says)
+        if self.raises:
+            raise self.raises
+        return self.code
+
+
+def test_what_is_finished_is_not_run_again(tmp_path):
+    asked, execute = command(tmp_path), Execute()
+    run(asked, timeout_s=9, execute=execute)
+    seconds = run(asked, timeout_s=9, execute=execute)
+    assert len(execute.words) == 1 and is_finished(asked) and seconds == mark_of(asked).seconds
+
+
+def test_what_was_asked_in_other_words_is_deleted_and_run_anew(tmp_path):
+    execute = Execute()
+    run(command(tmp_path), timeout_s=9, execute=execute)
+    (tmp_path / "rl").mkdir()
+    (tmp_path / "rl" / "metrics.jsonl").write_text("of the run before")
+    run(command(tmp_path, "--train.max_steps", "3"), timeout_s=9, execute=execute)
+    assert len(execute.words) == 2 and not (tmp_path / "rl" / "metrics.jsonl").exists()
+
+
+def test_what_was_interrupted_goes_on_from_its_checkpoint_and_keeps_its_seconds(tmp_path):
+    asked = command(tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        run(asked, timeout_s=9, execute=Execute(raises=KeyboardInterrupt()))
+    mark = mark_of(asked)
+    assert not is_finished(asked) and mark.seconds >= 0
+    asked.mark.write_text(json.dumps({**mark._asdict(), "seconds": 100.0}))
+    execute = Execute()
+    (tmp_path / "rl" / "ckpt").mkdir(parents=True)
+    (tmp_path / "rl" / "ckpt" / "latest").write_text("step_000006")
+    assert run(asked, timeout_s=9, execute=execute) >= 100.0
+    assert execute.words[0][-1] == "--resume" and is_finished(asked)
+
+
+def test_without_a_checkpoint_it_begins_anew_and_a_command_that_cannot_resume_is_not_told_to(tmp_path):
+    execute = Execute()
+    run(command(tmp_path), timeout_s=9, execute=execute)
+    (tmp_path / "rl" / "ckpt").mkdir(parents=True)
+    (tmp_path / "rl" / "ckpt" / "latest").write_text("x")
+    other = command(tmp_path, resumes=False)
+    other.mark.unlink()
+    run(other, timeout_s=9, execute=execute)
+    assert all("--resume" not in words for words in execute.words)
+
+
+def test_a_command_that_fails_is_an_error_with_its_last_line_and_its_log(tmp_path):
+    asked = command(tmp_path)
+    with pytest.raises(ReproductionFailed, match=r"ended with 3: EnvLost: no server is up\nIts log is .*rl\.train\.log") as e:
+        run(asked, timeout_s=9, execute=Execute(3, says="starting\nEnvLost: no server is up\n\n"))
+    assert "openrlhf-tir train --run-dir" in str(e.value) and not is_finished(asked)
+
+
+def test_a_missed_deadline_names_the_flag_and_the_log(tmp_path):
+    with pytest.raises(ReproductionFailed, match=r"has not ended after 9 s\. Raise --arm-timeout; its log is .*rl\.train\.log"):
+        run(command(tmp_path), timeout_s=9, execute=Execute(raises=subprocess.TimeoutExpired("x", 9)))
+
+
+def test_a_mark_that_is_no_json_is_no_mark(tmp_path):
+    asked, execute = command(tmp_path), Execute()
+    asked.mark.parent.mkdir(parents=True, exist_ok=True)
+    asked.mark.write_text("{")
+    run(asked, timeout_s=9, execute=execute)
+    assert execute.words and is_finished(asked)
+
+
+def test_the_real_thing_gives_the_exit_code_and_keeps_the_output(tmp_path):
+    log = tmp_path / "log"
+    assert commands._execute([sys.executable, "-c", "print('said'); raise SystemExit(4)"], log, 60, lambda: None) == 4
+    assert log.read_text() == "said\n" and commands.last_line(log) == "said"
+
+
+ENDS_WELL = (
+    "import signal,sys\nsignal.signal(signal.SIGTERM, lambda *_: (print('told to stop', flush=True), sys.exit(5)))\nprint('up', flush=True)\nsignal.pause()"
+)
+
+
+@pytest.mark.parametrize("how", ["deadline", "interrupt"])
+def test_what_ends_the_wait_tells_the_command_to_stop_and_waits_for_it(tmp_path, how, monkeypatch):
+    log = tmp_path / "log"
+    monkeypatch.setattr(commands, "LOOK_S", 0.05)
+    up = threading.Event()
+
+    def tick() -> None:
+        if not up.is_set() and log.exists() and "up" in log.read_text():
+            up.set()
+            if how == "interrupt":
+                os.kill(os.getpid(), signal.SIGINT)
+
+    expected = subprocess.TimeoutExpired if how == "deadline" else KeyboardInterrupt
+    with pytest.raises(expected):
+        commands._execute([sys.executable, "-c", ENDS_WELL], log, 60, tick, clock=lambda: 100.0 if up.is_set() else 0.0)
+    assert up.is_set() and log.read_text() == "up\ntold to stop\n"

@@ -1,0 +1,68 @@
+"""Figures of an arm from the columns of its metrics, by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from openrlhf_tir.reproduce import measures
+from openrlhf_tir.reproduce.arms import swept_figures
+from openrlhf_tir.reproduce.measures import MEASURES
+
+COLUMNS = {
+    "step": [0, 1, 2, 3, 4, 5],
+    "eval/accuracy": [0.2, None, 0.4, None, 0.6, 0.9],
+    "eval/code_ratio": [0.1, None, 0.4, None, 0.7, 0.8],
+    "eval/calls": [None, None, 2.0, None, 1.5, None],
+    "calls_mean": [None, 1.8, 1.6, 1.4, 1.2, 1.0],
+    "code_pass_correct": [None, 1.0, None, 0.5, None, None],
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("accuracy_before", 0.2),
+        ("accuracy", 0.9),
+        ("calls_before", 1.8),
+        ("calls", 1.5),
+        ("productivity", 0.6 / 1.5),
+        ("updates_to_half", 3.0),
+        ("pass_correct", 0.75),
+        ("pass_incorrect", None),
+        ("greedy_accuracy", None),
+    ],
+)
+def test_a_figure(name, value):
+    assert MEASURES[name](COLUMNS) == (None if value is None else pytest.approx(value))
+
+
+def test_at_the_end_is_the_mean_of_the_last_updates():
+    assert measures.at_the_end("calls_mean")(COLUMNS) == pytest.approx((1.6 + 1.4 + 1.2 + 1.0) / 4)
+
+
+def test_two_curves_that_rise_in_step_correlate_fully_and_opposite_ones_the_other_way():
+    steps = {"step": [0, 1, 2]}
+    assert measures.together({**steps, "eval/accuracy": [0.1, 0.2, 0.3], "eval/code_ratio": [0.2, 0.4, 0.6]}) == pytest.approx(1.0)
+    assert measures.together({**steps, "eval/accuracy": [0.1, 0.2, 0.3], "eval/code_ratio": [0.6, 0.4, 0.2]}) == pytest.approx(-1.0)
+    assert measures.together({**steps, "eval/accuracy": [0.1, 0.2, 0.3], "eval/code_ratio": [0.4, 0.4, 0.4]}) is None, "one that never changes"
+
+
+def test_a_half_that_is_never_reached_took_longer_than_the_run_and_one_that_was_there_took_nothing():
+    steps = {"step": [0, 4, 8]}
+    assert measures.updates_to_half({**steps, "eval/accuracy": [0.1, 0.2, 0.3]}) == 8
+    assert measures.updates_to_half({**steps, "eval/accuracy": [0.6, 0.4, 0.7]}) == 0
+    assert measures.updates_to_half({**steps, "eval/accuracy": [0.1, 0.4, 0.8]}) == pytest.approx(5.0)
+
+
+def test_an_empty_run_has_no_figures():
+    assert all(measure({}) is None for measure in MEASURES.values()) and measures.curves_of({}) == {}
+
+
+def test_a_sweep_has_its_accuracy_and_calls_by_n():
+    suite = {
+        "0": {"n": 4, "avg@4": [0.1, 0.0, 0.2], "tools": {"calls": [0.0, 0, 0]}},
+        "20": {"n": 4, "avg@4": [0.9, 0.8, 1.0], "tools": {"calls": [2.5, 2, 3]}},
+    }
+    read = swept_figures(suite, (0, 20))
+    assert read.figures == {"accuracy_0": 0.1, "accuracy_20": 0.9, "calls_0": 0.0, "calls_20": 2.5}
+    assert read.curves["accuracy by N"] == [(0, 0.1), (20, 0.9)]

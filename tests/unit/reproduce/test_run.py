@@ -1,0 +1,149 @@
+"""A miniature from its name to its page, with commands that are played; and the command line."""
+
+from __future__ import annotations
+
+import json
+from contextlib import contextmanager
+
+import pytest
+
+from openrlhf_tir.cli import main
+from openrlhf_tir.cluster.run_lock import run_lock
+from openrlhf_tir.errors import ReproductionFailed
+from openrlhf_tir.reproduce import methods
+from openrlhf_tir.reproduce.commands import How
+from openrlhf_tir.reproduce.run import reproduce
+
+from .fakes import Fake, rows_of_a_run
+
+
+def go(name: str, tmp_path, fake: Fake, seeds: tuple[int, ...] = (42,), said: list[str] | None = None):
+    said = [] if said is None else said
+    return reproduce(methods.named(name), seeds, tmp_path / name, tmp_path / "bases", How(9, said.append, fake))
+
+
+def otc_rows(arm: str) -> list[dict]:
+    return rows_of_a_run(calls=1.7 if arm == "torl" else 1.0)
+
+
+def test_every_arm_of_every_seed_is_run_once_and_the_summary_has_the_form_that_is_asked(tmp_path):
+    fake, said = Fake(otc_rows), []
+    summary = go("otc", tmp_path, fake, (42, 7), said)
+    made = [("toy-model", "torl_calls-42", False), *(("train", arm, False) for arm in ("torl", "otc_ppo", "otc_grpo"))]
+    assert fake.asked == [*made, ("toy-model", "torl_calls-7", False), *made[1:]]
+    written = json.loads((tmp_path / "otc" / "summary.json").read_text())
+    assert written == summary and list(written) == ["name", "claim", "seen", "seeds", "seconds"]
+    assert written["seen"] is True and [list(s) for s in written["seeds"]] == 2 * [["seed", "arms", "seen"]]
+    assert written["seeds"][0]["arms"]["torl"]["calls"] == pytest.approx(1.7) and written["seconds"] >= 0
+    assert any("seed 42, arm otc_ppo (2 of 3): update 12, held-out accuracy 62.5 %" in line for line in said)
+    assert said[-1].startswith("otc: effect seen on 2 of 2 seeds")
+
+
+def test_the_same_command_again_runs_nothing_and_says_the_same(tmp_path):
+    fake = Fake(otc_rows)
+    first = go("otc", tmp_path, fake)
+    asked, said = len(fake.asked), []
+    assert go("otc", tmp_path, fake, said=said) == first and len(fake.asked) == asked
+    assert sum("finished already" in line for line in said) == 3
+
+
+def test_another_seed_runs_that_seed_alone(tmp_path):
+    fake = Fake(otc_rows)
+    go("otc", tmp_path, fake)
+    before = len(fake.asked)
+    go("otc", tmp_path, fake, (42, 7))
+    assert [what for what, *_ in fake.asked[before:]] == ["toy-model", "train", "train", "train"]
+
+
+def test_a_failed_arm_is_an_error_and_the_next_try_runs_only_what_is_left(tmp_path):
+    fake = Fake(otc_rows, fails=("otc_ppo",))
+    with pytest.raises(ReproductionFailed, match=r"ended with 3: EnvLost: no server is up\nIts log is .*otc_ppo\.train\.log"):
+        go("otc", tmp_path, fake)
+    assert not (tmp_path / "otc" / "summary.json").exists(), "no verdict without all arms"
+    fake.fails, before = (), len(fake.asked)
+    assert go("otc", tmp_path, fake)["seen"] is True
+    assert [arm for _, arm, _ in fake.asked[before:]] == ["otc_ppo", "otc_grpo"]
+
+
+def test_an_effect_that_is_not_there_is_not_seen_and_no_error(tmp_path):
+    said: list[str] = []
+    assert go("otc", tmp_path, Fake(lambda arm: rows_of_a_run(calls=1.7)), said=said)["seen"] is False
+    assert any(line.startswith("seed 42: NO   otc_ppo: calls, as a share of ToRL's, is 1.000") for line in said)
+    assert said[-1].startswith("otc: effect not seen")
+    page = (tmp_path / "otc" / "index.html").read_text()
+    assert "not seen" in page and "is 1.000, at most 0.75 is asked" in page
+
+
+def test_the_page_has_claim_verdict_curves_table_and_what_is_by_construction(tmp_path):
+    go("otc", tmp_path, Fake(otc_rows), (42, 7))
+    miniature = methods.named("otc")
+    page = (tmp_path / "otc" / "index.html").read_text()
+    assert "effect seen on 2 of 2 seeds" in page and "at least a quarter fewer calls" in page and "By construction." in page
+    assert page.count("data:image/png;base64,") == 2 and (tmp_path / "otc" / "curves.png").read_bytes()[:4] == b"\x89PNG"
+    assert page.count("<td>otc_grpo</td>") == 2 and all(f"<th>{column}</th>" in page for column in miniature.columns)
+
+
+def test_a_sweep_is_of_the_arm_before_it_and_is_judged_by_n(tmp_path):
+    fake = Fake(sweep={0: 0.04, 2: 0.5, 4: 0.93, 20: 0.93})
+    summary = go("interaction_scaling", tmp_path, fake)
+    assert [what for what, *_ in fake.asked] == ["toy-model", "train", "eval"] and summary["seen"] is True
+    assert summary["seeds"][0]["arms"]["sweep"]["accuracy_20"] == 0.93
+    words = json.loads((tmp_path / "interaction_scaling/seed-42/sweep.eval.json").read_text())["words"]
+    assert words[words.index("--model") + 1] == str(tmp_path / "interaction_scaling/seed-42/rl/model")
+    assert words[words.index("--sweep") + 1] == "env.max_calls=0,2,4,20"
+
+
+def test_a_base_that_is_there_is_taken(tmp_path):
+    fake = Fake()
+    go("zerotir", tmp_path, fake)
+    go("zerotir", tmp_path / "elsewhere", fake)
+    assert [what for what, *_ in fake.asked] == ["toy-model", "train", "toy-model", "train"]
+    reproduce(methods.named("zerotir"), (42,), tmp_path / "third", tmp_path / "bases", How(9, lambda line: None, fake))
+    assert [what for what, *_ in fake.asked[4:]] == ["train"]
+
+
+def test_the_base_is_made_under_a_lock_of_its_own_since_another_miniature_may_need_it_too(tmp_path):
+    events: list[str] = []
+
+    @contextmanager
+    def lock(directory):
+        events.append(f"lock {directory.name}")
+        yield
+        events.append("unlock")
+
+    fake = Fake()
+    run = lambda *of: (events.append(of[0][3]), fake(*of))[1]  # noqa: E731
+    reproduce(methods.named("zerotir"), (42,), tmp_path / "out", tmp_path / "bases", How(9, lambda line: None, run, lock))
+    assert events == ["lock quickstart-42", "toy-model", "unlock", "train"]
+
+
+def test_two_of_one_directory_are_refused(tmp_path, capsys):
+    with run_lock(tmp_path / "out"):
+        assert main(["reproduce", "zerotir", "--out", str(tmp_path / "out"), "--bases", str(tmp_path / "bases")]) == 2
+    assert str(tmp_path / "out") in capsys.readouterr().err and not (tmp_path / "bases").exists()
+
+
+def test_the_list_names_every_miniature_with_its_claim(capsys):
+    assert main(["reproduce", "--list"]) == 0
+    said = capsys.readouterr().out
+    assert all(f"{name} " in said and methods.named(name).claim in said for name in methods.NAMES)
+
+
+def test_a_base_model_of_an_unknown_lesson_is_refused_with_the_list(tmp_path, capsys):
+    assert main(["toy-model", "--lesson", "nope", "--run-dir", str(tmp_path / "base")]) == 2
+    assert "Unknown --lesson 'nope'. Known: artist, " in capsys.readouterr().err and not (tmp_path / "base").exists()
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["nope"], "Unknown miniature 'nope'. Known: "),
+        ([], "Which miniature? Known: zerotir, "),
+        (["zerotir", "--seeds", "0"], "give 1 to 8"),
+        (["zerotir", "--arm-timeout", "0"], "--arm-timeout"),
+    ],
+)
+def test_what_cannot_work_is_refused_with_what_can(argv, message, capsys):
+    assert main(["reproduce", *argv]) == 2
+    err = capsys.readouterr().err
+    assert message in err and "Traceback" not in err
