@@ -14,7 +14,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, Self, runtime_checkable
 
 from .protocol import StepReply
-from .types import Canary, Changes, Completion, EngineBounds, Group, GroupKey, GroupMeta, PromptOutcome, PublishReport, Sampling, StepReport, Task, TrainBatch
+from .types import (
+    Canary,
+    Changes,
+    Completion,
+    EngineBounds,
+    Group,
+    GroupKey,
+    GroupMeta,
+    Meeting,
+    PromptOutcome,
+    PublishReport,
+    Sampling,
+    StepReport,
+    Task,
+    TrainBatch,
+    Transfer,
+)
 
 if TYPE_CHECKING:
     from .config import Config
@@ -68,6 +84,13 @@ class RolloutEngine(Engine, Protocol):
     async def update_weights(self, path: Path, version: int, digest: str, canary: Canary | None = None, link: str | None = None) -> list[Completion]:
         """Load a safetensors file; with a `link` a delta, which continues the push before. What `canary` sampled with it. Raises WeightsUnverified; of
         it DeltaRefused when this node cannot continue: the engine is as it was, and takes a full push."""
+
+    async def receive_weights(self, meeting: Meeting, first_rank: int, push: str) -> Transfer:
+        """Take part in a broadcast, worker i as rank `first_rank` + i. Requests are frozen from here on, until `use_received` or for ever: what a torn push
+        left is nobody's weights. Raises WeightsUnverified when the engine is broken by it."""
+
+    async def use_received(self, version: int, digest: str, canary: Canary | None = None) -> list[Completion]:
+        """What was received, which must have `digest`, samples as `version`. What `canary` sampled with it. Raises WeightsUnverified."""
 
     async def proved(self, version: int) -> None:
         """Says that what `version` sampled may be used."""
@@ -205,3 +228,16 @@ class Learner(Protocol):
 
     async def export(self, directory: Path) -> None:
         """A directory that plain transformers loads: weights, config, tokenizer."""
+
+
+class Broadcasts(Learner, Protocol):
+    """A learner that sends its weights to all engines at once."""
+
+    async def open_broadcast(self, receivers: int) -> Meeting:
+        """Where so many workers of engines meet rank 0, on its node. What was opened before is no more."""
+
+    async def broadcast(self, push: str) -> Transfer:
+        """Send the full weights, HF names, to all who have come to the meeting. A fault of the group's is in the answer."""
+
+    async def end_broadcast(self, why: str) -> None:
+        """During `broadcast`: whoever takes part in it is told to give up."""

@@ -145,6 +145,30 @@ class Changes(NamedTuple):
     """Of the file, chained to the weights before it."""
 
 
+class Meeting(NamedTuple):
+    """Where learner rank 0 and the workers of engines meet for broadcasts of weights (weights/broadcast)."""
+
+    backend: str
+    address: str
+    port: int
+    receivers: int
+    """Workers, ranks 1 to this."""
+    deadline_s: float
+    """For all to be there, and for each bucket."""
+
+
+class Transfer(NamedTuple):
+    """What became of a broadcast on one side."""
+
+    digest: str | None = None
+    """Of all that was sent or received; None where it was not all."""
+    nbytes: int = 0
+    fault: str | None = None
+    """Why it was not all."""
+    unusable: bool = False
+    """Another push mends nothing here."""
+
+
 class Canary(NamedTuple):
     """What an engine samples first with new weights: `max_tokens` from each prompt, prompt i with seed + i."""
 

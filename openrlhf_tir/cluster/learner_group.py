@@ -20,7 +20,7 @@ from ..backoff import backoff_s
 from ..config import Config
 from ..deadlines import Deadline, within
 from ..errors import ClusterFull, DeadlineMissed, InfraError
-from ..types import Changes, StepReport, TrainBatch
+from ..types import Changes, Meeting, StepReport, TrainBatch, Transfer
 from .nodes import learner_room
 from .ray_faults import death
 from .ray_session import by_node, place, worker_env
@@ -76,6 +76,14 @@ class LearnerRank:
         """On a thread of its own: a step must not wait for the disk, nor the acknowledgement for the step."""
         return self.inner.written()
 
+    def open_broadcast(self, receivers: int) -> Meeting:
+        return self.inner.open_broadcast(ray.util.get_node_ip_address(), receivers)
+
+    @ray.method(concurrency_group="control")
+    def end_broadcast(self, why: str) -> None:
+        """On a thread of its own, as the broadcast has the other."""
+        self.inner.sender.end(why)
+
     def call(self, method: str, *args: Any) -> Any:
         return getattr(self.inner, method)(*args)
 
@@ -92,7 +100,7 @@ class LearnerGroup:
         n = cfg.actor.world_size
         room = learner_room(cfg)
         placement = await place(room, f"{n} learner ranks", cfg)
-        actor = ray.remote(concurrency_groups={"io": 1})(LearnerRank)
+        actor = ray.remote(concurrency_groups={"io": 1, "control": 1})(LearnerRank)
         asked = {"num_cpus": 1, "num_gpus": room.num_gpus, "runtime_env": {"env_vars": worker_env(cfg)}}
         self = cls(cfg, [], placement)
         try:
@@ -133,6 +141,15 @@ class LearnerGroup:
 
     async def publish_changes(self, path: Path, base_version: int) -> Changes | None:
         return (await self._call("publish_changes", path, base_version))[0]
+
+    async def open_broadcast(self, receivers: int) -> Meeting:
+        return (await self._all([self.ranks[0].open_broadcast.remote(receivers)], "open_broadcast", "timeouts.broadcast_s"))[0]
+
+    async def broadcast(self, push: str) -> Transfer:
+        return (await self._call("broadcast", push))[0]
+
+    async def end_broadcast(self, why: str) -> None:
+        await self._all([self.ranks[0].end_broadcast.remote(why)], "end_broadcast", "timeouts.broadcast_s")
 
     async def score(self, sequences: list[list[int]]) -> list[Any]:
         return (await self._call("score", sequences))[0]

@@ -20,7 +20,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from ..config import Config
 from ..deadlines import Deadline, within
 from ..errors import DeadlineMissed, EngineError, EngineGone, InfraError
-from ..types import Canary, Completion, GroupKey
+from ..types import Canary, Completion, GroupKey, Meeting, Transfer
 from .nodes import engine_room
 from .ray_faults import death
 from .ray_session import place, worker_env
@@ -103,6 +103,12 @@ class Member:
 
     async def update_weights(self, path, version: int, digest: str, canary: Canary | None = None, link: str | None = None) -> list[Completion]:
         return await self.call(self.actor.update_weights.remote(path, version, digest, canary, link), "timeouts.push_s", f"The push of version {version}")
+
+    async def receive_weights(self, meeting: Meeting, first_rank: int, push: str) -> Transfer:
+        return await self.call(self.actor.receive_weights.remote(meeting, first_rank, push), "timeouts.push_s", "A broadcast")
+
+    async def use_received(self, version: int, digest: str, canary: Canary | None = None) -> list[Completion]:
+        return await self.call(self.actor.use_received.remote(version, digest, canary), "timeouts.push_s", f"The use of version {version}")
 
     async def proved(self, version: int) -> None:
         await self.call(self.actor.proved.remote(version), "rollout.unresponsive_s", f"The verdict on version {version}")

@@ -16,7 +16,7 @@ import ray
 
 from ..backoff import ASK_AGAIN_S, backoff_s
 from ..config import Config
-from ..errors import ClusterFull
+from ..errors import ClusterFull, ConfigError
 
 
 class Node(NamedTuple):
@@ -59,6 +59,20 @@ async def some_gpus(cfg: Config) -> None:
         await asyncio.sleep(backoff_s(tries, cap_s=ASK_AGAIN_S))
         tries += 1
         has_gpus.cache_clear()
+
+
+def transport(cfg: Config) -> str | None:
+    """What is to be said of vllm.sync_backend on the nodes that there are. Raises ConfigError where it cannot work."""
+    backend = cfg.vllm.sync_backend
+    if backend == "nccl" and not has_gpus():
+        raise ConfigError(
+            f"vllm.sync_backend = 'nccl' needs GPUs, and Ray knows of none: {', '.join(map(str, nodes()))}. Use 'gloo', which is the same on CPUs, or 'file'."
+        )
+    if backend == "nccl":
+        return "vllm.sync_backend = nccl has not been run on GPUs yet: every push is proved by digest and canary as ever. If it fails, use 'file'."
+    if backend == "gloo" and has_gpus():
+        return "vllm.sync_backend = gloo sends the weights by way of the hosts' memory, which is slow between GPUs. 'file' with vllm.sync_delta sends less."
+    return None
 
 
 class Room(NamedTuple):

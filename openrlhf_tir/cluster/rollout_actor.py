@@ -14,7 +14,7 @@ import ray
 
 from ..config import Config
 from ..ports import RolloutEngine
-from ..types import Canary, Completion, Group, GroupKey, GroupMeta, Task
+from ..types import Canary, Completion, Group, GroupKey, GroupMeta, Meeting, Task, Transfer
 from .reaper import end_children_with_us
 from .shared_dir import prove
 from .tokens import Tokens
@@ -122,6 +122,12 @@ class RolloutActor:
 
     async def update_weights(self, path: Path, version: int, digest: str, canary: Canary | None = None, link: str | None = None) -> list[Completion]:
         return await self.engine.update_weights(path, version, digest, canary, link)
+
+    async def receive_weights(self, meeting: Meeting, first_rank: int, push: str) -> Transfer:
+        return await self.engine.receive_weights(meeting, first_rank, push)
+
+    async def use_received(self, version: int, digest: str, canary: Canary | None = None) -> list[Completion]:
+        return await self.engine.use_received(version, digest, canary)
 
     async def proved(self, version: int) -> None:
         await self.engine.proved(version)

@@ -18,7 +18,7 @@ from ..logs.process import PssSampler
 from ..pipeline.stop import StopRequest
 from .env_process import env_urls
 from .learner_group import LearnerGroup
-from .nodes import nodes, plan, some_gpus
+from .nodes import nodes, plan, some_gpus, transport
 from .pool import RolloutPool
 from .ray_session import ray_session
 from .reward_models.replicas import rewarding
@@ -68,6 +68,8 @@ async def _running(cfg: Config, model: str, learner: bool, console: Console, sig
                 f"Start servers with train_scripts/start_env_servers.sh and set {', '.join(f'{section}.url' for section in started)}."
             )
         await some_gpus(cfg)
+        if learner and (said := transport(cfg)):
+            console.print(f"[yellow]weights: {said}", soft_wrap=True, highlight=False)
         for line in plan(cfg, nodes(), learner=learner):
             console.print(line, soft_wrap=True, highlight=False)
         async with env_urls(cfg) as urls, rewarding(cfg):

@@ -118,8 +118,6 @@ def check_names(cfg: Config, problems: Problems) -> None:
     with problems.caught():
         if cfg.actor.policy_loss is not None:
             plugins.load(POLICY_LOSS, cfg.actor.policy_loss)
-    if cfg.vllm.sync_backend != "file":
-        problems.add(f"vllm.sync_backend = {cfg.vllm.sync_backend!r} is not wired to the learner yet. Set it to 'file', which works on GPUs too.")
 
 
 def check_names_of_env(cfg: Config, e: Environment, problems: Problems) -> None:

@@ -30,6 +30,7 @@ def violations(c: Config) -> Iterator[str]:
     yield from _ranks_of_roles(c)
     yield from sequence_parallel.violations(c)
     yield from _pipeline(c)
+    yield from _pushes(c)
     yield from _ends(c)
     yield from _reward(c)
 
@@ -171,6 +172,17 @@ def _cut(c: Config) -> str:
         f"rollout.batch_size * rollout.n_samples_per_prompt / train.batch_size = {samples} / {c.train.batch_size or samples} = {c.minibatches} mini-batches, "
         f"train.max_epochs = {c.train.max_epochs}"
     )
+
+
+def _pushes(c: Config) -> Iterator[str]:
+    v = c.vllm
+    if v.sync_delta and v.sync_backend != "file":
+        yield f"vllm.sync_delta continues files, and vllm.sync_backend = '{v.sync_backend}' writes none. Leave one of them out."
+    if v.sync_backend != "file" and c.timeouts.broadcast_s >= c.timeouts.push_s:
+        yield (
+            f"timeouts.broadcast_s = {c.timeouts.broadcast_s:g} leaves no time to repeat a torn push within timeouts.push_s = {c.timeouts.push_s:g}. "
+            "Make it a fraction of that, e.g. 60."
+        )
 
 
 def _staleness(c: Config) -> Iterator[str]:

@@ -101,7 +101,7 @@ def engine_args(model: str, cfg: Config, *, gpu: bool, index: int) -> AsyncEngin
         scheduling_policy="priority",  # by arrival, as ever, but for the canary
         generation_config="vllm",  # the model's own file would set temperature and top_k of requests that name none; its EOS ids still count
         logprobs_mode="raw_logprobs" if cfg.rollout.plain else "processed_logprobs",  # of the distribution that samples: what the ratio divides by
-        weight_transfer_config=WeightTransferConfig(backend=v.sync_backend),
+        weight_transfer_config=WeightTransferConfig(backend="file"),  # the loading's; a broadcast's tensors come in by the extension's own method
         worker_extension_cls="openrlhf_tir.weights.file_backend.WorkerExtension",
         **memory,
     )

@@ -19,7 +19,7 @@ import numpy as np
 from ..config import Config
 from ..deadlines import Deadline
 from ..errors import EngineError, WeightsUnverified
-from ..types import Canary, Completion, EngineBounds, Finish, Sampling
+from ..types import Canary, Completion, EngineBounds, Finish, Meeting, Sampling, Transfer
 from ..weights.node_copy import NodeCopy
 from .busy import BusyMeter
 from .codec import HfCodec, IncrementalDecoder
@@ -28,6 +28,8 @@ from .proof import Proof
 
 if TYPE_CHECKING:
     import torch
+
+    from ..weights.broadcast.receiver import Receiver
 
 
 class TorchEngine:
@@ -52,6 +54,9 @@ class TorchEngine:
         self._plain = (cfg or Config()).rollout.plain
         self._node = NodeCopy(keep=(cfg or Config()).vllm.sync_delta)
         self._progress = Progress(Deadline.of(cfg or Config(), "timeouts.progress_s"))
+        self._one_push = asyncio.Lock()
+        self._receiver: Receiver | None = None
+        self._received, self._new = Transfer(), dict[str, Any]()
 
     @classmethod
     async def start(cls, model: str, cfg: Config, *, version: int = 0, index: int = 0) -> TorchEngine:
@@ -98,11 +103,32 @@ class TorchEngine:
         from safetensors.torch import load_file
 
         proved = self._node.full(path, version, digest) if link is None else self._node.delta(path, version, digest, link)
+        return await self._use(load_file(proved), str(path), version, canary)
+
+    async def receive_weights(self, meeting: Meeting, first_rank: int, push: str) -> Transfer:
+        """Beside the model: requests go on meanwhile, and a torn push leaves no trace."""
+        from ..weights.broadcast.receiver import Receiver
+
+        async with self._one_push:
+            receiver = self._receiver = self._receiver or Receiver()
+            weights: dict[str, torch.Tensor] = {}
+            self._received = await asyncio.to_thread(receiver.receive, meeting, first_rank, push, weights.update, weights.clear)
+            self._new = weights
+            return self._received
+
+    async def use_received(self, version: int, digest: str, canary: Canary | None = None) -> list[Completion]:
+        async with self._one_push:
+            received, self._received = self._received, Transfer()
+            if received.digest != digest:
+                raise WeightsUnverified(f"received weights of digest {str(received.digest)[:12]}, the learner announced {digest[:12]} for version {version}")
+            return await self._use(self._new, f"broadcast {version}", version, canary)
+
+    async def _use(self, weights: dict[str, torch.Tensor], what: str, version: int, canary: Canary | None) -> list[Completion]:
         async with self._one_at_a_time:
             tied = {"lm_head.weight"} if self.model.config.tie_word_embeddings else set()
-            missing, unexpected = self.model.load_state_dict(load_file(proved), strict=False)
+            missing, unexpected = self.model.load_state_dict(weights, strict=False)
             if set(missing) - tied or unexpected:
-                raise WeightsUnverified(f"{path} does not hold this model: missing {sorted(set(missing) - tied)}, unexpected {unexpected}")
+                raise WeightsUnverified(f"{what} does not hold this model: missing {sorted(set(missing) - tied)}, unexpected {unexpected}")
             self.version = version
         return await self.canary(*canary) if canary else []
 

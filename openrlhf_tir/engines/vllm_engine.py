@@ -2,8 +2,7 @@
 
     generate ──> AsyncLLM (own process) ──> deltas ──> proof ──> Completion
     update_weights: digest of the file, once per node -> pause (requests freeze) -> push -> canary queued first -> resume
-
-A push has three steps, which vLLM's own nccl and ipc trainers can drive as well; only the 'file' backend has been run.
+    receive_weights: pause -> a broadcast, loaded as it comes; use_received: its digest -> canary queued first -> resume
 
 Pausing clears the KV cache, so a frozen request recomputes its prefix with the new weights. Canary requests are queued while the
 engine is still paused and outrank all others, so their verdict does not wait for a full engine; until it is in, completions with
@@ -25,7 +24,7 @@ from ..config import Config
 from ..deadlines import Deadline, within
 from ..errors import ConfigError, EngineError, RequestRefused, WeightsUnverified
 from ..machine import runs_on_gpus
-from ..types import Canary, Completion, EngineBounds, Sampling
+from ..types import Canary, Completion, EngineBounds, Meeting, Sampling, Transfer
 from ..weights.node_copy import NodeCopy
 from .gpu_memory import wait_for_memory
 from .in_flight import InFlight
@@ -43,17 +42,20 @@ CANARY_PRIORITY = -1
 class VllmEngine:
     """Engine on one vLLM AsyncLLM; belongs to the event loop that started it."""
 
-    def __init__(self, llm: AsyncLLM, model: str, backend: str, latest: LatestStats, version: int, cfg: Config) -> None:
+    def __init__(self, llm: AsyncLLM, model: str, latest: LatestStats, version: int, cfg: Config) -> None:
         """Not called by users: `start` makes an engine."""
         self._silence, self._push = Deadline.of(cfg, "rollout.unresponsive_s"), Deadline.of(cfg, "timeouts.push_s")
         self._progress = Progress(Deadline.of(cfg, "timeouts.progress_s"))
-        self._llm, self._model, self._backend, self._latest = llm, model, backend, latest
+        self._llm, self._model, self._latest = llm, model, latest
         self.requests = InFlight(version)
         self.proof = Proof()
         self.bounds = EngineBounds(llm.model_config.get_vocab_size(), llm.model_config.max_model_len)
         self._paused = self._paused_by_user = self._updating = self._proving = False
         self._switching = asyncio.Lock()
         self._node = NodeCopy(keep=keeps_copy(cfg), patience_s=cfg.timeouts.push_s / 4)  # the rest is for a proof of its own and the canary
+        self._one_push = asyncio.Lock()
+        self._received = Transfer()
+        """The last broadcast that is not in use yet."""
         self._frozen_at = self._push_pause_s = 0.0
         self.broken: str | None = None
         """Why this engine cannot be used any more; None while it can."""
@@ -65,8 +67,8 @@ class VllmEngine:
         On a machine without a GPU vllm must not have been imported before in this process. `index` numbers the run's engines.
         """
         gpu = runs_on_gpus()
-        if cfg.vllm.sync_backend != "file" and not gpu:
-            raise ConfigError(f"vllm.sync_backend = '{cfg.vllm.sync_backend}' needs GPUs, and there is none. Use vllm.sync_backend = 'file'.")
+        if cfg.vllm.sync_backend == "nccl" and not gpu:
+            raise ConfigError("vllm.sync_backend = 'nccl' needs GPUs, and there is none. Use 'gloo', which is the same on CPUs, or 'file'.")
         prepare_environment(gpu=gpu)
         if gpu:
             await wait_for_memory(cfg.vllm.gpu_memory_utilization, os.environ.get("CUDA_VISIBLE_DEVICES"))
@@ -77,9 +79,8 @@ class VllmEngine:
             llm = AsyncLLM.from_engine_args(engine_args(model, cfg, gpu=gpu, index=index), stat_loggers=[latest])
         except (RuntimeError, ValueError, OSError) as e:
             raise EngineError(f"vLLM did not start on {model}: {e}. The engine's own log above says more.") from e
-        engine = cls(llm, model, cfg.vllm.sync_backend, latest, version, cfg)
-        if cfg.vllm.sync_backend == "file":
-            await engine.init_transfer({})
+        engine = cls(llm, model, latest, version, cfg)
+        await engine.init_transfer({})
         return engine
 
     @property
@@ -147,19 +148,46 @@ class VllmEngine:
         Raises WeightsUnverified: with the old weights still in use when the file is not the one announced, else with the engine
         broken.
         """
-        if self._backend != "file":
-            raise ConfigError(f"vllm.sync_backend = '{self._backend}' does not push files. Drive begin_update, receive, finish_update, or use 'file'.")
-        self.check()
-        if canary and self._paused_by_user:
-            raise EngineError("A canary on a paused engine would wait for ever. Call resume first, or push without one.")
+        self._may_push(canary)
         proving = (self._node.full, path, version, digest) if link is None else (self._node.delta, path, version, digest, link)
         proved = await within(self._push, asyncio.to_thread(*proving), f"The proof of {path} on this node")  # while requests go on decoding
         await self.begin_update()
         await self.receive({"path": str(proved)})
         return await self.finish_update(version, canary)
 
+    async def receive_weights(self, meeting: Meeting, first_rank: int, push: str) -> Transfer:
+        """See RolloutEngine. A torn push leaves the engine frozen, as it has nobody's weights: the next one goes on from there."""
+        from ..weights.broadcast.receiver import agreed
+
+        async with self._one_push:
+            self._may_push()
+            if not self._updating:
+                await self.begin_update()
+            async with self._or_break("receive"):
+                parts = await self._llm.collective_rpc("receive_weights", args=(list(meeting), first_rank, push))
+                received = agreed([Transfer(*part) for part in parts])
+                if received.unusable:
+                    raise EngineError(received.fault)
+            self._received = received
+            return received
+
+    async def use_received(self, version: int, digest: str, canary: Canary | None = None) -> list[Completion]:
+        """See RolloutEngine and `update_weights`. Without the announced digest the engine is broken: half of its weights are the old ones."""
+        async with self._one_push:
+            self._may_push(canary)
+            received, self._received = self._received, Transfer()
+            async with self._or_break("use"):
+                if received.digest != digest:
+                    raise EngineError(f"received weights of digest {str(received.digest)[:12]}, the learner announced {digest[:12]} for version {version}")
+            return await self.finish_update(version, canary)
+
+    def _may_push(self, canary: Canary | None = None) -> None:
+        self.check()
+        if canary and self._paused_by_user:
+            raise EngineError("A canary on a paused engine would wait for ever. Call resume first, or push without one.")
+
     async def init_transfer(self, info: dict[str, Any]) -> None:
-        """The backend's handshake: nothing for 'file'; rendezvous address, ranks and packing for vLLM's nccl and ipc."""
+        """The handshake of vLLM's weight-transfer API, with what the worker's end (weights/file_backend.py, weights/broadcast/worker.py) takes."""
         from vllm.distributed.weight_transfer.base import WeightTransferInitRequest
 
         await self._llm.init_weight_transfer_engine(WeightTransferInitRequest(info))

@@ -27,7 +27,8 @@ from ..algorithms.aggregate import GlobalCounts
 from ..algorithms.losses.diagnostics import Tally
 from ..config import Config
 from ..config.sections.output import OF_AVERAGE
-from ..types import Changes, Group, TrainBatch
+from ..types import Changes, Group, Meeting, TrainBatch, Transfer
+from ..weights.broadcast.sender import Sender
 from .agreement import agree
 from .balance import lpt
 from .ema import WeightAverage
@@ -46,6 +47,7 @@ from .saved.background import BackgroundWriter
 from .saved.checkpoint import POLICY, load_rank, save_rank
 from .schedule import rl_schedule
 from .weight_shards import write_shards
+from .weights_broadcast import broadcast_weights
 from .weights_delta import write_delta
 from .weights_file import write_file, write_weights
 
@@ -74,6 +76,7 @@ class Zero3Rank:
         self.strategy = ZeroStrategy(cfg)
         self.strategy.setup_distributed(rank, world_size, master_addr, master_port)
         self.device = self.strategy.device
+        self.sender = Sender()
         self._start(cfg)
 
     def reload(self, cfg: Config) -> None:
@@ -205,6 +208,15 @@ class Zero3Rank:
         """What changed since the last of these two calls, which was of `base_version`, as a delta file; see write_delta. On rank 0, None elsewhere."""
         sharded = self.cfg.ds.zero_stage == 3
         return write_delta(self.engine.module, Path(path), self.last, base_version=base_version, rank=self.rank, sharded=sharded)
+
+    def open_broadcast(self, address: str, receivers: int) -> Meeting:
+        """By rank 0 alone, on whose node `address` is; see Sender.open."""
+        return self.sender.open(self.cfg.vllm.sync_backend, address, receivers, self.cfg.timeouts.broadcast_s)
+
+    def broadcast(self, push: str) -> Transfer | None:
+        """Collective. Full weights with HF names to all receivers; what became of it on rank 0, None elsewhere."""
+        sharded, bucket = self.cfg.ds.zero_stage == 3, self.cfg.vllm.sync_bucket_mib << 20
+        return broadcast_weights(self.engine.module, push, self.sender, rank=self.rank, sharded=sharded, bucket_bytes=bucket)
 
     def export(self, directory: str | Path) -> None:
         """A directory that plain transformers loads: config, weights, tokenizer; with LoRA `adapter/` besides, which peft loads. The average of the

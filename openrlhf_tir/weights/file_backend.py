@@ -1,9 +1,10 @@
-"""File backend: a safetensors file -> a running vLLM worker's model. Lives in the worker process; works on CPU and GPU.
+"""Worker: a safetensors file, or a broadcast -> a running vLLM worker's model. Lives in the worker process; works on CPU and GPU.
 
-It is one more backend of vLLM's weight-transfer API, beside vLLM's own nccl and ipc, so that one code path drives all of them:
+It is one more backend of vLLM's weight-transfer API, beside vLLM's own nccl and ipc:
 
     start_weight_update -> every layer is put back into the shape that a checkpoint fills
     update_weights      -> the file's tensors, in HF names, go through the model's own loader
+    or receive_weights  -> those of a broadcast, bucket by bucket as they come
     finish_weight_update-> layers are processed (fused, packed) again
 
 Importing this module registers the backend: vLLM imports it in every worker because `worker_extension_cls` names WorkerExtension.
@@ -13,17 +14,31 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 import torch
+from vllm.config import set_current_vllm_config
 from vllm.distributed.weight_transfer.base import WeightTransferEngine, WeightTransferInitInfo, WeightTransferUpdateInfo
 from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
+from vllm.model_executor.model_loader.mtp_validation import disable_mtp_completeness_check
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
+from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
+
+from ..types import Meeting, Transfer
+from .broadcast.receiver import Receiver
 
 EXTENSION = f"{__name__}.WorkerExtension"
 
 
 class WorkerExtension:
-    """Adds nothing to the worker; naming it is what makes vLLM import this module there."""
+    """Methods that a worker has besides its own. Naming it is what makes vLLM import this module there."""
+
+    def receive_weights(self, meeting: list[Any], first_rank: int, push: str) -> list[Any]:
+        """A Transfer, as plain values. Raises nothing: see weights/broadcast/receiver.py. `self` is the worker."""
+        engine = self.weight_transfer_engine  # type: ignore[attr-defined]
+        with set_current_vllm_config(self.vllm_config):  # type: ignore[attr-defined]
+            return list(engine.received(Meeting(*meeting), first_rank + self.rank, push))  # type: ignore[attr-defined]
 
 
 @dataclass
@@ -46,11 +61,32 @@ class FileWeightTransferEngine(WeightTransferEngine[FileInit, FileUpdate]):
     def init_transfer_engine(self, init_info: FileInit) -> None:
         self.repack_lm_head = init_info.repack_lm_head
 
+    @cached_property
+    def receiver(self) -> Receiver:
+        return Receiver()
+
     def start_weight_update(self) -> None:
         initialize_layerwise_reload(self.model)
 
     def receive_weights(self, update_info: FileUpdate) -> None:
         self.model.load_weights(_tensors(update_info.path))
+
+    def received(self, meeting: Meeting, rank: int, push: str) -> Transfer:
+        """Between start_weight_update and finish_weight_update, as often as it takes."""
+        return self.receiver.receive(meeting, rank, push, self._load, self._undo)
+
+    def _load(self, tensors: list[tuple[str, torch.Tensor]]) -> None:
+        with disable_mtp_completeness_check():  # of a model with a head for it, a bucket holds a part
+            self.model.load_weights(iter(tensors))
+
+    def _undo(self) -> None:
+        """Layers that have all of their weights keep them, new as they are; the others get their old ones back. Then all wait for weights again."""
+        for layer in self.model.modules():
+            info = get_layerwise_info(layer)
+            info.loaded_weights.clear()
+            info.load_numel = 0
+        finalize_layerwise_reload(self.model, self.model_config)
+        self.start_weight_update()
 
     def finish_weight_update(self) -> None:
         finalize_layerwise_reload(self.model, self.model_config)
@@ -61,7 +97,7 @@ class FileWeightTransferEngine(WeightTransferEngine[FileInit, FileUpdate]):
             head.quant_method.process_weights_after_loading(head)
 
     def shutdown(self) -> None:
-        """Does nothing: nothing is held between updates."""
+        self.receiver.leave()
 
 
 def _tensors(path: str) -> Iterator[tuple[str, torch.Tensor]]:

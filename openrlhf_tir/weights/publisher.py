@@ -8,11 +8,8 @@
         or:           discard(why)         what it sampled since is lost; its owner starts another, which must `join`
 
 
-With `delta` (vllm.sync_delta) the learner writes what changed, once there is a push to continue. A full one goes to an engine that joins, to one whose
-node refuses the delta, after a resume or a restart of the learner, and when half of the bytes changed. Digest, canary and verdict are the same.
-
-Sees Protocols only: engines are Ray handles in a run and plain objects in tests. This is the 'file' transport, the one that has
-been run; vLLM's nccl and ipc trainers drive VllmEngine's begin_update / receive / finish_update themselves, and the canary stays.
+How the weights get there is the transport's: by file (file_transport.py), or broadcast to all at once (broadcast/transport.py). Digest, canary and verdict
+are the same. Sees Protocols only: engines are Ray handles in a run and plain objects in tests.
 """
 
 from __future__ import annotations
@@ -23,15 +20,16 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
-from ..deadlines import Deadline, within
-from ..errors import ConfigError, DeadlineMissed, DeltaRefused, Diverged, EngineGone, InfraError, WeightsUnverified
+from ..deadlines import Deadline
+from ..errors import ConfigError, DeadlineMissed, Diverged, EngineGone, InfraError, WeightsUnverified
 from ..ports import Learner
 from ..types import Canary, Completion, PublishReport
-from .push_files import PushFiles
+from .file_transport import FileTransport
+from .transport import PushTarget, Results, Transport, in_time, name_of
 from .verify import Disagreement, Tolerance, disagreement
 
 log = logging.getLogger(__name__)
@@ -43,23 +41,6 @@ LIKELY_CAUSES = (
     "settings or a sliding window on one side; a tied lm_head that kept its old copy; fp16 that overflows (use ds.param_dtype = 'bf16')."
 )
 T = TypeVar("T")
-
-
-class PushTarget(Protocol):
-    """What a push needs of an engine. Each call raises EngineGone when its process died, which takes the engine out of the push. One that
-    hangs is discarded at the push's deadline: it costs its own work, not the push."""
-
-    async def update_weights(self, path: Path, version: int, digest: str, canary: Canary | None = None, link: str | None = None) -> list[Completion]:
-        """The canary's completions. With a `link` the file is a delta. Raises WeightsUnverified when the file is not the announced one or did not load;
-        of it DeltaRefused when the engine is as it was and takes a full push."""
-
-    async def proved(self, version: int) -> None:
-        """Says that what was sampled by `version` may be used."""
-
-    async def discard(self, why: str) -> None:
-        """This engine holds unknown weights: nothing sampled by them is ever seen."""
-
-    async def canary(self, prompt_ids: list[list[int]], max_tokens: int, seed: int) -> list[Completion]: ...
 
 
 class WeightPublisher:
@@ -78,12 +59,14 @@ class WeightPublisher:
         deadline: Deadline = PUSH,
         ceiling: float = CEILING,
         delta: bool = False,
+        transport: Transport | None = None,
     ) -> None:
         """`tolerance`: a number holds for every token; None: `calibrate` comes first. `ceiling`: of a calibrated one, in nats. `deadline`: for an
-        engine's part of a push."""
+        engine's part of a push. `transport`: by files in `directory` if not given, with `delta` what changed only, where that is possible."""
         if not canary_prompts:
             raise ConfigError("A weight push without a canary prompt proves nothing. Give at least one tokenised prompt.")
-        self.learner, self.engines, self.files = learner, engines, PushFiles(learner, directory, delta=delta)
+        self.learner, self.engines = learner, engines
+        self.transport = transport or FileTransport(learner, directory, delta=delta, deadline=deadline)
         self.canary_prompts, self.canary_tokens, self.seed = canary_prompts, canary_tokens, seed
         self.tolerance = Tolerance.exact(tolerance) if isinstance(tolerance, float) else tolerance
         self.deadline, self.ceiling = deadline, ceiling
@@ -100,11 +83,11 @@ class WeightPublisher:
         ConfigError when all do: then the two sides do not have the same model. WeightsUnverified when no engine answers.
         """
         engines = list(self.engines)
-        calls = [self._in_time(e.canary(*self._canary()), f"The canary of {_name(e)}") for e in engines]
+        calls = [self._in_time(e.canary(*self._canary()), f"The canary of {name_of(e)}") for e in engines]
         results = await asyncio.gather(*calls, return_exceptions=True)
         sampled, refused = _sort(results)
         found = dict(zip(sampled, await self._differences(list(sampled.values())), strict=True))
-        wrong = {i: f"{_name(engines[i])} and the learner differ by {d}" for i, d in found.items() if not max(d.median, d.high) <= self.ceiling}
+        wrong = {i: f"{name_of(engines[i])} and the learner differ by {d}" for i, d in found.items() if not max(d.median, d.high) <= self.ceiling}
         if wrong and len(wrong) == len(found):
             raise ConfigError(
                 f"{next(iter(wrong.values()))} on the weights that both loaded from disk; more than vllm.canary_ceiling = {self.ceiling:g} is no "
@@ -125,15 +108,14 @@ class WeightPublisher:
         """
         start = time.monotonic()
         async with self._changing:
-            self.files.seconds, self.files.nbytes = 0.0, 0
+            t = self.transport
+            t.begin()
             if version != self._ahead:  # fine-tuning changes the weights without a new version: written anew whenever asked to
-                await self.files.write(version, must_differ)
+                await t.take(version, must_differ)
                 self._outdated = False
             self._ahead = None
             worst, refused = await self._prove(list(self.engines))
-            f = self.files
-            assert f.digest is not None
-            return PublishReport(version, time.monotonic() - start, f.digest, worst, len(refused), f.seconds, f.nbytes, f.full is None)
+            return PublishReport(version, time.monotonic() - start, t.digest or "", worst, len(refused), t.seconds, t.nbytes, t.delta)
 
     @asynccontextmanager
     async def changing(self) -> AsyncIterator[None]:
@@ -158,34 +140,31 @@ class WeightPublisher:
         engine gets the learner's current weights, which are younger than the others' and will be pushed to those as the same version.
         """
         async with self._changing:
-            if self.files.digest is None:
+            if not self.transport.begun:
                 return
-            if self.learner.version > self.files.version or self._outdated:
-                await self.files.write(self.learner.version, must_differ=False, full=True)
+            if self.learner.version > self.transport.version or self._outdated:
+                await self.transport.take(self.learner.version, must_differ=False, full=True)
                 self._outdated, self._ahead = False, self.learner.version
-            await self.files.whole()
+            await self.transport.whole()
             _, refused = await self._prove([engine])
             if refused:
-                raise WeightsUnverified(f"Version {self.files.version} is not proved on a new engine: {refused[0]}.")
+                raise WeightsUnverified(f"Version {self.transport.version} is not proved on a new engine: {refused[0]}.")
 
     async def close(self) -> None:
-        """Remove the last file."""
-        self.files.remove()
+        """Remove what the last push left."""
+        self.transport.remove()
 
     def _canary(self) -> Canary:
-        return Canary(self.canary_prompts, self.canary_tokens, self.seed + self.files.version)
+        return Canary(self.canary_prompts, self.canary_tokens, self.seed + self.transport.version)
 
     async def _prove(self, engines: list[PushTarget]) -> tuple[float, dict[int, str]]:
         """Last push -> engines -> canary -> verdict: the worst difference of those proved, and why others were refused, by index.
 
-        Where it is a delta, whoever cannot continue gets it in full. One scoring call for all. Engines that died meanwhile are in neither; whoever replaces
-        them is proved by `join`.
+        One scoring call for all. Engines that died meanwhile are in neither; whoever replaces them is proved by `join`.
         """
-        version = self.files.version
-        tolerance, digest = self.tolerance, self.files.digest
+        version, tolerance = self.transport.version, self.tolerance
         assert tolerance is not None, "calibrate() comes first"
-        assert digest is not None, "write() comes first"
-        results = await self._sent(engines, digest)
+        results = await self.transport.sent(engines, self._canary())
         sampled, refused = _sort(results)
         diffs = dict(zip(sampled, await self._differences(list(sampled.values())), strict=True))
         differ = [i for i, d in diffs.items() if not tolerance.accepts(d)]
@@ -194,7 +173,7 @@ class WeightPublisher:
                 refused[i] = f"{diff}, tokens of another version"
             elif i in differ:
                 refused[i] = (
-                    f"{diff}: the file arrived (digest {digest[:12]}) but is not what the engine samples from; accepted is {tolerance} "
+                    f"{diff}: the weights arrived (digest {str(self.transport.digest)[:12]}) but is not what the engine samples from; accepted is {tolerance} "
                     "(vllm.canary_tolerance). Raise it only for lower precision"
                 ) + (f". No engine agrees. {LIKELY_CAUSES}" if len(differ) == len(diffs) else "")
         proved = [i for i in diffs if i not in refused]
@@ -203,43 +182,17 @@ class WeightPublisher:
         await asyncio.gather(*verdicts)
         return max((diffs[i].most for i in proved), default=0.0), refused
 
-    async def _sent(self, engines: list[PushTarget], digest: str) -> list[list[Completion] | BaseException]:
-        """What each engine's canary sampled, or what it raised. Full where there is a full file; else the delta, and in full to those that refuse it."""
-        files = self.files
-        if files.full is not None or files.changes is None:
-            return await self._pushed(engines, await files.whole(), digest)
-        results = await self._pushed(engines, files.changes[0], digest, files.changes[1])
-        behind = [i for i, result in enumerate(results) if isinstance(result, DeltaRefused)]
-        for i in behind:
-            log.warning("%s gets version %d in full: %s", _name(engines[i]), files.version, results[i])
-        if not behind or len(behind) < len(engines):
-            files.worth_it()
-        else:
-            files.not_worth_it()
-        if behind:
-            again = await self._pushed([engines[i] for i in behind], await files.whole(), digest)
-            results = [dict(zip(behind, again, strict=True)).get(i, result) for i, result in enumerate(results)]
-        return results
-
-    async def _pushed(self, engines: list[PushTarget], path: Path, digest: str, *link: str) -> list[list[Completion] | BaseException]:
-        version = self.files.version
-        pushes = [
-            self._in_time(e.update_weights(path, version, digest, self._canary(), *link), f"The push of version {version} to {_name(e)}") for e in engines
-        ]
-        return await asyncio.gather(*pushes, return_exceptions=True)
-
     async def _in_time(self, call: Awaitable[T], what: str) -> T:
-        """Raises DeadlineMissed, an InfraError: the engine is refused like one that holds other weights."""
-        return await within(self.deadline, call, what)
+        return await in_time(self.deadline, call, what)
 
     async def _tell(self, engine: PushTarget, verdict: Awaitable[None]) -> None:
         """A verdict that does not get through leaves the engine's completions waiting for it: then the engine is discarded."""
         with suppress(EngineGone):
             try:
-                await self._in_time(verdict, f"The verdict on version {self.files.version} to {_name(engine)}")
+                await self._in_time(verdict, f"The verdict on version {self.transport.version} to {name_of(engine)}")
             except DeadlineMissed as e:
                 with suppress(DeadlineMissed):
-                    await self._in_time(engine.discard(str(e)), f"The end of {_name(engine)}")
+                    await self._in_time(engine.discard(str(e)), f"The end of {name_of(engine)}")
 
     async def _differences(self, sampled: list[list[Completion]]) -> list[Disagreement]:
         """Canary completions of each engine -> by how much it differs from the learner."""
@@ -249,15 +202,15 @@ class WeightPublisher:
         scored = await self.learner.score(sequences)
         if not all(np.isfinite(s).all() for s in scored):
             raise Diverged(
-                f"The learner's own log-probs of the canary prompts are not finite with the weights of version {self.files.version}: the weights are broken. "
-                "actor.learning_rate is too high, or a reward is not finite; the last checkpoint holds weights from before."
+                f"The learner's own log-probs of the canary prompts are not finite with the weights of version {self.transport.version}: the weights are "
+                "broken. actor.learning_rate is too high, or a reward is not finite; the last checkpoint holds weights from before."
             )
         scores = iter(scored)
         # Scores are of every token but the sequence's first: the response starts at index len(prompt) - 1.
         return [disagreement(cs, [np.asarray(next(scores))[len(prompt) - 1 :] for prompt in self.canary_prompts]) for cs in sampled]
 
 
-def _sort(results: Sequence[list[Completion] | BaseException]) -> tuple[dict[int, list[Completion]], dict[int, str]]:
+def _sort(results: Results) -> tuple[dict[int, list[Completion]], dict[int, str]]:
     """What each engine sampled, and why it could not; those that are gone are in neither. Raises what is a bug."""
     sampled, refused = {}, {}
     for i, result in enumerate(results):
@@ -270,7 +223,3 @@ def _sort(results: Sequence[list[Completion] | BaseException]) -> tuple[dict[int
         else:
             sampled[i] = result
     return sampled, refused
-
-
-def _name(engine: PushTarget) -> str:
-    return getattr(engine, "name", "an engine")

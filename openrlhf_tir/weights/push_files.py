@@ -17,6 +17,7 @@ from ..errors import InfraError, WeightsUnverified
 from ..ports import Learner
 from ..sizes import room
 from ..types import Changes
+from .transport import same_weights
 
 SHARED_MEMORY = Path("/dev/shm")
 SPARE = "spare"
@@ -59,10 +60,7 @@ class PushFiles:
         path = self.directory / (f"v{version}.safetensors" if changes is None else f"v{version}.delta")
         digest = changes.digest if changes else await self._written(version, path, lambda: self.learner.publish(path))
         if must_differ and digest == self.digest:
-            raise WeightsUnverified(
-                f"Version {version} has the weights of the push before it (digest {digest[:12]}), although its learning rate and gradient are not zero: "
-                "the learner did not step, or published too early."
-            )
+            raise WeightsUnverified(same_weights(version, digest))
         old = {file for file in (self.full, self.changes and self.changes[0]) if file and file != path}
         self.full, self.changes = (None, (path, changes.link)) if changes else (path, None)
         self.version, self.digest = version, digest

@@ -21,6 +21,7 @@ from ...toy.cold_start import Batch, check_gates, cold_start
 from ...toy.model import save_model
 from ...toy.task import write_data, write_jsonl, write_splits
 from ...toy.traces import ColdStartTrace
+from ...weights.broadcast.transport import transport_of
 from ...weights.publisher import WeightPublisher
 from ...weights.push_files import push_directory
 from ..services import Services
@@ -86,6 +87,7 @@ async def make_base(services: Services, base: ToyBase, inputs: Inputs) -> tuple[
         tolerance=cfg.canary_tolerance,
         seed=base.seed,
         deadline=Deadline.of(cfg, "timeouts.push_s"),
+        transport=transport_of(cfg, services.learner),
     )
     services.pool.on_join = publisher.join
     measured: list[tuple[EvalResult, EvalResult]] = []

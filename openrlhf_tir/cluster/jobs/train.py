@@ -32,6 +32,7 @@ from ...replay.ledger import Ledger, audit
 from ...report import summary as summaries
 from ...report.build import build_report
 from ...sizes import room
+from ...weights.broadcast.transport import transport_of
 from ...weights.publisher import WeightPublisher
 from ...weights.push_files import push_directory
 from ...weights.verify import Tolerance
@@ -190,6 +191,7 @@ async def _pipeline(
             deadline=Deadline.of(cfg, "timeouts.push_s"),
             ceiling=cfg.vllm.canary_ceiling,
             delta=cfg.vllm.sync_delta,
+            transport=transport_of(cfg, services.learner),
         )
         pushing.push_async_callback(publisher.close)
         pushing.callback(setattr, services.pool, "on_join", None)  # an engine that starts later waits for no learner or file that is gone

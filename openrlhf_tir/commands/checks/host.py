@@ -72,6 +72,8 @@ def check_gpus(cfg: Config, machine: Machine) -> list[str]:
             f"This is a GPU recipe on a CPU machine: ds.attn_implementation = {cfg.ds.attn_implementation!r} needs a GPU, and this machine has none. "
             f"Run it where GPUs are, start from --recipe quickstart_cpu, or set it to 'sdpa' or 'eager'{packing}."
         )
+    if cfg.vllm.sync_backend == "nccl" and machine.gpus == 0 and here:
+        raise ConfigError("vllm.sync_backend = 'nccl' needs GPUs, and this machine has none. Use 'gloo', which is the same on CPUs, or 'file'.")
     if machine.gpus and cfg.ds.attn_implementation == "flash_attention_2" and not machine.has_module("flash_attn"):
         raise ConfigError(
             "ds.attn_implementation = 'flash_attention_2' needs the package flash-attn, which is not installed. Install it (requirements.txt), or set 'sdpa'."
@@ -94,6 +96,8 @@ def check_gpus(cfg: Config, machine: Machine) -> list[str]:
 
 def check_push_room(cfg: Config, machine: Machine) -> list[str]:
     """A file push holds the weights that are served and the ones that arrive."""
+    if cfg.vllm.sync_backend != "file":
+        return []
     one = push_bytes(cfg)
     if one is None:
         name = cfg.actor.model_name_or_path

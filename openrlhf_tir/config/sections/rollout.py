@@ -121,8 +121,15 @@ class Vllm(Section):
         None, description="vLLM's parser that turns the model's text into tool_calls on the OpenAI endpoint, e.g. hermes; unset: none"
     )
     dtype: Literal["auto", "bfloat16", "float16", "float32"] = Field("auto", description="auto: the learner's ds.param_dtype")
-    sync_backend: Literal["file", "nccl", "ipc"] = Field(
-        "file", description="transport of weight pushes; 'file' works everywhere (shared memory on one node); the others are not wired in yet"
+    sync_backend: Literal["file", "gloo", "nccl"] = Field(
+        "file",
+        description="transport of weight pushes. 'file': shared memory on one node, else the run directory. The others broadcast to all engines at once and "
+        "need no file system: 'gloo' over TCP by way of the hosts' memory, slow between GPUs; 'nccl' between GPUs, not tried on any yet",
+    )
+    sync_bucket_mib: int = Field(
+        512,
+        ge=1,
+        description="gloo and nccl: weights gathered and sent at a time; the learner's first rank and every worker of an engine hold two such buffers",
     )
     sync_delta: bool = Field(
         False,

@@ -31,7 +31,7 @@ def torch_engine() -> TorchEngine:
 
 
 def engines() -> list[RolloutEngine]:
-    return [VllmEngine(Llm(), "model", "file", LatestStats(), 0, Config()), torch_engine()]
+    return [VllmEngine(Llm(), "model", LatestStats(), 0, Config()), torch_engine()]
 
 
 def members(protocol: type) -> dict[str, object]:

@@ -18,7 +18,7 @@ GUARDS = {"within", "_in_time", "_tell", "call", "run_group", "_all"}
 """deadlines.within, and what calls it: WeightPublisher's two, Member.call and Member.run_group, LearnerGroup._all. Each takes the awaitable itself."""
 GUARDING_BLOCKS = {"timeout", "timeout_at", "_or_break"}
 """asyncio's, and VllmEngine's for the steps of a push."""
-ENGINE_CALLS = {"update_weights", "proved", "discard", "canary"}
+ENGINE_CALLS = {"update_weights", "receive_weights", "use_received", "proved", "discard", "canary"}
 """PushTarget's."""
 
 EXEMPT = {
@@ -29,6 +29,8 @@ EXEMPT = {
     "engines/vllm_engine.py _generate": "an answer takes as long as its tokens: rollout.group_deadline_s, and VllmEngine.alive watches the progress",
     "engines/vllm_engine.py _switch": "part of a push (Member: timeouts.push_s), or an HTTP client's own request",
     "engines/vllm_engine.py _abort": "a message without an answer; part of a push or of the end, both bounded in Member",
+    "weights/broadcast/transport.py _broadcast": "LearnerGroup.broadcast: timeouts.learner_s, and within it timeouts.broadcast_s for each bucket",
+    "weights/broadcast/transport.py _ended_by": "LearnerGroup.end_broadcast: timeouts.broadcast_s",
     "weights/push_files.py write": "LearnerGroup.publish: timeouts.learner_s",
     "weights/push_files.py whole": "LearnerGroup.publish: timeouts.learner_s",
     "weights/push_files.py _changes": "LearnerGroup.publish_changes: timeouts.learner_s",

@@ -1,0 +1,51 @@
+"""Sender: the learner's end of broadcasts. It serves the place to meet, and tells what became of a push; the group's faults are answers, not errors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import torch.distributed as dist
+
+from ...errors import InfraError
+from ...types import Meeting, Transfer
+from .group import BroadcastTorn, Group, member, served
+from .stream import Item, Tensors, send
+
+
+class Sender:
+    """Rank 0 of one group at a time; after a fault another is opened."""
+
+    def __init__(self) -> None:
+        self._meeting: Meeting | None = None
+        self._store: dist.TCPStore | None = None
+        self._group: Group | None = None
+
+    def open(self, backend: str, address: str, receivers: int, deadline_s: float) -> Meeting:
+        """Where `receivers` workers are to come; this node's `address`. They and this rank meet when the first push begins. Raises InfraError."""
+        self.close()
+        try:
+            self._meeting, self._store = served(backend, address, receivers, deadline_s)
+        except (OSError, RuntimeError) as e:
+            raise InfraError(f"Learner rank 0 cannot listen on {address} for the engines of a broadcast: {e}.") from e
+        return self._meeting
+
+    def send(self, push: str, buckets: Sequence[Sequence[Item]], gathered: Iterable[Tensors]) -> Transfer:
+        """What became of it. Raises what gathering raises."""
+        try:
+            if self._group is None:
+                assert self._meeting is not None, "open() comes first"
+                self._group = member(self._meeting, 0, self._store)
+                self._group.meet()
+            return send(self._group, push, buckets, gathered)
+        except BroadcastTorn as e:
+            return Transfer(fault=str(e))
+
+    def end(self, why: str) -> None:
+        """From another thread: whoever takes part in a push is told at once. Does nothing when there is none."""
+        if group := self._group:
+            group.end(why)
+
+    def close(self) -> None:
+        if self._group is not None:
+            self._group.close()
+        self._group = self._store = self._meeting = None

@@ -1,0 +1,49 @@
+"""HfLearner that broadcasts: plain transformers weights through the learner's own end of a group, in small buckets; no DeepSpeed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from openrlhf_tir.types import Meeting, Transfer
+
+from .tiny_model import HfLearner
+
+DEADLINE_S = 30.0
+
+
+class BroadcastLearner(HfLearner):
+    def __init__(self, seed: int, scale: float = 8.0, bucket_bytes: int = 100_000) -> None:
+        from openrlhf_tir.weights.broadcast.sender import Sender
+
+        super().__init__(seed, scale)
+        self.sender, self.bucket_bytes, self.opened = Sender(), bucket_bytes, 0
+        self.between: Callable[[int], None] = lambda n: None
+        """Runs before bucket n is sent."""
+
+    async def open_broadcast(self, receivers: int) -> Meeting:
+        self.opened += 1
+        return self.sender.open("gloo", "127.0.0.1", receivers, DEADLINE_S)
+
+    async def broadcast(self, push: str) -> Transfer:
+        from openrlhf_tir.weights.broadcast.stream import TORCH, Item
+
+        names = {dtype: name for name, dtype in TORCH.items()}
+        parts, size = [[]], 0
+        for name, tensor in self._weights().items():
+            if parts[-1] and size + tensor.nbytes > self.bucket_bytes:
+                parts.append([])
+                size = 0
+            parts[-1].append((name, tensor))
+            size += tensor.nbytes
+
+        def gathered():
+            for n, part in enumerate(parts):
+                self.between(n)
+                yield part
+
+        items = [[Item(name, names[t.dtype], tuple(t.shape)) for name, t in part] for part in parts]
+        return await asyncio.to_thread(self.sender.send, push, items, gathered())
+
+    async def end_broadcast(self, why: str) -> None:
+        await asyncio.to_thread(self.sender.end, why)

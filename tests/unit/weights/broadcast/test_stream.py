@@ -1,0 +1,163 @@
+"""Broadcasts between a sender and receivers over gloo: the same bits, the digest of a file, and an end for all when one cannot go on."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+
+import pytest
+
+pytest.importorskip("torch")
+pytestmark = pytest.mark.slow  # importing torch
+
+
+@pytest.fixture
+def hub(request):
+    from .sides import Hub
+
+    made = []
+
+    def make(*args) -> Hub:
+        made.append(Hub(*args))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+def test_all_receivers_hold_the_senders_bits_and_all_tell_the_digest_of_a_file_of_them(hub):
+    from openrlhf_tir.weights.digest import tensors_digest
+
+    from .sides import equal, weights
+
+    two = hub(2)
+    for n in (1, 2):  # the second goes through the group that the first one made
+        tensors = weights(seed=n)
+        sent, received = two.push(f"push{n}", tensors)
+        assert {sent.digest, *(r.digest for r in received)} == {tensors_digest(tensors.items())}
+        assert sent.nbytes == received[0].nbytes == sum(t.numel() * t.element_size() for t in tensors.values())
+        assert all(equal(side, tensors) and side.undone == 0 for side in two.sides), "views of a bucket stay as they are while others arrive"
+
+
+def test_who_does_not_come_is_named_and_the_others_are_not_kept_waiting_for_it(hub):
+    from .sides import weights
+
+    three = hub(3, 1.0)
+    received = three.receive("push1", three.sides[:2])
+    sent = three.send("push1", weights()).result()
+    assert "rank 3 of 3 did not come within timeouts.broadcast_s = 1 s" in sent.fault and sent.digest is None
+    assert all("rank 3 of 3 did not come" in r.result().fault for r in received)
+    assert [side.undone for side in three.sides] == [1, 1, 0]
+
+
+def test_a_push_that_is_ended_is_over_for_receivers_while_the_sender_still_gathers(hub):
+    from .sides import equal, weights
+
+    two, third, stopped = hub(2), threading.Event(), threading.Event()
+
+    def between(n: int) -> None:
+        if n == 3:
+            third.set()
+            assert stopped.wait(60)
+
+    received = two.receive("push1")
+    sending = two.send("push1", weights(), between)
+    assert third.wait(60)
+    two.sender.end("rollout-1 died")
+    assert all("rollout-1 died" in r.result().fault for r in received)
+    assert not sending.done() and all(not side.got and side.undone == 1 for side in two.sides), "what came is nobody's weights"
+    stopped.set()
+    assert "rollout-1 died" in sending.result().fault
+
+    two.open()
+    tensors = weights(1)
+    sent, received = two.push("push2", tensors)
+    assert sent.digest == received[0].digest == received[1].digest and all(equal(side, tensors) for side in two.sides)
+
+
+def test_a_loader_that_fails_makes_its_worker_unusable_and_tears_the_push_of_the_others(hub):
+    from .sides import weights
+
+    two = hub(2)
+
+    def refuse(tensors) -> None:
+        raise ValueError("no such layer")
+
+    two.sides[1].load = refuse
+    sent, (well, failed) = two.push("push1", weights())
+    assert failed.unusable and "loading failed: ValueError: no such layer" in failed.fault
+    assert not well.unusable and "rank 2 ended it: no such layer" in well.fault and well.digest is None
+    assert "no such layer" in sent.fault
+
+
+def test_a_torn_push_that_cannot_be_undone_makes_its_worker_unusable(hub):
+    from .sides import weights
+
+    one = hub(2, 1.0)
+
+    def undo() -> None:
+        raise RuntimeError("layers are gone")
+
+    one.sides[0].undo = undo
+    received = one.receive("push1", one.sides[:1])
+    one.send("push1", weights()).result()
+    assert received[0].result().unusable and "did not come" in received[0].result().fault and "layers are gone" in received[0].result().fault
+
+
+def test_a_learner_that_is_gone_is_no_wait(hub):
+    from .sides import LONG, Side, learner, processes
+
+    ours, theirs = (context := processes()).Pipe()
+    process = context.Process(target=learner, args=(theirs,))
+    process.start()
+    assert ours.poll(LONG)
+    received = Side(1).receive(ours.recv(), "push")  # it dies in the middle of it
+    assert received.digest is None and "timeouts.broadcast_s" not in received.fault
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
+
+
+@pytest.mark.parametrize("fault", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_receiver_that_dies_or_hangs_costs_the_others_that_push_only(fault):
+    from openrlhf_tir.types import Transfer
+    from openrlhf_tir.weights.broadcast.sender import Sender
+    from openrlhf_tir.weights.digest import tensors_digest
+
+    from .sides import LONG, buckets, gathered, processes, weights, worker
+
+    context, sender, tensors = processes(), Sender(), weights()
+    meeting = sender.open("gloo", "127.0.0.1", 3, LONG if fault == signal.SIGKILL else 3.0)
+    pipes, workers = [], []
+    for rank in (1, 2, 3):
+        ours, theirs = context.Pipe()
+        process = context.Process(target=worker, args=(rank, meeting, theirs))
+        process.start()
+        theirs.close()
+        pipes.append(ours)
+        workers.append(process)
+
+    def between(n: int) -> None:
+        if n == 2:  # the first bucket is through everywhere
+            for pipe in pipes:
+                assert pipe.poll(60) and pipe.recv() == "bucket"
+            os.kill(workers[1].pid, fault)
+
+    def answer(pipe) -> Transfer:
+        while pipe.poll(60):
+            if (said := pipe.recv()) != "bucket":
+                return Transfer(*said)
+        raise AssertionError("no answer")
+
+    try:
+        sent = sender.send("push", buckets(tensors), gathered(tensors, between))
+        assert sent.digest is None and sent.fault
+        for said in (answer(pipe) for pipe in (pipes[0], pipes[2])):  # they are told, though nobody told the sender; or had it all before
+            assert said.fault or said.digest == tensors_digest(tensors.items())
+        assert sent.fault.count("timeouts.broadcast_s = 3 s") + sent.fault.count("Connection") + sent.fault.count("timed out") >= 1
+    finally:
+        sender.close()
+        for process in workers:
+            process.kill()
+            process.join()
