@@ -15,7 +15,7 @@ FLAGS=(
     --vllm.gpu_memory_utilization 0.9
     --vllm.enforce_eager
     # left out: --train.colocate_all, --vllm.enable_sleep, --ds.enable_sleep: rollout and training have GPUs of their own, and overlap
-    # left out: --vllm.sync_backend nccl: weights are pushed through shared memory, or a shared directory where there are several nodes
+    # left out: --vllm.sync_backend nccl: no GPU has run it here yet; file, the default, pushes through shared memory or a shared directory
 
     --actor.model_name_or_path Qwen/Qwen3-4B-Thinking-2507
     --reward.remote_url "$here/reward_func.py"

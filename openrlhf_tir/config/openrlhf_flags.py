@@ -3,7 +3,6 @@
     SAME              the same name in Config, the same meaning
     Becomes(keys)     accepted, sets these config keys
     Implied(why)      accepted: what it asks for is what happens in any case
-    Differs(why)      a setting of the same name that takes other values than OpenRLHF's
     Only(value, why)  accepted at its neutral value, refused at any other
     Refused(why)      refused with the replacement or the reason
 
@@ -59,12 +58,7 @@ class Refused:
     why: str
 
 
-@dataclass(frozen=True)
-class Differs:
-    why: str
-
-
-Rule = Same | Becomes | Only | Implied | Differs | Refused
+Rule = Same | Becomes | Only | Implied | Refused
 SAME = Same()
 
 
@@ -135,8 +129,7 @@ RULES: dict[str, Rule] = {
         "batch_size n_samples_per_prompt max_new_tokens temperature top_p vllm_generate_batch_size micro_batch_size max_tokens_per_gpu",
         SAME,
     ),
-    **_each("vllm", "num_engines tensor_parallel_size enforce_eager enable_prefix_caching gpu_memory_utilization", SAME),
-    "vllm.sync_backend": Differs("Weights are pushed through files in shared memory or a shared directory: --vllm.sync_backend file, the default."),
+    **_each("vllm", "num_engines tensor_parallel_size enforce_eager enable_prefix_caching gpu_memory_utilization sync_backend", SAME),
     "vllm.enable_sleep": Refused(_COLOCATE),
     "vllm.sync_with_ray": Refused("Weight pushes have their own transports. Choose one with --vllm.sync_backend."),
     # algorithm
@@ -194,7 +187,7 @@ RULES: dict[str, Rule] = {
 @cache
 def translated() -> frozenset[str]:
     """Names that need `translate`: everything but those that mean the same here."""
-    return frozenset(name for name, rule in RULES.items() if not isinstance(rule, Same | Differs))
+    return frozenset(name for name, rule in RULES.items() if not isinstance(rule, Same))
 
 
 def honoured() -> frozenset[str]:
@@ -209,7 +202,7 @@ def flags_honoured() -> int:
 
 def not_honoured() -> dict[str, str]:
     """Flag -> what to use instead, or why there is nothing."""
-    return {name: rule.why for name, rule in RULES.items() if isinstance(rule, Only | Differs | Refused)}
+    return {name: rule.why for name, rule in RULES.items() if isinstance(rule, Only | Refused)}
 
 
 _CORRECTION_0_11_0 = {"tis": ("token", "clip"), "icepop": ("token", "mask"), "seq-mask-tis": ("seq", "mask")}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .openrlhf_flags import RULES, Differs, Only, Refused
+from .openrlhf_flags import RULES, Only, Refused
 
 _SECTIONS = {
     "actor": "actor_num_nodes:num_nodes actor_num_gpus_per_node:num_gpus_per_node pretrain:model_name_or_path actor_learning_rate:adam.lr "
@@ -53,8 +53,6 @@ def advice(new: str) -> str:
     match RULES[new]:
         case Refused(why):
             return f"it is not taken over. {why}"
-        case Differs(why):
-            return f"it takes other values here. {why}"
         case Only(value, why):
             return f"only {value} is supported. {why}"
     if new == "data.max_len":

@@ -51,6 +51,7 @@ NOT_OPENRLHFS = {
     "ckpt.best_metric_key": "the one metric of an evaluation",
     "ds.lora.target_modules": "a list of one",
     "vllm.num_engines": "each script names its own",
+    "vllm.sync_backend": "no GPU has run nccl here yet",
     "rollout.max_new_tokens": "a number here",
     "algo.kl.horizon": "unset is 10000",
     "logger.wandb.project": "no wandb",

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from openrlhf_tir.config.flags import Parser, add_config_flags, check_unknown, overrides_of
-from openrlhf_tir.config.openrlhf_flags import RULES, Becomes, Differs, Implied, Only, Refused, Same, honoured, translate
+from openrlhf_tir.config.openrlhf_flags import RULES, Becomes, Implied, Only, Refused, Same, honoured, translate
 from openrlhf_tir.config.problems import Problems
 from openrlhf_tir.config.settings import known_keys, load
 from openrlhf_tir.errors import ConfigError
@@ -58,12 +58,12 @@ def test_every_flag_of_openrlhf_has_a_rule_and_no_rule_is_invented():
 
 
 def test_the_same_flags_are_fields_of_config():
-    assert {name for name, rule in RULES.items() if isinstance(rule, Same | Differs)} <= set(known_keys())
+    assert {name for name, rule in RULES.items() if isinstance(rule, Same)} <= set(known_keys())
 
 
 def test_every_refusal_says_what_to_do():
     for name, rule in RULES.items():
-        if isinstance(rule, Refused | Only | Differs):
+        if isinstance(rule, Refused | Only):
             assert rule.why.endswith("."), name
             assert len(rule.why) > 15, name
 
@@ -94,6 +94,7 @@ EXAMPLES = {
     "rollout.temperature": ("0.7", 0.7),
     "rollout.top_p": ("0.9", 0.9),
     "vllm.gpu_memory_utilization": ("0.5", 0.5),
+    "vllm.sync_backend": ("nccl", "nccl"),
     "algo.advantage.estimator": ("rloo", "rloo"),
     "algo.advantage.is_correction_level": ("token", "token"),
     "algo.advantage.is_correction_mode": ("clip", "clip"),
@@ -233,8 +234,8 @@ def test_ranks_of_a_role_that_are_not_the_policys_are_refused(flag):
 
 
 def test_what_is_honoured_takes_other_values_than_openrlhfs_default():
-    assert all(not isinstance(RULES[name], Refused | Only | Differs) for name in honoured())
-    assert {"data.max_images_per_prompt", "vllm.sync_backend", "use_ms"}.isdisjoint(honoured())
+    assert all(not isinstance(RULES[name], Refused | Only) for name in honoured())
+    assert {"data.max_images_per_prompt", "vllm.sync_with_ray", "use_ms"}.isdisjoint(honoured())
     assert honoured() <= set(upstream_flags())
 
 

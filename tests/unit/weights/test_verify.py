@@ -225,7 +225,7 @@ async def test_an_engine_that_samples_from_older_weights_is_discarded_with_its_d
     report = await publish(publisher(engines, tmp_path), 1)
     assert report.refused == 1
     assert engines[0].verdicts == [1]
-    assert engines[1].verdicts[0].startswith("Version 1: 1 nats (median 1, 95 % quantile 1): the file arrived")
+    assert engines[1].verdicts[0].startswith("Version 1: 1 nats (median 1, 95 % quantile 1): the weights arrived")
 
 
 async def test_an_engine_whose_canary_is_of_another_version_is_discarded_though_the_numbers_agree(tmp_path):
