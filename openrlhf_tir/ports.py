@@ -239,5 +239,5 @@ class Broadcasts(Learner, Protocol):
     async def broadcast(self, push: str) -> Transfer:
         """Send the full weights, HF names, to all who have come to the meeting. A fault of the group's is in the answer."""
 
-    async def end_broadcast(self, why: str) -> None:
-        """During `broadcast`: whoever takes part in it is told to give up."""
+    async def end_broadcast(self, push: str, why: str) -> None:
+        """Of a `broadcast` that was asked for: whoever takes part in it is told to give up."""

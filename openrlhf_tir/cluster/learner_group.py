@@ -80,9 +80,9 @@ class LearnerRank:
         return self.inner.open_broadcast(ray.util.get_node_ip_address(), receivers)
 
     @ray.method(concurrency_group="control")
-    def end_broadcast(self, why: str) -> None:
+    def end_broadcast(self, push: str, why: str) -> None:
         """On a thread of its own, as the broadcast has the other."""
-        self.inner.sender.end(why)
+        self.inner.sender.end(push, why)
 
     def call(self, method: str, *args: Any) -> Any:
         return getattr(self.inner, method)(*args)
@@ -148,8 +148,8 @@ class LearnerGroup:
     async def broadcast(self, push: str) -> Transfer:
         return (await self._call("broadcast", push))[0]
 
-    async def end_broadcast(self, why: str) -> None:
-        await self._all([self.ranks[0].end_broadcast.remote(why)], "end_broadcast", "timeouts.broadcast_s")
+    async def end_broadcast(self, push: str, why: str) -> None:
+        await self._all([self.ranks[0].end_broadcast.remote(push, why)], "end_broadcast", "timeouts.broadcast_s")
 
     async def score(self, sequences: list[list[int]]) -> list[Any]:
         return (await self._call("score", sequences))[0]

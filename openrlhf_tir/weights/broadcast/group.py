@@ -110,12 +110,12 @@ class Group(ABC):
             self._push = None
 
     def end(self, why: str) -> None:
-        """From any thread, in any state: whoever takes part in the push raises BroadcastTorn. Does nothing when it is over."""
+        """From any thread: whoever takes part in the push raises BroadcastTorn; before one has begun, or the others are met, as soon as that begins."""
         said = f"rank {self.rank} ended it: {why}" if self.rank else why
         if push := self._push:
             with suppress(RuntimeError):  # a store that is gone is heard as well
                 self._over(push, said)
-        self._events.put(("torn", said))
+        self._events.put(("ended", said))
 
     def start(self, buffer: torch.Tensor) -> None:
         """Send, or receive, `buffer` [bytes] uint8 on the group's device, in the background. To be left alone until `join`."""
@@ -184,7 +184,7 @@ class Group(ABC):
         except RuntimeError as e:
             said = f"the learner at {self.meeting.address}:{self.meeting.port} is gone: {_line(e)}"
         if said != DONE and self._push == push:
-            self._events.put(("torn", said))
+            self._events.put(("heard", said))
 
     def _within(self, work: Callable[[], Any], what: str) -> Any:
         self._begin(work)
@@ -205,8 +205,8 @@ class Group(ABC):
             kind, value = self._events.get(timeout=patience * self.meeting.deadline_s)
         except Empty:
             raise BroadcastTorn(f"{what} did not come through within {SETTING} = {self.meeting.deadline_s:g} s") from None
-        if kind == "torn":
-            self._heard = True
+        if kind in ("ended", "heard"):
+            self._heard = kind == "heard"
             raise BroadcastTorn(value)
         if kind == "failed":
             raise value if isinstance(value, BroadcastTorn) else BroadcastTorn(f"{what}: {_line(value)}") from value

@@ -19,6 +19,9 @@ class Sender:
         self._meeting: Meeting | None = None
         self._store: dist.TCPStore | None = None
         self._group: Group | None = None
+        self._sending: str | None = None
+        self._ended: tuple[str, str] = ("", "")
+        """The last push that was to be ended, and why; it may not have begun here."""
 
     def open(self, backend: str, address: str, receivers: int, deadline_s: float) -> Meeting:
         """Where `receivers` workers are to come; this node's `address`. They and this rank meet when the first push begins. Raises InfraError."""
@@ -31,18 +34,25 @@ class Sender:
 
     def send(self, push: str, buckets: Sequence[Sequence[Item]], gathered: Iterable[Tensors]) -> Transfer:
         """What became of it. Raises what gathering raises."""
+        new = self._group is None
         try:
-            if self._group is None:
-                assert self._meeting is not None, "open() comes first"
-                self._group = member(self._meeting, 0, self._store)
-                self._group.meet()
-            return send(self._group, push, buckets, gathered)
+            assert self._meeting is not None, "open() comes first"
+            group = self._group = self._group or member(self._meeting, 0, self._store)
+            self._sending = push
+            if self._ended[0] == push:
+                group.end(self._ended[1])
+            if new:
+                group.meet()
+            return send(group, push, buckets, gathered)
         except BroadcastTorn as e:
             return Transfer(fault=str(e))
+        finally:
+            self._sending = None
 
-    def end(self, why: str) -> None:
-        """From another thread: whoever takes part in a push is told at once. Does nothing when there is none."""
-        if group := self._group:
+    def end(self, push: str, why: str) -> None:
+        """From another thread: whoever takes part in the push is told at once, or when it begins."""
+        self._ended = (push, why)
+        if self._sending == push and (group := self._group):
             group.end(why)
 
     def close(self) -> None:

@@ -133,7 +133,7 @@ class BroadcastTransport:
         push = next(self._names)
         receiving = [asyncio.ensure_future(self._received(e, 1 + i * self.workers, push, self._meeting)) for i, e in enumerate(engines)]
         sending = asyncio.ensure_future(self.learner.broadcast(push))
-        watching = [asyncio.ensure_future(self._ended_by(r, sending)) for r in receiving]
+        watching = [asyncio.ensure_future(self._ended_by(r, sending, push)) for r in receiving]
         try:
             sent = await sending
             answers = [in_time(self.deadlines.answer, r, f"The answer of {name_of(e)} to a broadcast") for e, r in zip(engines, receiving, strict=True)]
@@ -148,10 +148,10 @@ class BroadcastTransport:
             self.deadlines.push, engine.receive_weights(meeting, first_rank, push), f"The broadcast of version {self.version} to {name_of(engine)}"
         )
 
-    async def _ended_by(self, receiving: asyncio.Future[Transfer], sending: asyncio.Future[Transfer]) -> None:
+    async def _ended_by(self, receiving: asyncio.Future[Transfer], sending: asyncio.Future[Transfer], push: str) -> None:
         """An engine that will not get it all keeps the learner waiting for it, unless the learner is told."""
         await asyncio.wait({receiving})
         fault = receiving.exception() or receiving.result().fault
         if fault and not sending.done():
             with suppress(InfraError):  # then the learner's own deadline ends it
-                await self.learner.end_broadcast(str(fault))
+                await self.learner.end_broadcast(push, str(fault))

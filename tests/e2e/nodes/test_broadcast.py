@@ -113,7 +113,7 @@ async def test_a_torn_push_freezes_the_engine_until_the_next_is_proved(engines, 
     def tear(n: int) -> None:
         if n == 3 and not torn:
             torn.append(n)
-            learner.sender.end("a cable")
+            learner.sender.end(learner.pushing, "a cable")
         elif n == 0 and torn:
             frozen.extend(engine.stats()["paused"] for engine in engines[:2])
 

@@ -43,7 +43,8 @@ class BroadcastLearner(HfLearner):
                 yield part
 
         items = [[Item(name, names[t.dtype], tuple(t.shape)) for name, t in part] for part in parts]
+        self.pushing = push
         return await asyncio.to_thread(self.sender.send, push, items, gathered())
 
-    async def end_broadcast(self, why: str) -> None:
-        await asyncio.to_thread(self.sender.end, why)
+    async def end_broadcast(self, push: str, why: str) -> None:
+        await asyncio.to_thread(self.sender.end, push, why)

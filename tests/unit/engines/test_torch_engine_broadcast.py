@@ -81,8 +81,8 @@ async def test_an_engine_that_dies_in_a_broadcast_costs_the_other_nothing_but_th
 
     learner.told, end = threading.Event(), learner.end_broadcast
 
-    async def told(why: str) -> None:
-        await end(why)
+    async def told(push: str, why: str) -> None:
+        await end(push, why)
         learner.told.set()
 
     learner.between, learner.end_broadcast = between, told
@@ -97,7 +97,7 @@ async def test_an_engine_that_dies_in_a_broadcast_costs_the_other_nothing_but_th
 async def test_what_was_torn_or_has_another_digest_is_never_used(prompt):
     learner, engine = BroadcastLearner(1), make_engine()
     before = await sample(engine, prompt)
-    learner.between = lambda n: n == 2 and learner.sender.end("the run was stopped")
+    learner.between = lambda n: n == 2 and learner.sender.end("push1", "the run was stopped")
     meeting = await learner.open_broadcast(1)
     received, sent = await asyncio.gather(engine.receive_weights(meeting, 1, "push1"), learner.broadcast("push1"))
     assert received.digest is None and "the run was stopped" in received.fault and "the run was stopped" in sent.fault

@@ -65,7 +65,7 @@ def test_a_push_that_is_ended_is_over_for_receivers_while_the_sender_still_gathe
     received = two.receive("push1")
     sending = two.send("push1", weights(), between)
     assert third.wait(60)
-    two.sender.end("rollout-1 died")
+    two.sender.end("push1", "rollout-1 died")
     assert all("rollout-1 died" in r.result().fault for r in received)
     assert not sending.done() and all(not side.got and side.undone == 1 for side in two.sides), "what came is nobody's weights"
     stopped.set()
@@ -75,6 +75,32 @@ def test_a_push_that_is_ended_is_over_for_receivers_while_the_sender_still_gathe
     tensors = weights(1)
     sent, received = two.push("push2", tensors)
     assert sent.digest == received[0].digest == received[1].digest and all(equal(side, tensors) for side in two.sides)
+
+
+def test_a_push_that_is_ended_before_it_begins_keeps_nobody_waiting(hub):
+    from .sides import weights
+
+    three = hub(3)
+    received = three.receive("push1", three.sides[:2])
+    three.sender.end("push1", "rollout-2 died")  # the learner's call is still on its way
+    assert "rollout-2 died" in three.send("push1", weights()).result().fault
+    assert all("rollout-2 died" in r.result().fault for r in received)
+
+    three.open()
+    assert three.push("push2", weights())[0].digest
+    received = three.receive("push3", three.sides[:2])
+    three.sender.end("push3", "rollout-2 died again")  # in a group that has met
+    assert "rollout-2 died again" in three.send("push3", weights()).result().fault
+    assert all("rollout-2 died again" in r.result().fault for r in received)
+
+
+def test_the_end_of_an_older_push_does_not_reach_the_next(hub):
+    from .sides import equal, weights
+
+    one, tensors = hub(1), weights()
+    assert one.push("push1", tensors)[0].digest
+    one.sender.end("push1", "too late")
+    assert one.push("push2", tensors)[0].digest and equal(one.sides[0], tensors)
 
 
 def test_a_loader_that_fails_makes_its_worker_unusable_and_tears_the_push_of_the_others(hub):

@@ -44,15 +44,14 @@ class Learner:
         return Meeting("gloo", "node", len(self.expected), receivers, 60.0)
 
     async def broadcast(self, push: str) -> Transfer:
-        self.push = self.pushes[push]
         if self.accidents:
-            self.push.end(self.accidents.pop(0))
-        fault = await self.push.over
+            self.pushes[push].end(self.accidents.pop(0))
+        fault = await self.pushes[push].over
         return Transfer(fault=fault) if fault else Transfer(f"digest {self.version}", 100)
 
-    async def end_broadcast(self, why: str) -> None:
+    async def end_broadcast(self, push: str, why: str) -> None:
         self.ended.append(why)
-        self.push.end(why)
+        self.pushes[push].end(why)
 
     async def score(self, sequences):
         return [np.full(len(s) - 1, -float(self.version)) for s in sequences]
