@@ -3,6 +3,7 @@
     before      tensor by tensor: write, SHA-256; fsync; then the engine hashes the file                  (the way of the version before; kept here)
     full        the learner's threads hash and write chunks while tensors are gathered; the node hashes the file with XXH3-128
     delta       the learner compares with the last push and writes what changed; the node patches its copy and hashes all of it
+    broadcast   vllm.sync_backend = gloo: to a process beside this one, over loopback; it hashes what arrives (weights_broadcast.py)
 
 Between two pushes: one step of torch's AdamW at lr 1e-6 from fp32 masters, with a random gradient in every weight. That is the worst case of such a step:
 the first one moves every weight by the whole learning rate. Rounds are interleaved; times are medians of seconds, from the first tensor until the node
@@ -34,6 +35,8 @@ from contextlib import suppress
 from pathlib import Path
 from statistics import median
 from typing import Any
+
+from .weights_broadcast import broadcasts
 
 SHAPES = {"hidden_size": 1536, "intermediate_size": 8960, "num_hidden_layers": 28, "num_attention_heads": 12, "num_key_value_heads": 2, "vocab_size": 151936}
 QUICK = {"hidden_size": 256, "intermediate_size": 1024, "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 4096}
@@ -274,6 +277,8 @@ def main() -> None:
             print(rounds.__name__, json.dumps(site.found), flush=True)
             del site
         digest_speed = hash_speed(policy)
+        by_broadcast, equal = broadcasts(policy.module, args.rounds)
+        print("broadcast", json.dumps(by_broadcast), flush=True)
     finally:
         for directory in (memory, disk):
             with suppress(OSError):
@@ -285,6 +290,8 @@ def main() -> None:
         "delta_seconds_ratio": round(several["delta_s"] / several["full_s"], 3),
         "delta_seconds_ratio_one_node": round(one["delta_s"] / one["full_s"], 3),
         "delta_exact": exact,
+        "broadcast_stall_s": round(median(by_broadcast), 3),
+        "broadcast_exact": equal,
         "digest_gib_per_s": round(digest_speed, 2),
         "peak_gib": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20, 2),
         "median_s": medians,
