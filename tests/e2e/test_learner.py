@@ -209,6 +209,14 @@ def test_the_published_file_has_hf_names_once_and_the_digest_that_was_returned(r
 
 
 @pytest.mark.parametrize("world", WORLDS)
+def test_a_broadcast_of_zero_3_shards_brings_the_published_weights_bucket_by_bucket(results, workdir, world):
+    (sent, received, counts), *others = [rank["broadcast"] for rank in results[world]]
+    assert sent.digest == received.digest == results[world][0]["published"]
+    assert sent.nbytes == received.nbytes > 600_000 and counts[0] > counts[1] > 6
+    assert others == [(None, None, None)][: world - 1]
+
+
+@pytest.mark.parametrize("world", WORLDS)
 def test_a_delta_of_zero_3_shards_makes_the_pushed_file_the_weights_after_the_step(results, workdir, tmp_path, world):
     from openrlhf_tir.weights.digest import digest_file
     from openrlhf_tir.weights.node_copy import NodeCopy

@@ -85,6 +85,7 @@ def run(rank: int, world: int, port: int, model: Path, out: Path) -> None:
     learner = start()
     results["scores"] = learner.score(SEQUENCES)
     results["published"] = learner.publish(out / f"published-{world}.safetensors")
+    results["broadcast"] = _broadcast(learner, rank)
     results["grads"] = _record_gradients(learner)
     results["metrics"] = learner.step(*batch(world, seed=0))
     results["weights"] = _weight_hash(learner)
@@ -151,6 +152,22 @@ def run(rank: int, world: int, port: int, model: Path, out: Path) -> None:
 
     (out / f"results-{world}-{rank}.pkl").write_bytes(pickle.dumps(results))
     learner.close()
+
+
+def _broadcast(learner, rank: int):
+    """(what rank 0 said, what a receiver beside it said, how many tensors it got in how many buckets); None, None, None on other ranks."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    from openrlhf_tir.learner.weights_broadcast import broadcast_weights
+    from openrlhf_tir.weights.broadcast.receiver import Receiver
+
+    received, got, end = None, [], Receiver()
+    with ThreadPoolExecutor(1) as beside:
+        if rank == 0:
+            meeting = learner.sender.open("gloo", "127.0.0.1", 1, 60.0)
+            received = beside.submit(end.receive, meeting, 1, "push", got.append, got.clear)
+        sent = broadcast_weights(learner.engine.module, "push", learner.sender, rank=rank, sharded=True, bucket_bytes=100_000)
+        return sent, received and received.result(), (sum(map(len, got)), len(got)) if got else None
 
 
 def _lora(rank: int, world: int, start, out: Path) -> dict[str, object]:
