@@ -36,7 +36,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from .weights_broadcast import broadcasts
+from .pushes.broadcast import broadcasts
 
 SHAPES = {"hidden_size": 1536, "intermediate_size": 8960, "num_hidden_layers": 28, "num_attention_heads": 12, "num_key_value_heads": 2, "vocab_size": 151936}
 QUICK = {"hidden_size": 256, "intermediate_size": 1024, "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 4096}
@@ -121,7 +121,7 @@ class Site:
     """Where files are pushed to, and the node that takes them. `through`: to the disk and from it, as between nodes."""
 
     def __init__(self, policy: Policy, directory: Path, memory: Path, *, through: bool) -> None:
-        from openrlhf_tir.learner.last_push import LastPush
+        from openrlhf_tir.learner.pushes.last_push import LastPush
         from openrlhf_tir.weights.node_copy import NodeCopy
 
         self.policy, self.directory, self.through = policy, directory, through
@@ -156,7 +156,7 @@ class Site:
         path.unlink()
 
     def delta(self, name: str) -> None:
-        from openrlhf_tir.learner.weights_delta import write_delta
+        from openrlhf_tir.learner.pushes.delta import write_delta
 
         self.version += 1
 

@@ -21,7 +21,7 @@ def receiver(pipe: Any) -> None:
 def broadcasts(module: Any, rounds: int) -> tuple[list[float], bool]:
     """Seconds of each round, and whether both digests were those of the module's weights every time."""
     from openrlhf_tir.learner.lora import hf_weights
-    from openrlhf_tir.learner.weights_broadcast import broadcast_weights
+    from openrlhf_tir.learner.pushes.broadcast import broadcast_weights
     from openrlhf_tir.learner.weights_file import BUCKET_BYTES
     from openrlhf_tir.types import Transfer
     from openrlhf_tir.weights.broadcast.sender import Sender

@@ -27,8 +27,8 @@ from torch import nn
 from ..weights.digest import chunk_hash, chunks, combine, hashing_threads, raw, tensor_hash
 from ..weights.push_files import SPARE
 from .agreement import agree
-from .last_push import LastPush
 from .lora import Weight, hf_weights
+from .pushes.last_push import LastPush
 
 BUCKET_BYTES = 512 * 2**20
 END = ""

@@ -33,13 +33,15 @@ from .agreement import agree
 from .balance import lpt
 from .ema import WeightAverage
 from .export import write_model_files
-from .last_push import LastPush
 from .lora import ADAPTER, adapter_weights, hf_weights
 from .minibatches import critic_parts
 from .objective import KlInLoss, PolicyObjective, SftObjective
 from .openrlhf_adapter import PolicyModel, ZeroStrategy
 from .packing import Row
 from .passes import Forward, Passes
+from .pushes.broadcast import broadcast_weights
+from .pushes.delta import write_delta
+from .pushes.last_push import LastPush
 from .roles.beside import Roles
 from .roles.reference import log_probs
 from .rows import FIELDS, OLD, Sample, batch_samples, local_moments, rows_of, share, to_rows
@@ -47,8 +49,6 @@ from .saved.background import BackgroundWriter
 from .saved.checkpoint import POLICY, load_rank, save_rank
 from .schedule import rl_schedule
 from .weight_shards import write_shards
-from .weights_broadcast import broadcast_weights
-from .weights_delta import write_delta
 from .weights_file import write_file, write_weights
 
 K = TypeVar("K")

@@ -72,7 +72,7 @@ def run(rank: int, world: int, port: int, model: Path, out: Path) -> None:
     import torch
 
     from openrlhf_tir.errors import ConfigError
-    from openrlhf_tir.learner.last_push import LastPush
+    from openrlhf_tir.learner.pushes.last_push import LastPush
     from openrlhf_tir.learner.zero3 import Zero3Rank
 
     torch.set_num_threads(1)
@@ -158,7 +158,7 @@ def _broadcast(learner, rank: int):
     """(what rank 0 said, what a receiver beside it said, how many tensors it got in how many buckets); None, None, None on other ranks."""
     from concurrent.futures import ThreadPoolExecutor
 
-    from openrlhf_tir.learner.weights_broadcast import broadcast_weights
+    from openrlhf_tir.learner.pushes.broadcast import broadcast_weights
     from openrlhf_tir.weights.broadcast.receiver import Receiver
 
     received, got, end = None, [], Receiver()

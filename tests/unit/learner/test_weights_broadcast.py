@@ -30,7 +30,7 @@ def model():
 
 
 def broadcast(sender, bucket_bytes: int):
-    from openrlhf_tir.learner.weights_broadcast import broadcast_weights
+    from openrlhf_tir.learner.pushes.broadcast import broadcast_weights
 
     return broadcast_weights(model(), "push", sender, rank=0, sharded=False, bucket_bytes=bucket_bytes)
 

@@ -39,8 +39,8 @@ def step(module, lr: float) -> None:
 
 
 def test_deltas_after_real_steps_give_the_bits_of_a_full_push(tmp_path, monkeypatch):
-    from openrlhf_tir.learner.last_push import LastPush
-    from openrlhf_tir.learner.weights_delta import write_delta
+    from openrlhf_tir.learner.pushes.delta import write_delta
+    from openrlhf_tir.learner.pushes.last_push import LastPush
     from openrlhf_tir.learner.weights_file import write_weights
     from openrlhf_tir.weights import delta_file, digest
     from openrlhf_tir.weights.node_copy import NodeCopy
@@ -89,8 +89,8 @@ def test_a_push_that_is_written_over_an_earlier_one_is_that_push_alone(tmp_path,
 
 
 def test_there_is_no_delta_without_a_push_before_nor_when_most_weights_changed(tmp_path):
-    from openrlhf_tir.learner.last_push import LastPush
-    from openrlhf_tir.learner.weights_delta import write_delta
+    from openrlhf_tir.learner.pushes.delta import write_delta
+    from openrlhf_tir.learner.pushes.last_push import LastPush
     from openrlhf_tir.learner.weights_file import write_weights
 
     module, last, path = model("float32"), LastPush(), tmp_path / "v1.delta"
@@ -105,7 +105,7 @@ def test_there_is_no_delta_without_a_push_before_nor_when_most_weights_changed(t
 @pytest.mark.parametrize("write", ["full", "delta"])
 def test_a_push_that_failed_in_the_middle_is_continued_by_nothing(tmp_path, monkeypatch, write):
     from openrlhf_tir.learner import weights_delta, weights_file
-    from openrlhf_tir.learner.last_push import LastPush
+    from openrlhf_tir.learner.pushes.last_push import LastPush
 
     module, last = model(), LastPush()
     weights_file.write_weights(module, tmp_path / "v0.safetensors", rank=0, sharded=False, last=last)

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from torch import nn
 
-from ..types import Transfer
-from ..weights.broadcast.sender import Sender
-from ..weights.broadcast.stream import Item
-from .lora import hf_weights
-from .weights_file import DTYPES, Buckets, buckets, full_shape, on_rank_0
+from ...types import Transfer
+from ...weights.broadcast.sender import Sender
+from ...weights.broadcast.stream import Item
+from ..lora import hf_weights
+from ..weights_file import DTYPES, Buckets, buckets, full_shape, on_rank_0
 
 
 def broadcast_weights(module: nn.Module, push: str, sender: Sender, *, rank: int, sharded: bool, bucket_bytes: int) -> Transfer | None:

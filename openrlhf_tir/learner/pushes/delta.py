@@ -15,13 +15,13 @@ from pathlib import Path
 import numpy as np
 from torch import nn
 
-from ..types import Changes
-from ..weights.delta import PIECE_BYTES, Piece, apply, encode, integers
-from ..weights.delta_file import DeltaWriter
-from ..weights.digest import chunk_hash, combine, hashing_threads
+from ...types import Changes
+from ...weights.delta import PIECE_BYTES, Piece, apply, encode, integers
+from ...weights.delta_file import DeltaWriter
+from ...weights.digest import chunk_hash, combine, hashing_threads
+from ..lora import Weight, hf_weights
+from ..weights_file import BUCKET_BYTES, DTYPES, Buckets, nbytes, of_tensor, on_rank_0, over_chunks
 from .last_push import LastPush
-from .lora import Weight, hf_weights
-from .weights_file import BUCKET_BYTES, DTYPES, Buckets, nbytes, of_tensor, on_rank_0, over_chunks
 
 WORTH_IT = 0.5
 """Of the bytes of a full push; beyond, applying a delta costs more than it saves."""
