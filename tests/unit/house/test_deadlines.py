@@ -14,8 +14,8 @@ import pytest
 REPO = Path(__file__).resolve().parents[3]
 ROOMS = ("cluster", "engines", "weights")
 
-GUARDS = {"within", "_in_time", "_tell", "call", "run_group", "_all"}
-"""deadlines.within, and what calls it: WeightPublisher's two, Member.call and Member.run_group, LearnerGroup._all. Each takes the awaitable itself."""
+GUARDS = {"within", "in_time", "_in_time", "_tell", "call", "run_group", "_all"}
+"""deadlines.within, and what calls it: the transports', WeightPublisher's two, Member's two, LearnerGroup._all. Each takes the awaitable itself."""
 GUARDING_BLOCKS = {"timeout", "timeout_at", "_or_break"}
 """asyncio's, and VllmEngine's for the steps of a push."""
 ENGINE_CALLS = {"update_weights", "receive_weights", "use_received", "proved", "discard", "canary"}
