@@ -94,11 +94,7 @@ class BroadcastTransport:
 
     async def _attempt(self, engines: dict[int, PushTarget], canary: Canary, results: dict[int, list | BaseException]) -> dict[int, str]:
         """Adds to `results` what is settled; returns who needs another attempt, and why."""
-        start = time.monotonic()
-        try:
-            sent, received = await self._broadcast(list(engines.values()))
-        finally:
-            self.seconds += time.monotonic() - start
+        sent, received = await self._broadcast(list(engines.values()))
         self.nbytes += sent.nbytes
         torn: dict[int, str] = {}
         whole: list[int] = []
@@ -128,6 +124,7 @@ class BroadcastTransport:
 
     async def _broadcast(self, engines: Sequence[PushTarget]) -> tuple[Transfer, list[Transfer | BaseException]]:
         """One push to all. Who raises ends it; so does the learner's own fault. Then the others answer soon, or are taken for hung."""
+        start = time.monotonic()
         if self._meeting is None or self._members != list(engines):
             self._meeting, self._members = await self.learner.open_broadcast(len(engines) * self.workers), list(engines)
         push = next(self._names)
@@ -136,6 +133,7 @@ class BroadcastTransport:
         watching = [asyncio.ensure_future(self._ended_by(r, sending, push)) for r in receiving]
         try:
             sent = await sending
+            self.seconds += time.monotonic() - start
             answers = [in_time(self.deadlines.answer, r, f"The answer of {name_of(e)} to a broadcast") for e, r in zip(engines, receiving, strict=True)]
             return sent, await asyncio.gather(*answers, return_exceptions=True)
         finally:

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from openrlhf_tir.config import Config
-from openrlhf_tir.errors import ClusterFull
+from openrlhf_tir.errors import ClusterFull, ConfigError
 from openrlhf_tir.simulation.virtual_loop import run
 
 from .fake_ray import Ray, node, spawned
@@ -118,6 +118,20 @@ def test_a_recipe_for_gpus_does_not_start_on_a_cluster_without_one(ray: Ray):
     with pytest.raises(ClusterFull, match=r"needs GPUs, and Ray knows of none: 10\.0\.0\.1 \(8 CPUs, 0 GPUs\)"):
         run(some_gpus(Config(ds={"attn_implementation": "flash_attention_2"})))
     run(some_gpus(Config(ds={"attn_implementation": "sdpa", "packing_samples": False})))
+
+
+def test_nccl_is_refused_where_there_are_no_gpus_and_what_is_slow_or_untried_is_said(ray: Ray):
+    from openrlhf_tir.cluster.nodes import has_gpus, transport
+
+    gloo, nccl = Config(vllm={"sync_backend": "gloo"}), Config(vllm={"sync_backend": "nccl"})
+    ray.nodes = [HEAD]
+    assert transport(Config()) is None and transport(gloo) is None
+    with pytest.raises(ConfigError, match=r"'nccl' needs GPUs, and Ray knows of none: 10\.0\.0\.1 \(8 CPUs, 0 GPUs\). Use 'gloo'"):
+        transport(nccl)
+    ray.nodes = [HEAD, eight("10.0.0.2")]
+    has_gpus.cache_clear()
+    assert transport(Config()) is None
+    assert "slow between GPUs" in transport(gloo) and "has not been run on GPUs yet" in transport(nccl)
 
 
 def test_a_restart_waits_for_the_nodes_that_have_them(ray: Ray):

@@ -109,3 +109,31 @@ def test_a_death_is_told_in_one_line_of_bounded_length():
     assert said.startswith("Ray's memory monitor killed it because its node ran out of memory (OutOfMemoryError: 1 worker(s) were killed")
     assert len(said) < 500 and "\n" not in said
     assert death(ray.exceptions.WorkerCrashedError()) and death(ValueError("a bug")) is None
+
+
+def test_a_broadcast_is_every_ranks_and_its_meeting_and_its_end_are_rank_0s():
+    from types import SimpleNamespace
+
+    from openrlhf_tir.cluster.learner_group import LearnerGroup
+    from openrlhf_tir.types import Meeting, Transfer
+
+    called, meeting = [], Meeting("gloo", "10.0.0.1", 5000, 4, 60.0)
+
+    def rank(n: int) -> SimpleNamespace:
+        async def answer(what, result, *args):
+            called.append((n, what, *args))
+            return result
+
+        def method(what, result):
+            return SimpleNamespace(remote=lambda *args: answer(what, result, *args))
+
+        sent = Transfer("digest", 100) if n == 0 else None
+        return SimpleNamespace(open_broadcast=method("open", meeting), end_broadcast=method("end", None), call=method("call", sent))
+
+    async def run():
+        group = LearnerGroup(Config(), [rank(0), rank(1)], None)
+        assert await group.open_broadcast(4) == meeting and await group.broadcast("push1") == Transfer("digest", 100)
+        await group.end_broadcast("push1", "rollout-1 died")
+
+    asyncio.run(run())
+    assert called == [(0, "open", 4), (0, "call", "broadcast", "push1"), (1, "call", "broadcast", "push1"), (0, "end", "push1", "rollout-1 died")]
