@@ -74,7 +74,8 @@ class Engine:
             await asyncio.Event().wait()
         if here.here == meeting.receivers:
             here.end(None)
-        if fault := await asyncio.shield(here.over):
+        await asyncio.wait({here.over})
+        if fault := "the learner is gone" if here.over.exception() else here.over.result():
             return Transfer(fault=fault)
         return Transfer("digest of noise" if self.fate == "noise" else f"digest {self.learner.version}", 100)
 
