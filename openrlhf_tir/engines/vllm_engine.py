@@ -15,10 +15,10 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..config import Config
 from ..deadlines import Deadline, within
@@ -35,6 +35,7 @@ from .start import LatestStats, engine_args, keeps_copy, prepare_environment
 if TYPE_CHECKING:
     from vllm.v1.engine.async_llm import AsyncLLM
 
+T = TypeVar("T")
 CANARY_PRIORITY = -1
 """vLLM answers lower numbers first; everything else has 0."""
 
@@ -164,7 +165,7 @@ class VllmEngine:
             if not self._updating:
                 await self.begin_update()
             async with self._or_break("receive"):
-                parts = await self._llm.collective_rpc("receive_weights", args=(list(meeting), first_rank, push))
+                parts = await self._answer(self._llm.collective_rpc("receive_weights", args=(list(meeting), first_rank, push)))
                 received = agreed([Transfer(*part) for part in parts])
                 if received.unusable:
                     raise EngineError(received.fault)
@@ -202,19 +203,19 @@ class VllmEngine:
         async with self._or_break("begin"):
             await self._switch()
             await self._settle()
-            await self._llm.start_weight_update()
+            await self._answer(self._llm.start_weight_update())
 
     async def receive(self, info: dict[str, Any]) -> None:
         """One chunk, described as the backend wants it: {"path": ...} for 'file'."""
         from vllm.distributed.weight_transfer.base import WeightTransferUpdateRequest
 
         async with self._or_break("receive"):
-            await self._llm.update_weights(WeightTransferUpdateRequest(info))
+            await self._answer(self._llm.update_weights(WeightTransferUpdateRequest(info)))
 
     async def finish_update(self, version: int, canary: Canary | None = None) -> list[Completion]:
         """From here on tokens are sampled by `version`. See `update_weights`."""
         async with self._or_break("finish"):
-            await self._llm.finish_weight_update(f"v{version}")
+            await self._answer(self._llm.finish_weight_update(f"v{version}"))
         self.requests.switch(version)
         if canary is None:
             self._updating = False
@@ -320,6 +321,17 @@ class VllmEngine:
             if isinstance(e, asyncio.CancelledError):
                 raise
             raise WeightsUnverified(f"{self.broken}. Start the engine again.") from e
+
+    async def _answer(self, call: Awaitable[T]) -> T:
+        """Of vLLM's engine process; raises EngineError once that is dead. vLLM ends its reader then, and leaves such calls without an answer."""
+        answer, reader = asyncio.ensure_future(call), getattr(self._llm, "output_handler", None)
+        try:
+            await asyncio.wait({answer, reader} if reader else {answer}, return_when=asyncio.FIRST_COMPLETED)
+            if not answer.done():
+                raise EngineError("vLLM's engine process died")
+            return answer.result()
+        finally:
+            answer.cancel()
 
     async def _abort(self) -> None:
         await self._llm.abort(self.requests.request_ids)
