@@ -9,6 +9,8 @@ import pytest
 
 from openrlhf_tir.config import Config
 from openrlhf_tir.engines.vllm_engine import VllmEngine
+from openrlhf_tir.errors import EngineError, WeightsUnverified
+from openrlhf_tir.types import Meeting
 
 
 class FakeLlm:
@@ -20,6 +22,9 @@ class FakeLlm:
 
     def __init__(self) -> None:
         self.frozen = self.loading = False
+        self.received = [["d1", 1, None, False], ["d1", 1, None, False]]
+        """What two workers say of a broadcast."""
+        self.output_handler = None
         self.calls: list[str] = []
 
     async def _do(self, name: str) -> None:
@@ -39,6 +44,16 @@ class FakeLlm:
         await self._do("start")
         assert self.frozen
         self.loading = True
+
+    async def collective_rpc(self, method, args):
+        await self._do(method)
+        assert self.frozen and self.loading
+        if isinstance(self.received, asyncio.Future):
+            await self.received
+        return self.received
+
+    async def abort(self, ids):
+        await self._do("abort")
 
     async def finish_weight_update(self, name):
         await self._do("finish")
@@ -61,7 +76,7 @@ def llm() -> FakeLlm:
 
 @pytest.fixture
 def engine(llm) -> Engine:
-    return Engine(llm, "model", "file", None, 0, Config())
+    return Engine(llm, "model", None, 0, Config())
 
 
 CANARY = ([[1]], 1, 0)
@@ -125,3 +140,61 @@ async def test_a_push_that_failed_leaves_an_engine_that_no_resume_thaws(engine, 
     engine.broken = "the worker died"
     await engine.resume()
     assert llm.frozen
+
+
+MEETING = Meeting("gloo", "127.0.0.1", 1, 2, 60.0)
+
+
+async def test_a_broadcast_is_used_once_all_workers_have_the_learners_digest(engine, llm):
+    assert (await engine.receive_weights(MEETING, 1, "push1")).digest == "d1"
+    await engine.resume()
+    assert llm.frozen, "half of it may be new"
+    await engine.use_received(1, "d1", CANARY)
+    assert not llm.frozen and engine.version == 1 and llm.calls == ["pause", "start", "receive_weights", "finish", "resume", "canary"]
+
+
+async def test_a_torn_broadcast_keeps_the_engine_frozen_until_all_of_another_is_used(engine, llm):
+    whole, llm.received = llm.received, [["d1", 1, None, False], [None, 0, "a cable", False]]
+    assert (await engine.receive_weights(MEETING, 1, "push1")).fault == "a cable"
+    await engine.resume()
+    assert llm.frozen and engine.broken is None
+    llm.received = whole
+    await engine.receive_weights(MEETING, 1, "push2")
+    await engine.use_received(1, "d1")
+    assert not llm.frozen and llm.calls == ["pause", "start", "receive_weights", "receive_weights", "finish", "resume"]
+
+
+@pytest.mark.parametrize(
+    ("received", "why"),
+    [
+        ([["d1", 1, None, False], ["d2", 1, None, False]], "its workers received different weights: d1, d2"),
+        ([["d1", 1, None, False], [None, 0, "loading failed", True]], "loading failed"),
+    ],
+)
+async def test_workers_that_disagree_or_cannot_load_break_the_engine(engine, llm, received, why):
+    llm.received = received
+    with pytest.raises(WeightsUnverified, match=why):
+        await engine.receive_weights(MEETING, 1, "push1")
+    assert llm.frozen and why in engine.broken
+    with pytest.raises(EngineError, match="is broken"):
+        await engine.receive_weights(MEETING, 1, "push2")
+
+
+@pytest.mark.parametrize("digest", ["d1", "d2"])
+async def test_what_was_not_received_is_not_used(engine, llm, digest):
+    """Another digest than the learner's; and the right one a second time."""
+    await engine.receive_weights(MEETING, 1, "push1")
+    if digest == "d1":
+        await engine.use_received(1, "d1")
+    with pytest.raises(WeightsUnverified, match="the learner announced"):
+        await engine.use_received(2, digest)
+    assert engine.broken and engine.version == (1 if digest == "d1" else 0)
+
+
+async def test_an_engine_process_that_dies_in_a_push_is_not_waited_for(engine, llm):
+    """vLLM leaves the call without an answer; its reader ends."""
+    llm.received = asyncio.get_running_loop().create_future()
+    llm.output_handler = asyncio.create_task(asyncio.sleep(0))
+    with pytest.raises(WeightsUnverified, match="vLLM's engine process died"):
+        await engine.receive_weights(MEETING, 1, "push1")
+    assert engine.broken and llm.calls[-1] == "abort"
