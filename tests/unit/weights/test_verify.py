@@ -362,11 +362,11 @@ async def test_calibration_goes_on_without_engines_that_died_or_hang(tmp_path):
 
     hung = Hung(name="rollout-1")
     p = uncalibrated([Gone(), hung, FakeEngine(lags=0.01)], tmp_path)
-    p.deadline = SOON
+    p.deadline = p.transport.deadline = SOON
     assert (await p.calibrate()).high == pytest.approx(0.04)
     assert "The canary of rollout-1 was not over within timeouts.push_s" in hung.verdicts[0]
     p = uncalibrated([hung], tmp_path)
-    p.deadline = SOON
+    p.deadline = p.transport.deadline = SOON
     with pytest.raises(WeightsUnverified, match="No engine answered the canary"):
         await p.calibrate()
 
@@ -383,7 +383,7 @@ async def test_one_hung_engine_of_three_does_not_keep_the_push_from_the_others(t
     hung.update_weights = never
     engines = [FakeEngine(), hung, FakeEngine()]
     p = publisher(engines, tmp_path)
-    p.deadline = SOON
+    p.deadline = p.transport.deadline = SOON
     assert (await publish(p, 1)).refused == 1
     assert [e.version for e in engines] == [1, 0, 1] and engines[0].verdicts == engines[2].verdicts == [1]
     assert "The push of version 1 to rollout-1 was not over within timeouts.push_s" in hung.verdicts[0]
@@ -393,7 +393,7 @@ async def test_an_engine_that_cannot_be_told_its_verdict_is_discarded(tmp_path):
     hung, well = FakeEngine(name="rollout-1"), FakeEngine()
     hung.proved = never
     p = publisher([hung, well], tmp_path)
-    p.deadline = SOON
+    p.deadline = p.transport.deadline = SOON
     await publish(p, 1)
     assert well.verdicts == [1]
     assert "The verdict on version 1 to rollout-1 was not over" in hung.verdicts[0]
@@ -403,13 +403,13 @@ async def test_an_engine_that_hangs_in_its_own_end_does_not_keep_the_run(tmp_pat
     hung = FakeEngine(fails="other digest")
     hung.discard = never
     p = publisher([hung, FakeEngine()], tmp_path)
-    p.deadline = SOON
+    p.deadline = p.transport.deadline = SOON
     assert (await publish(p, 1)).refused == 1
 
 
 async def test_a_newcomer_that_hangs_is_refused_and_others_may_join(tmp_path):
     p = publisher([], tmp_path)
-    p.deadline = SOON
+    p.deadline = p.transport.deadline = SOON
     await publish(p, 1)
     hung, newcomer = FakeEngine(name="rollout-3"), FakeEngine()
     hung.update_weights = never
