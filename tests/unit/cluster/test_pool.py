@@ -8,6 +8,7 @@ from collections import Counter
 import pytest
 
 from openrlhf_tir.config import Config
+from openrlhf_tir.deadlines import Deadline
 from openrlhf_tir.errors import EngineError, EngineGone, PayloadLost
 from openrlhf_tir.pipeline.checkpoints.checkpoint import Checkpoints
 from openrlhf_tir.pipeline.loop import Pipeline
@@ -59,8 +60,9 @@ class PushedLearner(FakeLearner):
 async def train(c, cfg: Config) -> tuple[PushedLearner, Pipeline]:
     """The real loop, publisher, fleet and router on the cluster's fake actors."""
     learner = PushedLearner()
-    publisher = WeightPublisher(learner, c.pool.members, cfg.run_dir / "push", [[1, 2]], tolerance=1e-4, canary_tokens=2)
-    publisher.deadline = publisher.deadline._replace(seconds=cfg.timeouts.push_s)
+    publisher = WeightPublisher(
+        learner, c.pool.members, cfg.run_dir / "push", [[1, 2]], tolerance=1e-4, canary_tokens=2, deadline=Deadline.of(cfg, "timeouts.push_s")
+    )
     c.pool.on_join = publisher.join
     pipeline = Pipeline(
         cfg,
