@@ -33,6 +33,8 @@ log = logging.getLogger(__name__)
 PLACEMENT_ATTEMPTS = 8
 """For ranks that start again; with the pauses in between and timeouts.placement_s for each, about twenty minutes."""
 FIRST_PAUSE_S, MAX_PAUSE_S = 5.0, 300.0
+THREADS = {"io": 1, "control": 1}
+"""A rank's, beside the one that everything else has."""
 DEATH_NOTICE_S = 20
 """How long Ray may take to find out that a process is gone, after another rank has failed."""
 
@@ -100,7 +102,7 @@ class LearnerGroup:
         n = cfg.actor.world_size
         room = learner_room(cfg)
         placement = await place(room, f"{n} learner ranks", cfg)
-        actor = ray.remote(concurrency_groups={"io": 1, "control": 1})(LearnerRank)
+        actor = ray.remote(concurrency_groups=THREADS)(LearnerRank)
         asked = {"num_cpus": 1, "num_gpus": room.num_gpus, "runtime_env": {"env_vars": worker_env(cfg)}}
         self = cls(cfg, [], placement)
         try:
