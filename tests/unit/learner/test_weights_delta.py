@@ -104,7 +104,8 @@ def test_there_is_no_delta_without_a_push_before_nor_when_most_weights_changed(t
 
 @pytest.mark.parametrize("write", ["full", "delta"])
 def test_a_push_that_failed_in_the_middle_is_continued_by_nothing(tmp_path, monkeypatch, write):
-    from openrlhf_tir.learner import weights_delta, weights_file
+    from openrlhf_tir.learner import weights_file
+    from openrlhf_tir.learner.pushes import delta as weights_delta
     from openrlhf_tir.learner.pushes.last_push import LastPush
 
     module, last = model(), LastPush()
