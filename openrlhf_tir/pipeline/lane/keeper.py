@@ -73,8 +73,11 @@ async def fast_lane(cfg: Config, state: RunState, rollout: MovingRollout, *, lon
         responses=r.batch_size * r.n_samples_per_prompt,
         fixed=None if fixed == "auto" else fixed,
     )
-    async with background("fast lane", keeper.run):
-        yield
+    try:
+        async with background("fast lane", keeper.run):
+            yield
+    finally:  # what comes after the run, an evaluation, has all engines
+        rollout.reserve(())
 
 
 class LaneKeeper:
