@@ -15,7 +15,7 @@ from openrlhf_tir.config import Config
 from openrlhf_tir.toy.model import save_model
 from openrlhf_tir.types import Group, GroupKey, Task
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 SAMPLES = 4
 
 
