@@ -76,6 +76,12 @@ class RolloutEngine(Engine, Protocol):
     async def alive(self) -> None:
         """A sign of life of whatever computes, in whichever process. Raises EngineError when it is broken, silent, or makes no progress."""
 
+    async def abort(self, request_id: str) -> None:
+        """The request is answered with what it has, and finish_reason "abort". Nothing happens when it has ended, or is not known."""
+
+    def progress(self) -> dict[str, int]:
+        """Request -> tokens sampled so far, of those that it is answering."""
+
     async def pause(self) -> None:
         """Freeze all requests; new ones wait."""
 

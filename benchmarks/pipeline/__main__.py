@@ -27,8 +27,9 @@ from openrlhf_tir.config import Pipeline
 from openrlhf_tir.simulation.workload import SEED_WORKLOAD, Workload
 
 from .cluster import Cluster, cluster
+from .fast_learner import headline as fast_learner_headline
 from .late import PARTS, late_training
-from .late_training import headline
+from .late_training import auto_over_best_fixed, headline
 from .parts import SYNC_ROLLOUT, Plan
 from .predict import predict
 from .record import ModeFigures
@@ -109,6 +110,8 @@ async def measure(c: Cluster, args: argparse.Namespace) -> dict:
         facts |= await late_training(c, args.late or PARTS, args.late_steps or w.late.steps, args.time_scale)
     elif not args.quick:
         facts |= await asyncio.to_thread(headline, w)
+        facts |= await asyncio.to_thread(fast_learner_headline)
+        facts |= await asyncio.to_thread(auto_over_best_fixed, w)
     if args.json:
         args.json.write_text(json.dumps({f"{r:g} {n}": [f.as_json() for f in fs] for (r, n), fs in results.items()}, indent=1))
     return facts

@@ -45,6 +45,19 @@ def simulated(seed: Workload, acceptance: Acceptance, S: int | None, depth: int 
     return simulate(seed, cfg, acceptance=acceptance, learner_s=seed.prompts / seed.saturated_groups_per_s)
 
 
+def auto_over_best_fixed(seed: Workload, steps: int = 20) -> dict[str, float]:
+    """Depth `auto` over the better of (S+1) B and 2 B, the least of all S and acceptances: constant, falling and jumping."""
+    acceptances = {"constant": Acceptance(0.5, 0.5, steps), "falling": replace(seed.late, steps=steps), "jumping": replace(seed.jump, steps=steps)}
+    facts: dict[str, float] = {}
+    for S in STALENESS:
+        for name, acceptance in acceptances.items():
+            shares = {depth: efficiency(seed, acceptance, simulated(seed, acceptance, S, depth)) for depth in (None, (S + 1) * seed.prompts, 2 * seed.prompts)}
+            auto = shares.pop(None)
+            facts[f"auto_over_best_fixed_{name}_S{S}"] = round(auto / max(shares.values()), 3)
+            print(f"S = {S}, acceptance {name}: auto {auto:.3f} of the engines' best, best fixed {max(shares.values()):.3f}", flush=True)
+    return facts | {"auto_over_best_fixed_min": min(facts.values())}
+
+
 def headline(seed: Workload) -> dict[str, float | str]:
     """The keys of `benchmarks.pipeline --late`, from the virtual clock."""
     late = {name: efficiency(seed, seed.late, simulated(seed, seed.late, None, depth)) for name, depth in (("auto", None), ("fixed", 2 * seed.prompts))}
@@ -57,8 +70,12 @@ def headline(seed: Workload) -> dict[str, float | str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="16 steps at one staleness bound")
-    quick = parser.parse_args().quick
-    seed = Workload.read(SEED_WORKLOAD)
+    parser.add_argument("--depths", action="store_true", help="only auto over the best fixed depth, at every staleness bound and acceptance, 20 steps each")
+    args = parser.parse_args()
+    quick, seed = args.quick, Workload.read(SEED_WORKLOAD)
+    if args.depths:
+        print(json.dumps(auto_over_best_fixed(seed)))
+        return
     steps = 16 if quick else seed.late.steps
     fall, jump = replace(seed.late, steps=steps), replace(seed.jump, steps=steps)
     facts: dict[str, float] = {}

@@ -28,6 +28,7 @@ class Plan:
     acceptance: Acceptance
     staleness: int | None = None
     depth: int | str | None = None
+    fast_lane: int | str = "off"
 
     @property
     def name(self) -> str:
@@ -37,7 +38,8 @@ class Plan:
         """What the pipeline is told. The last step is never reached: the run is cut after `steps`, with the engines at work as in mid-training."""
         sections = {
             "vllm": {"num_engines": w.engine.count},
-            "pipeline": {"mode": "sync" if self.mode == SYNC_ROLLOUT else self.mode, "max_staleness": self.staleness, "depth": self.depth},
+            "pipeline": {"mode": "sync" if self.mode == SYNC_ROLLOUT else self.mode, "max_staleness": self.staleness, "depth": self.depth}
+            | {"fast_lane": self.fast_lane},
             "train": {"max_steps": 1_000_000},
             "ckpt": {"save_steps": -1},
         }

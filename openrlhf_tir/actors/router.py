@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections import OrderedDict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -52,6 +52,7 @@ class Router(Generic[M]):
         self._failed_on: OrderedDict[bytes, set[str]] = OrderedDict()
         """Prompt -> members that it failed on since it was last answered. By name: what takes a dead member's name has its place, and its GPU."""
         self._hopeless: BaseException | None = None
+        self.reserved: frozenset[str] = frozenset()
         self._changed = asyncio.Event()
 
     def join(self, name: str, member: M) -> None:
@@ -73,6 +74,10 @@ class Router(Generic[M]):
         """The member has no room, and says when to try again."""
         if name in self.seats:
             self.seats[name].full_until = asyncio.get_running_loop().time() + after_s
+
+    def reserve(self, names: Collection[str]) -> None:
+        """These members get no new groups while others can."""
+        self.reserved = frozenset(names)
 
     async def drained(self, name: str) -> None:
         """Give the member nothing more; returns when its last group has ended, or it left."""
@@ -120,6 +125,7 @@ class Router(Generic[M]):
         loop = asyncio.get_running_loop()
         while True:
             able = [s for s in self.seats.values() if not s.suspect and not s.draining]
+            able = [s for s in able if s.name not in self.reserved] or able
             able = [s for s in able if s.name not in self._failed_on.get(key, ())] or able
             if ready := [s for s in able if s.full_until <= loop.time()]:
                 return self._choose(ready, key, n)

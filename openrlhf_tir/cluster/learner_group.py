@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 PLACEMENT_ATTEMPTS = 8
 """For ranks that start again; with the pauses in between and timeouts.placement_s for each, about twenty minutes."""
+DEATHS_AT_START = 3
+"""Of ranks that start again: what kills them each time is not the network."""
 FIRST_PAUSE_S, MAX_PAUSE_S = 5.0, 300.0
 THREADS = {"io": 1, "control": 1}
 """A rank's, beside the one that everything else has."""
@@ -121,13 +123,20 @@ class LearnerGroup:
 
     @classmethod
     async def start_again(cls, cfg: Config) -> LearnerGroup:
-        """In place of ranks that are lost: what they held may not be free yet, or their node is to come back. Raises ClusterFull in the end."""
+        """In place of ranks that are lost: what they held may not be free yet, their node is to come back, or is not quite there when it does.
+        Raises ClusterFull in the end, or LearnerDied when new ranks die as they start, each time."""
+        deaths = 0
         for attempt in range(1, PLACEMENT_ATTEMPTS):
             try:
                 return await cls.start(cfg)
             except ClusterFull as e:
                 log.log(logging.WARNING if attempt == 1 else logging.DEBUG, "the learner waits for room, tried again: %s", e)
-                await asyncio.sleep(backoff_s(attempt - 1, first_s=FIRST_PAUSE_S, cap_s=MAX_PAUSE_S))
+            except LearnerDied as e:
+                deaths += 1
+                if deaths == DEATHS_AT_START:
+                    raise
+                log.warning("new learner ranks are lost as they start, tried again: %s", e)
+            await asyncio.sleep(backoff_s(attempt - 1, first_s=FIRST_PAUSE_S, cap_s=MAX_PAUSE_S))
         return await cls.start(cfg)
 
     async def step(self, batch: TrainBatch) -> StepReport:

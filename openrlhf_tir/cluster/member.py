@@ -127,6 +127,14 @@ class Member:
     async def set_env_urls(self, urls: Mapping[str, list[str]]) -> None:
         await self.call(self.actor.set_env_urls.remote(urls), "rollout.unresponsive_s", "The swap of environments")
 
+    async def under_way(self) -> Any:
+        """See RolloutActor."""
+        return await self.call(self.actor.under_way.remote(), "rollout.unresponsive_s", "The report of what is under way")
+
+    async def move(self, trajectory: str, name: str, target: Any) -> bool:
+        """See RolloutActor."""
+        return await self.call(self.actor.move.remote(trajectory, name, target), "rollout.unresponsive_s", "The move of a response")
+
     async def busy_intervals(self) -> dict[tuple[str, str], list[tuple[float, float]]]:
         """See RolloutPool."""
         return await self.call(self.actor.busy_intervals.remote(), "rollout.unresponsive_s", "The report of busy times")

@@ -45,6 +45,8 @@ class RolloutPool:
         self.fleet.prove = self._prove
         self.on_join: Callable[[Member], Awaitable[None]] | None = None
         self._closing: set[asyncio.Task] = set()
+        self.lane_engines = self.lane_moves = 0.0
+        """Actors that are the fast lane now, and responses moved so far (lanes.py)."""
 
     @classmethod
     async def start(cls, cfg: Config, model: str, env_urls: Mapping[str, list[str]], actor_class: type = RolloutActor) -> RolloutPool:
@@ -151,7 +153,10 @@ class RolloutPool:
         loads = [m.load for m in self.members if m.load]
         of_all = {name: sum(load[name] for load in loads) for name in (loads[0] if loads else ())}
         longest = {LONGEST: max(load.get(LONGEST, 0.0) for load in loads)} if loads else {}
-        return {"actors": float(len(self.members))} | of_all | longest
+        figures = of_all | longest
+        if self.cfg.pipeline.fast_lane == "off":
+            return {"actors": float(len(self.members))} | figures
+        return {"actors": float(len(self.members))} | figures | {"lane_engines": self.lane_engines, "lane_moves": self.lane_moves}
 
     async def busy_intervals(self) -> dict[str, dict[tuple[str, str], list[tuple[float, float]]]]:
         """Per actor: when at least one of its requests was decoding, and its environments' sessions were started or judged, since the last call; epoch

@@ -9,13 +9,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import ray
 
 from ..config import Config
+from ..engines.handover import Path as HandoverPath
 from ..ports import RolloutEngine
-from ..types import Canary, Completion, Group, GroupKey, GroupMeta, Meeting, Task, Transfer
+from ..types import Canary, Completion, Group, GroupKey, GroupMeta, Meeting, Sampling, Task, Transfer
 from .reaper import end_children_with_us
+from .remote_engine import RemoteEngine, handover_of
 from .shared_dir import prove
 from .tokens import Tokens
 
@@ -72,6 +75,7 @@ class RolloutActor:
         from .service import RolloutService
 
         own_log(cfg.run_dir / "logs" / f"{self.name}.log")
+        self.cfg = cfg
         self.engine = await _engine_class(cfg).start(model, cfg, index=self.index)
         r = cfg.rollout
         self.batcher = Batcher(self.engine, max_wait_ms=r.max_wait_ms, max_batch=r.max_batch, max_running=cfg.max_running, max_queue=r.max_queue)
@@ -88,6 +92,7 @@ class RolloutActor:
         writers = self.agent_file or (self.agents if r.agent == "external" else None)
         chats = None if writers else chats_of(cfg, codec, tokenizer)
         self.runner = GroupRunner(cfg, self.batcher, codec, self.envs, self.rewards, Judge(cfg, self.rewards.workers), self.name, writers, chats)
+        self.runner.handover = handover_of(cfg, self.engine, codec)
         host = "127.0.0.1" if tokens.rollout is None else ray.util.get_node_ip_address()
         app = build_app(RolloutService(self), token=tokens.rollout, vllm_app=await self.engine.openai_app(cfg))
         self._server, port = await serve(app, host, r.port and r.port + self.index)
@@ -111,6 +116,25 @@ class RolloutActor:
             "preemptions": stats.get("preemptions", 0.0),
             "push_pause_s": stats.get("push_pause_s", 0.0),
         }
+
+    async def under_way(self) -> tuple[list[tuple[str, HandoverPath]], dict[str, int]]:
+        """In a run with a fast lane: the trajectories that this actor writes, and how far its engine is with each request."""
+        handover = self.runner.handover
+        assert handover is not None, "only in a run with a fast lane"
+        return handover.under_way(), handover.engine.progress()
+
+    async def move(self, trajectory: str, name: str, actor: Any) -> bool:
+        """The trajectory, which this actor writes, is sampled at another actor from now on; at this one where it is this one's own name."""
+        handover = self.runner.handover
+        assert handover is not None, "only in a run with a fast lane"
+        return await handover.move(trajectory, name, None if name == self.name else RemoteEngine(actor, name, self.cfg))
+
+    async def generate(self, token_ids: list[int], sampling: Sampling, request_id: str) -> Completion:
+        """For a trajectory of another actor. It queues like everyone."""
+        return await self.batcher.generate(token_ids, sampling, request_id=request_id)
+
+    async def abort(self, request_id: str) -> None:
+        await self.engine.abort(request_id)
 
     async def set_env_urls(self, urls: Mapping[str, list[str]]) -> None:
         self.envs.set_urls(urls)

@@ -31,6 +31,7 @@ def violations(c: Config) -> Iterator[str]:
     yield from sequence_parallel.violations(c)
     yield from _pipeline(c)
     yield from _pushes(c)
+    yield from _fast_lane(c)
     yield from _ends(c)
     yield from _reward(c)
 
@@ -259,6 +260,26 @@ def _pipeline(c: Config) -> Iterator[str]:
             f"pipeline.stall_timeout_s = {c.stall_timeout_s} would abort while a group may still run (rollout.group_deadline_s = "
             f"{c.rollout.group_deadline_s}). Make it longer than that, or leave it unset."
         )
+
+
+def _fast_lane(c: Config) -> Iterator[str]:
+    lane, engines = c.pipeline.fast_lane, c.vllm.num_engines
+    if lane == "off":
+        return
+    if c.pipeline.drain:
+        yield (
+            f"pipeline.fast_lane = {lane!r} does not go with pipeline.mode = '{c.pipeline.mode}', whose pushes wait for every running group: no response "
+            "keeps a gate waiting. Leave it off, or use mode = 'pipeline'."
+        )
+    if isinstance(lane, int) and lane >= engines:
+        yield (
+            f"pipeline.fast_lane = {lane} engines, and vllm.num_engines = {engines}: one at least must take new groups. "
+            + (f"Use at most {engines - 1}, or 'auto'." if engines > 1 else "A lane needs a second engine.")
+        )
+    if lane == "auto" and engines < 2:
+        yield f"pipeline.fast_lane = 'auto' needs a second engine, and vllm.num_engines = {engines}. Leave it off."
+    if c.rollout.agent == "external" or c.train.agent_func_path:
+        yield f"pipeline.fast_lane = {lane!r} moves the responses of our own turn loop, and here agents write them. Leave it off."
 
 
 def _ends(c: Config) -> Iterator[str]:

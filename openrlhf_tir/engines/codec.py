@@ -66,6 +66,12 @@ class HfCodec:
         return [t for t in texts if self.special_ids.intersection(self._encode(f"a{t}b", native=native))]
 
 
+def text_of(codec: HfCodec, prompt_ids: Sequence[int], token_ids: Sequence[int]) -> str:
+    """The text of sampled tokens, as an engine that decodes them one by one writes it."""
+    decoder = IncrementalDecoder(codec, prompt_ids)
+    return "".join(decoder.push(token) for token in token_ids)
+
+
 class IncrementalDecoder:
     """Tokens one at a time -> the text each completes. A character split over tokens comes out with its last token.
 

@@ -29,6 +29,8 @@ class Live:
 
     def extend(self, delta: Any) -> None:
         """Add what vLLM sampled since the last call (a CompletionOutput of kind DELTA, with log-probs)."""
+        if not delta.token_ids:  # the end of one that was aborted
+            return
         self.token_ids.extend(delta.token_ids)
         self.logprobs.extend(at[token].logprob for at, token in zip(delta.logprobs, delta.token_ids, strict=True))
         self.text += delta.text
@@ -79,6 +81,10 @@ class InFlight:
     @property
     def request_ids(self) -> list[str]:
         return [live.request_id for live in self._live]
+
+    def progress(self) -> dict[str, int]:
+        """Request -> tokens sampled so far."""
+        return {live.request_id: len(live.token_ids) for live in self._live}
 
     @property
     def tokens(self) -> int:

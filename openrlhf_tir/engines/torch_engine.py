@@ -49,6 +49,9 @@ class TorchEngine:
         """Why this engine cannot be used any more; None while it can."""
         self.bounds = EngineBounds(model.config.vocab_size, model.config.max_position_embeddings)
         self._unfinished, self._tokens = 0, 0
+        self._given_up: dict[str, threading.Event] = {}
+        self._sampled: dict[str, int] = {}
+        """Request -> tokens so far, of those that wait or are decoded."""
         self._steps = 0
         """Forward passes, counted as they are made."""
         self._plain = (cfg or Config()).rollout.plain
@@ -68,18 +71,29 @@ class TorchEngine:
     async def generate(self, token_ids: Sequence[int], sampling: Sampling, *, request_id: str) -> Completion:
         """See Engine."""
         self._unfinished += 1
+        given_up = self._given_up[request_id] = threading.Event()
+        self._sampled[request_id] = 0
         try:
             while True:
                 await self._running.wait()
                 async with self._one_at_a_time:
                     if self._running.is_set():  # else paused while others were decoded
-                        return await self._decode(list(token_ids), sampling, request_id)
+                        return await self._decode(list(token_ids), sampling, request_id, given_up)
         finally:
             self._unfinished -= 1
+            self._given_up.pop(request_id, None)
+            self._sampled.pop(request_id, None)
 
-    async def _decode(self, prompt_ids: list[int], sampling: Sampling, request_id: str) -> Completion:
+    async def abort(self, request_id: str) -> None:
+        """See engines/handover.py. One that waits for its turn has one token when it gets it."""
+        if request_id in self._given_up:
+            self._given_up[request_id].set()
+
+    def progress(self) -> dict[str, int]:
+        return dict(self._sampled)
+
+    async def _decode(self, prompt_ids: list[int], sampling: Sampling, request_id: str, given_up: threading.Event) -> Completion:
         """In a thread. A cancelled caller stops it at the next token and leaves only then: the model is used by one at a time."""
-        given_up = threading.Event()
         thread = asyncio.create_task(asyncio.to_thread(self._sample, prompt_ids, sampling, request_id, given_up))
         self._busy.enter()
         try:
@@ -184,13 +198,17 @@ class TorchEngine:
         for token, logprob in self._tokens_of(prompt_ids, sampling, seed):
             token_ids.append(token)
             logprobs.append(logprob)
+            self._sampled[request_id] = len(token_ids)
             new = decoder.push(token)
             text += new
             if token in self._eos:
                 finish = "stop"
             elif stop := _matched_stop(text, len(new), sampling.stop):
                 finish, (reason, text) = "stop", stop
-            if finish == "stop" or len(token_ids) == sampling.max_tokens or given_up.is_set():
+            if finish == "stop" or len(token_ids) == sampling.max_tokens:
+                break
+            if given_up.is_set():
+                finish = "abort"
                 break
         return Completion(
             np.asarray(token_ids, np.int32), np.asarray(logprobs, np.float32), np.full(len(token_ids), self.version, np.int32), text, finish, reason

@@ -114,6 +114,13 @@ class VllmEngine:
         self.check()
         return live.completion(out.outputs[0])
 
+    async def abort(self, request_id: str) -> None:
+        """See engines/handover.py."""
+        await within(self._silence, self._llm.abort([request_id]), f"The abort of request {request_id}")
+
+    def progress(self) -> dict[str, int]:
+        return self.requests.progress()
+
     async def pause(self) -> None:
         """Freeze all requests, this engine's and its OpenAI app's, and forget the KV cache. New ones wait. Idempotent."""
         self._paused_by_user = True

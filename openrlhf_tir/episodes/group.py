@@ -15,6 +15,7 @@ import hashlib
 import inspect
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -23,6 +24,7 @@ import numpy as np
 from ..config import Config
 from ..config.environments import one
 from ..engines.batcher import Batcher
+from ..engines.handover import Handover
 from ..errors import InfraError
 from ..ports import Codec, Engine, EnvSession
 from ..types import KEEP, Group, GroupKey, GroupMeta, RewardParts, Task, Trajectory, Verdict
@@ -99,11 +101,12 @@ class GroupRunner:
         name: str = "",
         agents: Agents | AgentFile | None = None,
         chats: Mapping[str, Chats | None] | None = None,
+        handover: Handover | None = None,
     ) -> None:
         """`agents`: external programs, or a file in OpenRLHF's form, that write the responses in place of our turn loop and environment.
-        `chats`: per environment with a messages protocol."""
+        `chats`: per environment with a messages protocol. `handover`: in a run with a fast lane."""
         self.cfg, self.engine, self.codec, self.envs, self.rewards, self.judge, self.name = cfg, engine, codec, envs, rewards, judge, name
-        self.agents, self.chats = agents, chats or {}
+        self.agents, self.chats, self.handover = agents, chats or {}, handover
         self.environments = cfg.environments
 
     async def run(
@@ -116,6 +119,8 @@ class GroupRunner:
         n, extra = (mode.n, 0) if mode else (r.n_samples_per_prompt, r.oversample)
         prompt_ids = np.asarray(self.codec.encode_prompt(task.prompt), np.int32)
         engine = self.engine.lane(task.env, key) if isinstance(self.engine, Batcher) else self.engine
+        if self.handover and mode is None:
+            engine = self.handover.around(engine)
         g = _Running(
             key, task, n, prompt_ids, self._limits(task.env, len(prompt_ids), mode), engine, each, mode, [None] * (n + extra), [], {}, time.monotonic()
         )
@@ -186,7 +191,8 @@ class GroupRunner:
     async def _one(self, g: _Running, i: int) -> Trajectory:
         traj = Trajectory(i, g.prompt_ids)
         try:
-            traj = await self._written(g, i)
+            with self.handover.writing(f"{g.key}#{i}") if self.handover and g.mode is None else nullcontext():
+                traj = await self._written(g, i)
             if traj.failed is None and traj.reward is None:
                 traj.reward, correct, parts = await self.rewards.score(traj, g.task)
                 traj.parts |= {"correct": float(correct), **parts}

@@ -145,7 +145,7 @@ class Pipeline:
         state, start = self.state, asyncio.get_running_loop().time()
         batch, self.before = train_batch(self.cfg, self.version, items), self.version
         async with self.publisher.changing():
-            state.begin_step()
+            state.begin_step(start)
             with self.observer.phase("step", self.version):
                 report = await self.learner.step(batch)
             if not report.finite:
@@ -158,7 +158,7 @@ class Pipeline:
         try:
             if self.push_due:
                 await self.push()
-            state.depth.stepped(asyncio.get_running_loop().time() - start)
+            state.stepped(asyncio.get_running_loop().time() - start)
             state.check()
         finally:  # a stop gives the push up; the step is done, is saved at this boundary, and has its row
             self.observer.step(report, state.budget, self.rollout.engine_stats() | state.depth.facts() | state.source.prompts.facts())

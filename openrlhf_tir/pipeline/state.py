@@ -65,10 +65,17 @@ class RunState:
         """The batch that was taken from replay, until the learner's step on it has ended."""
         self.stepping = False
         """The learner is in the middle of a step: its weights are of no version, so there is nothing to save."""
+        self.step_began = 0.0
+        """When the latest step began, in the event loop's seconds."""
+        self.step_s: float | None = None
+        """What a step and its push take, a moving mean; None before the first."""
+        self._step_over: float | None = None
         self.moved = False
         """An update since the last push must have changed the weights."""
         self.version, self.pushed = 0, 0
         """Updates behind the learner's weights, and behind those of the engines."""
+        self.on_judged: Callable[[GroupMeta], None] = lambda meta: None
+        """Told of every group that was rolled and judged, kept or not."""
         self.requeued: Counter[str] = Counter()
         """Reason -> attempts that ended so."""
         self._tell_the_end_is_near()
@@ -84,6 +91,7 @@ class RunState:
 
     def measured(self, flight: Flight, meta: GroupMeta, now: float, engines: Mapping[str, float]) -> None:
         """A group was judged: what the depth controller learns from it. Before `settle`."""
+        self.on_judged(meta)
         self.depth.finished(meta.verdict.keep, now - flight.started_at, len(self.rolling) - 1, engines)
 
     def settle(self, flight: Flight, meta: GroupMeta | None, payload: Any, failed: str | None) -> GroupState:
@@ -131,9 +139,16 @@ class RunState:
                 )
         return [item for _, item in taken]
 
-    def begin_step(self) -> None:
-        """The learner trains the batch in hand; it belongs to no checkpoint from here on."""
-        self.stepping = True
+    def begin_step(self, now: float = 0.0) -> None:
+        """The learner trains the batch in hand; it belongs to no checkpoint from here on. `now` in the event loop's seconds."""
+        self.stepping, self.step_began = True, now
+
+    def stepped(self, seconds: float) -> None:
+        """A step and its push have taken so long."""
+        self.step_s = seconds if self.step_s is None else 0.5 * (self.step_s + seconds)
+        waited = None if self._step_over is None else max(0.0, self.step_began - self._step_over)
+        self._step_over = self.step_began + seconds
+        self.depth.stepped(seconds, waited)
 
     def trained(self, report: StepReport) -> None:
         """The step on the batch in hand has ended; the learner's weights are a new version now, the engines' not yet."""

@@ -181,6 +181,12 @@ class EngineModel:
         running = [(s, min(s.asked, s.asked - s.left + self._service - s.joined)) for s in self.running_sequences()]
         return running + [(s, s.asked - s.left) for s in self._waiting]
 
+    def written(self, sequence: Sequence) -> float:
+        """Tokens of it so far."""
+        self._advance()
+        now = self._service - sequence.joined if sequence.order else 0.0
+        return min(sequence.asked, sequence.asked - sequence.left + now)
+
     def stats(self) -> dict[str, float]:
         """Load now and totals: running, waiting [sequences], kv_used [0, 1], preemptions, tokens, busy_s."""
         self._advance()

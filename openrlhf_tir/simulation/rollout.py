@@ -11,91 +11,148 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, NamedTuple
 
 from ..actors.router import Router
 from ..errors import EngineGone
 from ..types import KEEP, Group, GroupKey, GroupMeta, Task, Verdict
 from .engine_model import Clock, EngineModel
 from .environment import EnvModel
-from .workload import PROMPT_TOKENS, Script, Workload
+from .workload import PROMPT_TOKENS, Workload
 
 REJECTED = Verdict(False, "simulated")
 
 
+class UnderWay(NamedTuple):
+    """One response, as pipeline/lane/keeper.py looks at it."""
+
+    group: GroupKey
+    sample: int
+    engine: str
+    tokens: int
+    moves: int
+    trajectory: Any
+
+
 class Actor:
+    """`live`: trajectories that are here, in the engine or at a tool."""
+
     def __init__(self, index: int, engine: EngineModel) -> None:
         self.index, self.engine = index, engine
+        self.name = f"rollout-{index}"
         self.groups: set[_Group] = set()
+        self.live = 0
 
 
 class _Group:
     """One group under way. `tokens` counts model tokens by the policy version that wrote them."""
 
-    __slots__ = ("actor", "failures", "future", "key", "left", "lengths", "started", "tokens")
+    __slots__ = ("actor", "failures", "future", "key", "left", "lengths", "started", "tokens", "trajectories")
 
     def __init__(self, key: GroupKey, actor: Actor, n: int, future: asyncio.Future, started: float) -> None:
         self.key, self.actor, self.left, self.future, self.started = key, actor, n, future, started
         self.tokens: Counter[int] = Counter()
         self.lengths: list[int] = []
         self.failures = 0
+        self.trajectories: list[_Trajectory] = []
 
 
 class _Trajectory:
-    """Callbacks in turn: `write` a segment, `written`, `called`, `write` ... The group is told when it is over."""
+    """Callbacks in turn: `write` a segment, `written`, `called`, `write` ... The group is told when it is over.
 
-    __slots__ = ("cached_by", "context", "group", "marked", "script", "turn", "world")
+    A segment may be written on several engines: `begun` tokens of it elsewhere, `marked` of it are counted by version.
+    """
 
-    def __init__(self, world: SimulatedRollout, group: _Group, script: Script) -> None:
-        self.world, self.group, self.script = world, group, script
-        self.turn = self.marked = 0
+    __slots__ = ("actor", "before", "begun", "cached_by", "context", "group", "marked", "moves", "over", "sample", "script", "sequence", "turn", "world")
+
+    def __init__(self, world: SimulatedRollout, group: _Group, sample: int, actor: Actor) -> None:
+        self.world, self.group, self.sample, self.actor = world, group, sample, actor
+        self.script = world.workload.script(group.key, sample)
+        self.turn = self.marked = self.begun = self.before = self.moves = 0
         self.context, self.cached_by = PROMPT_TOKENS, -1
+        self.sequence: Any = None
+        self.over = False
+        actor.live += 1
 
     def write(self, fresh: int) -> None:
-        """The next segment; of its context only `fresh` tokens are new to the engine, unless the weights have changed."""
+        """The segment, or the rest of it; of its context only `fresh` tokens are new to the engine, unless the weights have changed."""
         cached = self.context - fresh if self.cached_by == self.world.version else 0
-        self.group.actor.engine.submit(self.context, self.script.segments[self.turn], self.written, cached_tokens=cached)
+        rest = self.script.segments[self.turn] - self.begun
+        self.sequence = self.actor.engine.submit(self.context, rest, self.written, cached_tokens=cached)
+
+    @property
+    def tokens(self) -> int:
+        """Model tokens so far."""
+        if self.sequence is None:
+            return self.before
+        return self.before + self.begun + int(self.actor.engine.written(self.sequence))
 
     def mark(self, written: float) -> None:
         """The weights change: what was written so far is of the version before."""
-        new = int(written) - self.marked
+        new = self.begun + int(written) - self.marked
         if new > 0:
             self.group.tokens[self.world.version] += new
             self.marked += new
 
+    def move(self, actor: Actor) -> None:
+        """Go on there, at once or after the tool call; what was written stays, the prefix is computed again."""
+        old, self.actor = self.actor, actor
+        old.live -= 1
+        actor.live += 1
+        self.moves += 1
+        self.cached_by = -1
+        if self.sequence is not None:
+            written = int(old.engine.written(self.sequence))
+            self.mark(written)
+            old.engine.cancel(self.sequence)
+            self.begun += written
+            self.context += written
+            self.write(0)
+
     def written(self, ok: bool) -> None:
         group, world, script = self.group, self.world, self.script
-        if not ok or group.future.done():
+        self.sequence = None
+        if group.future.done():
+            return
+        if not ok:  # an engine that dies costs the groups of which it had a response
+            group.future.set_exception(EngineGone(f"Simulated death of {self.actor.name}."))
             return
         segment = script.segments[self.turn]
         group.tokens[world.version] += segment - self.marked
-        self.marked, self.cached_by = 0, world.version
-        self.context += segment
+        self.context += segment - self.begun
+        self.before += segment
+        self.marked, self.begun, self.cached_by = 0, 0, world.version
         if self.turn < len(script.latencies_s):
             world.env.call(script.latencies_s[self.turn], self.called)
         else:
             group.lengths.append(script.model_tokens)
-            world.over(group)
+            self.end()
 
     def called(self, ok: bool) -> None:
         if self.group.future.done():
             return
         if not ok:
             self.group.failures += 1
-            self.world.over(self.group)
+            self.end()
             return
         observation = self.script.observations[self.turn]
         self.context += observation
         self.turn += 1
         self.write(observation)
 
+    def end(self) -> None:
+        self.over = True
+        self.actor.live -= 1
+        self.world.over(self.group)
+
 
 class SimulatedRollout:
     """Implements pipeline.ports.Rollout. `accepts(key)` is the filters' verdict on a group that is done."""
 
-    def __init__(self, workload: Workload, clock: Clock, accepts: Callable[[GroupKey], bool], *, patience_s: float = 20.0) -> None:
-        self.workload, self.clock, self.accepts = workload, clock, accepts
+    def __init__(self, workload: Workload, clock: Clock, accepts: Callable[[GroupKey], bool], *, patience_s: float = 20.0, spread: bool = False) -> None:
+        """`spread`: each sample of a group goes to the engine with the fewest, instead of all to one."""
+        self.workload, self.clock, self.accepts, self.spread = workload, clock, accepts, spread
         self.actors = [Actor(i, EngineModel(workload.engine, clock)) for i in range(workload.engine.count)]
         self.alive: list[Actor] = []
         self.router: Router[Actor] = Router()
@@ -103,21 +160,55 @@ class SimulatedRollout:
             self.join(actor)
         self.env = EnvModel(workload.env_capacity, clock, patience_s=patience_s)
         self.version = 0
+        self.lanes: Collection[str] = ()
+
+    # --- pipeline/lane/keeper.py
+
+    @property
+    def engines(self) -> list[str]:
+        return [a.name for a in self.alive]
+
+    def reserve(self, lanes: Collection[str]) -> None:
+        self.lanes = lanes
+        self.router.reserve(lanes)
+
+    async def under_way(self) -> list[UnderWay]:
+        groups = sorted((g for a in self.alive for g in a.groups), key=lambda g: g.key)
+        return [UnderWay(g.key, t.sample, t.actor.name, t.tokens, t.moves, t) for g in groups for t in g.trajectories if not t.over]
+
+    async def move(self, response: UnderWay, engine: str) -> bool:
+        target = next((a for a in self.alive if a.name == engine), None)
+        if target is None or response.trajectory.over:
+            return False
+        response.trajectory.move(target)
+        return True
+
+    def _emptiest(self) -> Actor:
+        able = [a for a in self.alive if a.name not in self.lanes] or self.alive
+        return min(able, key=lambda a: a.live)
+
+    # --- groups
 
     async def run_group(self, key: GroupKey, task: Task) -> tuple[GroupMeta, Any]:
         n = self.workload.samples_per_prompt
         async with self.router.place(str(key.prompt), n) as actor:
             group = _Group(key, actor, n, asyncio.get_running_loop().create_future(), self.clock.time())
             actor.groups.add(group)
+            has_prompt = set()
             for i in range(n):
-                # The samples share the prompt: the first computes it, the others find it in the prefix cache.
-                trajectory = _Trajectory(self, group, self.workload.script(key, i))
-                trajectory.cached_by = self.version if i else -1
+                at = self._emptiest() if self.spread else actor
+                trajectory = _Trajectory(self, group, i, at)
+                group.trajectories.append(trajectory)
+                # The samples share the prompt: the first on an engine computes it, the others find it in the prefix cache.
+                trajectory.cached_by = self.version if at in has_prompt else -1
+                has_prompt.add(at)
                 trajectory.write(0)
             try:
                 return await group.future
             finally:
                 actor.groups.discard(group)
+                for trajectory in group.trajectories:
+                    trajectory.actor.live -= not trajectory.over
 
     def over(self, group: _Group) -> None:
         """One trajectory of the group has ended."""

@@ -7,6 +7,7 @@ pushes are models (engine_model.py, environment.py, parts.py). Ledger and checkp
 from __future__ import annotations
 
 import asyncio
+import math
 import tempfile
 import time
 from array import array
@@ -16,6 +17,7 @@ from pathlib import Path
 
 from ..config import Config
 from ..pipeline.checkpoints.checkpoint import Checkpoints
+from ..pipeline.lane.keeper import fast_lane
 from ..pipeline.loop import Pipeline
 from ..replay.ledger import Ledger
 from ..types import GroupKey
@@ -103,19 +105,22 @@ def simulate(
     learner_s: float | None = None,
     faults: tuple[Fault, ...] = (),
     warm_up: int = WARM_UP,
+    spread: bool = False,
 ) -> Result:
-    """Run cfg.train.max_steps updates. `cfg` and `workload` must agree on the batch (see `configure`)."""
+    """Run cfg.train.max_steps updates. `cfg` and `workload` must agree on the batch (see `configure`). `spread`: a group goes to several engines."""
     seconds = learner_seconds(workload) if learner_s is None else learner_s
     with tempfile.TemporaryDirectory(prefix="tir-simulate-") as directory:
         cfg = cfg.model_copy(update={"run_dir": Path(directory)})
-        return run(_simulate(workload, cfg, acceptance or workload.acceptance, seconds, faults, warm_up))
+        return run(_simulate(workload, cfg, acceptance or workload.acceptance, seconds, faults, warm_up, spread))
 
 
-async def _simulate(workload: Workload, cfg: Config, acceptance: Acceptance, learner_s: float, faults: tuple[Fault, ...], warm_up: int) -> Result:
+async def _simulate(workload: Workload, cfg: Config, acceptance: Acceptance, learner_s: float, faults: tuple[Fault, ...], warm_up: int, spread: bool) -> Result:
     wall, cpu = time.perf_counter(), time.process_time()
     loop = asyncio.get_running_loop()
     learner, figures = SimulatedLearner(learner_s, cfg.minibatches, cfg.train.max_epochs), StepRecorder()
-    rollout = SimulatedRollout(workload, loop, lambda key: workload.accepted(key, acceptance.at(learner.version)), patience_s=cfg.env.step_timeout_s)
+    rollout = SimulatedRollout(
+        workload, loop, lambda key: workload.accepted(key, acceptance.at(learner.version)), patience_s=cfg.env.step_timeout_s, spread=spread
+    )
     figures.probe = lambda: {
         "engine_tokens": sum(a.engine.stats()["tokens"] for a in rollout.actors),
         "engine_busy_s": sum(a.engine.busy_s for a in rollout.actors),
@@ -133,7 +138,9 @@ async def _simulate(workload: Workload, cfg: Config, acceptance: Acceptance, lea
         checkpoints=Checkpoints(cfg.run_dir / "ckpt", 1),
         observer=figures,
     )
-    await pipeline.run()
+    longest = workload.response_tokens.max if math.isfinite(workload.response_tokens.max) else cfg.rollout.max_new_tokens
+    async with fast_lane(cfg, pipeline.state, rollout, longest=int(longest), slots=workload.engine.max_running):
+        await pipeline.run()
     ledger.close()
     return _result(workload, figures, learner, min(warm_up, len(figures.rows["time"]) - 1), time.perf_counter() - wall, time.process_time() - cpu)
 
@@ -175,6 +182,7 @@ def configure(workload: Workload, **pipeline: object) -> Config:
         {
             "actor": {"num_gpus_per_node": 1},
             "rollout": {"batch_size": workload.prompts, "n_samples_per_prompt": workload.samples_per_prompt, "min_valid": min(2, workload.samples_per_prompt)},
+            "vllm": {"num_engines": workload.engine.count},
             "pipeline": pipeline,
             "train": {"max_steps": workload.steps},
             "ckpt": {"save_steps": -1},

@@ -24,6 +24,8 @@ from ..types import GroupKey
 
 SEED_WORKLOAD = Path(__file__).with_name("workload_seed.toml")
 """The workload on which pipeline modes are compared; not to be tuned."""
+TOOLS_WORKLOAD = SEED_WORKLOAD.with_name("workload_tools.toml")
+"""Five slow tools and a tail to 16k tokens."""
 PROMPT_TOKENS = 128
 """The file says nothing of prompts; they only add to prefill and KV."""
 Z99 = 2.3263478740408408

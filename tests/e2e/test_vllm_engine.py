@@ -15,6 +15,8 @@ import pytest
 import pytest_asyncio
 
 from openrlhf_tir.deadlines import Deadline
+from openrlhf_tir.engines.codec import HfCodec, text_of
+from openrlhf_tir.engines.handover import Handover
 from openrlhf_tir.engines.sessions import Sessions
 from openrlhf_tir.errors import EngineError, RequestRefused, WeightsUnverified
 from openrlhf_tir.types import Canary, Sampling
@@ -94,6 +96,25 @@ async def test_a_seed_repeats_a_response_and_temperature_zero_is_greedy(engine, 
     greedy = await engine.generate(prompt, Sampling(8, temperature=0.0), request_id="g")
     assert greedy.token_ids[0] == learner.next_logits(prompt).argmax()
     assert worst(learner, prompt, greedy) <= TOLERANCE
+
+
+@pytest.mark.parametrize("stop", [(), ("e",)])
+async def test_a_response_that_is_handed_over_in_the_middle_has_the_tokens_of_one_that_stays(engine, prompt, stop):
+    """To the same engine, as a request of its own: stopped where it is, its prefix computed again."""
+    codec = HfCodec(make_tokenizer())
+    handover = Handover(engine, lambda prompt_ids, ids: text_of(codec, prompt_ids, ids))
+    sampling = Sampling(200, stop, temperature=0.0)
+    stayed = await engine.generate(prompt, sampling, request_id="stays/0")
+    with handover.writing("moves"):
+        moving = asyncio.create_task(handover.around(engine).generate(prompt, sampling, request_id="moves/0"))
+        while not moving.done() and not engine.progress().get("moves/0"):
+            await asyncio.sleep(0)
+        crossed = await handover.move("moves", "lane", engine)
+        moved = await moving
+        assert crossed and handover.paths["moves"].tokens == len(moved.token_ids)
+    assert moved.token_ids.tolist() == stayed.token_ids.tolist()
+    assert (moved.text, moved.finish_reason, moved.stop_reason) == (stayed.text, stayed.finish_reason, stayed.stop_reason)
+    np.testing.assert_allclose(moved.logprobs, stayed.logprobs, atol=TOLERANCE)
 
 
 async def test_the_stop_string_stays_in_text_and_tokens(engine, prompt):

@@ -26,6 +26,7 @@ from ...model_size import push_bytes
 from ...pipeline.checkpoints import disk, new_ledger
 from ...pipeline.checkpoints.checkpoint import Checkpoints
 from ...pipeline.checkpoints.lineage import LEDGER, checkpoints_of, resumable
+from ...pipeline.lane.keeper import fast_lane
 from ...pipeline.loop import Pipeline
 from ...pipeline.observer import Observer
 from ...replay.ledger import Ledger, audit
@@ -36,6 +37,7 @@ from ...weights.broadcast.transport import transport_of
 from ...weights.publisher import WeightPublisher
 from ...weights.push_files import push_directory
 from ...weights.verify import Tolerance
+from ..lanes import PoolLanes
 from ..learner_group import LearnerDied
 from ..rollout_actor import ENDPOINTS
 from ..services import Services
@@ -275,7 +277,7 @@ async def _attempt(
             complete=lambda directory: exported.complete(cfg, directory),
         )
         try:
-            async with _busy_spans(services, timeline):
+            async with _busy_spans(services, timeline), fast_lane(cfg, pipeline.state, PoolLanes(services.pool)):
                 await pipeline.run(resume=resume)
         finally:
             ledger.close()

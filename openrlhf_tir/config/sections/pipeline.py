@@ -35,6 +35,12 @@ class Pipeline(Section):
     overadmit_risk: float = Field(
         0.01, gt=0, lt=0.5, description="depth = auto: probability that more groups are accepted than S has room for; the surplus prompts are queued again"
     )
+    fast_lane: int | Literal["auto", "off"] = Field(
+        "off",
+        description="engines that get no new groups and are kept at few sequences, so that they decode each faster: responses that would keep the "
+        "staleness gate waiting go on there, token for token; auto: as many as shorten a step, often none, at most half; a number: so many; simulated and "
+        "tested on the deterministic engine, not yet measured with vLLM, hence off",
+    )
     stall_timeout_s: float | None = Field(
         None, gt=0, description="no group and no step for so long: say which edge is blocked, and abort; default: rollout.group_deadline_s + 600"
     )
@@ -46,6 +52,13 @@ class Pipeline(Section):
         if v is None or v == "auto" or (str(v).isdecimal() and int(v) > 0):
             return v
         raise ValueError(f"pipeline.depth = {v!r} is neither a number of groups (1 or more) nor 'auto'. Use one of them, or leave it unset.")
+
+    @field_validator("fast_lane", mode="before")
+    @classmethod
+    def _fast_lane_is_a_number_or_a_word(cls, v: Any) -> Any:
+        if v in ("auto", "off") or (str(v).isdecimal() and int(v) > 0):
+            return v
+        raise ValueError(f"pipeline.fast_lane = {v!r} is neither a number of engines (1 or more) nor 'auto' nor 'off'. Use one of them.")
 
     @property
     def S(self) -> int:

@@ -47,7 +47,6 @@ NOT_OPENRLHFS = {
     "data.label_key": "every row has a label",
     "ckpt.path": "relative to the run's directory",
     "ckpt.output_dir": "relative to the run's directory",
-    "ckpt.max_mem": "unset is no limit",
     "ckpt.best_metric_key": "the one metric of an evaluation",
     "ds.lora.target_modules": "a list of one",
     "vllm.num_engines": "each script names its own",

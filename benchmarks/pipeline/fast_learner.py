@@ -1,0 +1,103 @@
+"""A learner four times as fast as the rollout of a batch, simulated: python -m benchmarks.pipeline.fast_learner [--quick]
+
+The longest responses decide then (staleness_bound.py). With and without the fast lane (openrlhf_tir/pipeline/lane), and with a group's samples on one
+engine or on several, on the seed workload and on one with five slow tools and a tail to 16k tokens; S = 4, beside `one_step` and the bound, which is
+max(saturated engines, learner). Nothing is emulated on the wall clock. The last line is one JSON object.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import dataclass
+
+from openrlhf_tir.simulation.run import Result, batch_rollout_s, simulate
+from openrlhf_tir.simulation.workload import SEED_WORKLOAD, TOOLS_WORKLOAD, Workload
+
+from .parts import Plan
+from .predict import simulated, step_seconds
+
+RATIO = 0.25
+"""Learner over rollout seconds."""
+S = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """One row: what the pipeline is told. `batches`: of a fixed depth; None: auto."""
+
+    name: str
+    fast_lane: str = "off"
+    batches: int | None = None
+
+
+WAYS = (
+    Way("depth auto"),
+    Way("depth auto, fast lane", "auto"),
+    Way(f"depth {S + 1} B", batches=S + 1),
+    Way(f"depth {S + 1} B, fast lane", "auto", S + 1),
+)
+
+
+def plan_of(w: Workload, learner_s: float, way: Way | None, steps: int) -> Plan:
+    """`way` None: one_step."""
+    if way is None:
+        return Plan("one_step", learner_s, 1.0, steps, 2, w.acceptance)
+    return Plan("pipeline", learner_s, 1.0, steps, 2, w.acceptance, S, way.batches and way.batches * w.prompts, way.fast_lane)
+
+
+def compared(name: str, w: Workload, steps: int) -> dict[str, tuple[float, Result]]:
+    """Way -> seconds of a counted step, and the run; "one_step" is among them."""
+    learner_s = RATIO * batch_rollout_s(w)
+    found: dict[str, tuple[float, Result]] = {}
+    for way in (None, *WAYS):
+        plan = plan_of(w, learner_s, way, steps)
+        r = simulated(w, plan)
+        label = way.name if way else "one_step"
+        found[label] = step_seconds(plan, r), r
+        step_s = found[label][0]
+        print(
+            f"{name}, {label}: {step_s:.1f} s a step, {found['one_step'][0] / step_s:.2f}x one_step, {r.bound_s / step_s:.3f} of the bound; "
+            f"token age {r.staleness_mean:.2f} (max {r.staleness_max})",
+            flush=True,
+        )
+    return found
+
+
+def headline(steps: int | None = None) -> dict[str, float | str]:
+    """The keys of `benchmarks.pipeline`: the fast lane with the depth that S allows, the only pair that is tuned to nothing."""
+    facts: dict[str, float | str] = {"fast_learner_clock": "virtual"}
+    shares = []
+    for name, path in (("seed", SEED_WORKLOAD), ("tools", TOOLS_WORKLOAD)):
+        w = Workload.read(path)
+        found = compared(name, w, steps or w.steps)
+        step_s, r = found["depth auto, fast lane"]
+        shares.append(r.bound_s / step_s)
+        facts[f"efficiency_fast_learner_{name}"] = round(shares[-1], 3)
+        if name == "seed":
+            facts["speedup_vs_one_step_fast_learner_s4"] = round(found["one_step"][0] / step_s, 2)
+    return facts | {"efficiency_fast_learner": round(min(shares), 3)}
+
+
+def spread_apart(w: Workload, steps: int) -> dict[str, float]:
+    """Seconds of a step with a group's samples on one engine, and on several."""
+    learner_s = RATIO * batch_rollout_s(w)
+    plan = plan_of(w, learner_s, WAYS[0], steps)
+    cfg = plan.config(w, "simulated")
+    cfg = cfg.model_copy(update={"train": cfg.train.model_copy(update={"max_steps": steps + S + 1})})
+    runs = {label: simulate(w, cfg, learner_s=learner_s, spread=spread) for label, spread in (("whole", False), ("spread", True))}
+    facts = {f"group_{label}_step_s": round(step_seconds(plan, r), 1) for label, r in runs.items()}
+    print(f"groups on one engine each {facts['group_whole_step_s']} s a step, on several {facts['group_spread_step_s']} s", flush=True)
+    return facts
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="6 steps instead of the workloads' 12: a smoke test")
+    steps = 6 if parser.parse_args().quick else None
+    seed = Workload.read(SEED_WORKLOAD)
+    print(json.dumps(headline(steps) | spread_apart(seed, steps or seed.steps)))
+
+
+if __name__ == "__main__":
+    main()

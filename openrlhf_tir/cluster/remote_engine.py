@@ -1,0 +1,62 @@
+"""An engine that another rollout actor has: where a response goes on that was handed over (engines/handover.py)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import ray
+
+from ..config import Config
+from ..deadlines import Deadline, within
+from ..engines.codec import HfCodec, text_of
+from ..engines.handover import Abortable, Handover
+from ..errors import ConfigError, EngineGone
+from ..types import Completion, Sampling
+from .ray_faults import death
+
+
+def handover_of(cfg: Config, engine: Any, codec: HfCodec) -> Handover | None:
+    """None in a run without a fast lane. Raises ConfigError for an engine whose requests cannot be stopped in the middle."""
+    if cfg.pipeline.fast_lane == "off":
+        return None
+    if not isinstance(engine, Abortable):
+        raise ConfigError(
+            f"pipeline.fast_lane = {cfg.pipeline.fast_lane!r} moves responses that are being sampled, and {type(engine).__name__} cannot stop one: it has no "
+            "abort and progress. Set pipeline.fast_lane = 'off', or give the engine both."
+        )
+    return Handover(engine, partial(text_of, codec))
+
+
+class RemoteEngine:
+    """Another rollout actor's engine, as an Engine."""
+
+    def __init__(self, actor: Any, name: str, cfg: Config) -> None:
+        self.actor, self.name, self.cfg = actor, name, cfg
+
+    async def generate(self, token_ids: Sequence[int], sampling: Sampling, *, request_id: str) -> Completion:
+        """Raises EngineGone when the actor is no more, DeadlineMissed when it does not answer for as long as a group may take."""
+        ref = self.actor.generate.remote(list(token_ids), sampling, request_id)
+        try:
+            return await within(Deadline.of(self.cfg, "rollout.group_deadline_s"), _result(ref), f"A response's continuation at {self.name}")
+        except asyncio.CancelledError:
+            ray.cancel(ref)  # nobody wants it any more
+            raise
+        except ray.exceptions.RayError as e:
+            if (what := death(e)) is None:
+                raise
+            raise EngineGone(f"{self.name}, to which a response had moved, is lost: {what}") from e
+
+    async def abort(self, request_id: str) -> None:
+        """An actor that is no more has nothing to stop."""
+        try:
+            await within(Deadline.of(self.cfg, "rollout.unresponsive_s"), _result(self.actor.abort.remote(request_id)), f"An abort at {self.name}")
+        except ray.exceptions.RayError as e:
+            if death(e) is None:
+                raise
+
+
+async def _result(ref: Any) -> Any:
+    return await ref

@@ -1,0 +1,149 @@
+"""Keeper: looks at the run once a tick, asks sizing and policy, and has responses moved. The only part of the fast lane that acts."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator, Collection, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Protocol
+
+from ...background import background
+from ...config import Config
+from ...types import GroupKey, GroupMeta
+from ..state import RunState
+from .lengths import Lengths
+from .pace import left_s
+from .policy import LanePolicy, Response
+from .sizing import Cluster, Size, best_size
+from .speeds import Speeds
+
+TICK_S = 4.0
+"""Some 80 tokens of a response on a full engine: what a move can come too late by."""
+MIN_ENDED = 64
+"""Responses that must have ended before there are lanes: before, nothing is known of lengths."""
+SETTLED = 1.25
+"""Times its places: a lane with more sequences is still being emptied, and its speed says nothing of lanes."""
+
+
+class UnderWay(Protocol):
+    """One response that an actor is writing, and whether the engine or a tool has it."""
+
+    @property
+    def group(self) -> GroupKey: ...
+    @property
+    def sample(self) -> int: ...
+    @property
+    def engine(self) -> str: ...
+    @property
+    def tokens(self) -> int: ...
+    @property
+    def moves(self) -> int: ...
+
+
+class MovingRollout(Protocol):
+    """A Rollout whose responses can go on at another engine: simulation/rollout.py, cluster/lanes.py."""
+
+    async def under_way(self) -> Sequence[Any]:
+        """An UnderWay of each response that has begun and not ended."""
+
+    async def move(self, response: Any, engine: str) -> bool:
+        """Stop an UnderWay of the last look where it is, and have it go on there. False when it has ended, or the engine is gone."""
+
+    def reserve(self, lanes: Collection[str]) -> None:
+        """These engines get no new groups."""
+
+    @property
+    def engines(self) -> Sequence[str]:
+        """Those that are up."""
+
+
+@asynccontextmanager
+async def fast_lane(cfg: Config, state: RunState, rollout: MovingRollout, *, longest: int | None = None, slots: int | None = None) -> AsyncIterator[None]:
+    """Kept while the body runs, where pipeline.fast_lane asks for one. `longest`, `slots`: of a workload, where they are not the configuration's."""
+    if cfg.pipeline.fast_lane == "off":
+        yield
+        return
+    r, fixed = cfg.rollout, cfg.pipeline.fast_lane
+    keeper = LaneKeeper(
+        state,
+        rollout,
+        longest=longest or r.max_new_tokens,
+        slots=slots or cfg.vllm.max_num_seqs,
+        responses=r.batch_size * r.n_samples_per_prompt,
+        fixed=None if fixed == "auto" else fixed,
+    )
+    try:
+        async with background("fast lane", keeper.run):
+            yield
+    finally:  # what comes after the run, an evaluation, has all engines
+        rollout.reserve(())
+
+
+class LaneKeeper:
+    def __init__(self, state: RunState, rollout: MovingRollout, *, longest: int, slots: int, responses: int, fixed: int | None = None) -> None:
+        """`longest`: model tokens of a response at most; `slots`: sequences of a full engine; `responses` of a batch; `fixed` lanes, None: as many as pay."""
+        self.state, self.rollout, self.slots, self.responses, self.fixed = state, rollout, slots, responses, fixed
+        self.lengths, self.speeds, self.policy = Lengths(longest), Speeds(slots), LanePolicy()
+        self.size: Size | None = None
+        self.moved = 0
+        self._sized_at = -1
+        self._longest = float(longest)
+        self._before: dict[tuple[GroupKey, int], tuple[str, int]] = {}
+        self._then: float | None = None
+        state.on_judged = self.finished
+
+    def finished(self, meta: GroupMeta) -> None:
+        """A group was judged: kept or not, its lengths count."""
+        self.lengths.finished(meta.model_tokens)
+
+    async def run(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_S)
+            await self.tick(asyncio.get_running_loop().time())
+
+    async def tick(self, now: float) -> None:
+        live = await self.rollout.under_way()
+        load = Counter({e: 0 for e in self.rollout.engines})
+        load.update(r.engine for r in live if r.engine in load)
+        self.policy.gone(load)
+        self._measure(live, load, now)
+        if self.state.version != self._sized_at and self.state.step_s is not None and self.speeds.known and self.lengths.ended >= MIN_ENDED:
+            self._sized_at = self.state.version
+            self._resize(live, load, self.state.step_s)
+        self.rollout.reserve(self.policy.lanes)
+        if self.size is None or not self.policy.lanes:
+            return
+        a, b = self.speeds.line()
+        deadlines = {f.key: self.state.deadline(f) for f in self.state.rolling.values()}
+        by_key = {(r.group, r.sample): r for r in live if r.group in deadlines}
+        waiting = [Response(key, r.engine, r.tokens, left_s(self.state, deadlines[r.group], self.size.period_s, now), r.moves) for key, r in by_key.items()]
+        for key, engine in self.policy.moves(waiting, self._longest, a + b * self.policy.places):
+            self.moved += await self.rollout.move(by_key[key], engine)
+
+    def _resize(self, live: Sequence[UnderWay], load: Counter[str], step_s: float) -> None:
+        survival_K = self.lengths.survival(r.tokens for r in live)
+        self._longest = self.lengths.reach(survival_K, self.responses)
+        most = max(0, len(load) - 1) if self.fixed is not None else len(load) // 2
+        most = most if self.fixed is None else min(most, self.fixed)
+        rolled = self.responses / self.state.depth.facts().get("acceptance", 1.0)
+        cluster = Cluster(len(load), self.slots, rolled, step_s, self.state.ahead, *self.speeds.line())
+        self.size = best_size(cluster, self.lengths.positions_K, survival_K, self._longest, most, least=most if self.fixed else 0)
+        self.policy.resize(self.size, load)
+
+    def _measure(self, live: Sequence[UnderWay], load: Counter[str], now: float) -> None:
+        """Speeds, from the tokens since the last look of those that stayed where they were."""
+        if self._then is not None:
+            seconds: defaultdict[str, float] = defaultdict(float)
+            tokens: Counter[str] = Counter()
+            for r in live:
+                engine, before = self._before.get((r.group, r.sample), ("", 0))
+                if engine == r.engine:
+                    seconds[engine] += now - self._then
+                    tokens[engine] += r.tokens - before
+            for engine, spent in seconds.items():
+                lane = engine in self.policy.lanes
+                if not lane or load[engine] <= SETTLED * self.policy.places:
+                    self.speeds.measured(lane=lane, tokens=tokens[engine], seconds=spent, sharers=min(self.slots, load[engine]))
+        self._before = {(r.group, r.sample): (r.engine, r.tokens) for r in live}
+        self._then = now

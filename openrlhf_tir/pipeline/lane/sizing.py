@@ -1,0 +1,94 @@
+"""Sizing: how many engines should be lanes, and with how many places? The division under which steps can follow each other fastest.
+
+With steps every P seconds, of which the learner takes T and the push p, a group has W(P) = (S + 1 - LATE) P - T - p for its longest response, which is x
+tokens: the first k on a full engine, the rest on a lane. A token takes t(n) = a + b n seconds where n share an engine, which then writes n / t(n) a second.
+
+    lanes     m engines with s places write m s / t(s): what the batch's responses have beyond k, so k follows from P, m and s
+    others    N - m engines write the rest, with as many sequences n as that takes: n / t(n) = rest / (P (N - m)), at most full
+    longest   k t(n) + (x - k) t(s) <= W(P)
+
+The least P that fulfils all three is found by bisection for every (m, s); m = 0 unless another is better by WORTH.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+LATE = 0.5
+"""Part of a period for which groups start after the push whose version they have, on average."""
+SHARES = (0.125, 0.1875, 0.25)
+"""Of a full engine's sequences that a lane may have."""
+WORTH = 0.03
+"""A lane that shortens the period by less is not worth its moves."""
+LONGEST_PERIOD = 16.0
+"""Times T + p: beyond that nothing is compared."""
+ROUNDS = 12
+"""Of the bisection: a period to within .4 %."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """`engines` of `slots` sequences each; a batch is `responses` and its step takes `step_s`, push included; `ahead`: batches (W in budget.py)."""
+
+    engines: int
+    slots: int
+    responses: float
+    step_s: float
+    ahead: int
+    a_s: float
+    b_s: float
+
+    def token_s(self, sharers: float) -> float:
+        return self.a_s + self.b_s * sharers
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """`lanes` engines of `places` each; steps then follow each other every `period_s`."""
+
+    lanes: int
+    places: int
+    period_s: float
+
+
+def best_size(cluster: Cluster, positions_K: np.ndarray, survival_K: np.ndarray, longest: float, most: int, least: int = 0) -> Size:
+    """`survival_K`: share of responses that are longer than `positions_K`; `longest` tokens are planned for. At least `least`, at most `most` lanes."""
+    beyond_K = np.append(np.cumsum((0.5 * (survival_K[1:] + survival_K[:-1]) * np.diff(positions_K))[::-1])[::-1], 0.0)
+    found = [Size(0, 0, _period(cluster, 0, 0, positions_K, beyond_K, longest))] if not least else []
+    for m in range(max(1, least), most + 1):
+        for places in _places(cluster.slots):
+            found.append(Size(m, places, _period(cluster, m, places, positions_K, beyond_K, longest)))
+    best = min(found, key=lambda size: (size.period_s, size.lanes))
+    none = found[0]
+    return none if none.lanes == 0 and best.period_s > (1 - WORTH) * none.period_s else best
+
+
+def _places(slots: int) -> Iterable[int]:
+    return sorted({max(1, round(slots * share)) for share in SHARES})
+
+
+def _period(c: Cluster, m: int, places: int, positions_K: np.ndarray, beyond_K: np.ndarray, longest: float) -> float:
+    low, high = c.step_s, LONGEST_PERIOD * c.step_s
+    if _fits(c, m, places, positions_K, beyond_K, longest, low):
+        return low
+    for _ in range(ROUNDS):
+        middle = 0.5 * (low + high)
+        low, high = (low, middle) if _fits(c, m, places, positions_K, beyond_K, longest, middle) else (middle, high)
+    return high
+
+
+def _fits(c: Cluster, m: int, places: int, positions_K: np.ndarray, beyond_K: np.ndarray, longest: float, period_s: float) -> bool:
+    lane_s = c.token_s(places)
+    from_k = longest
+    on_lanes = 0.0
+    if m:
+        on_lanes = min(beyond_K[0], m * places / lane_s * period_s / c.responses)  # tokens per response
+        from_k = min(longest, float(np.interp(-on_lanes, -beyond_K, positions_K)))
+    rate = c.responses * (beyond_K[0] - on_lanes) / (period_s * (c.engines - m))
+    spare = 1 - rate * c.b_s
+    sharers = rate * c.a_s / spare if spare > 0 else np.inf
+    window_s = (c.ahead + 1 - LATE) * period_s - c.step_s
+    return bool(sharers <= c.slots and from_k * c.token_s(sharers) + (longest - from_k) * lane_s <= window_s)

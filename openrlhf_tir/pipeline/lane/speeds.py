@@ -1,0 +1,58 @@
+"""Speeds: seconds of a token of one response on an engine that n of them share, a + b n.
+
+A step of an engine reads all weights once, whoever takes part (a), and works for each sequence (b). As measured by the progress of responses, so that
+pushes, prefixes that are computed again and tool calls are in it: a response waits for all of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+ALONE = 0.4
+"""Seconds of a token of a lone response, of those on a full engine: believed until both full engines and lanes were measured."""
+HALF_LIFE = 200_000.0
+"""Tokens after which what was measured before counts half."""
+ENOUGH = 20_000.0
+"""Tokens after which a measurement is believed."""
+
+
+@dataclass(slots=True)
+class Measured:
+    tokens: float = 0.0
+    seconds: float = 0.0
+    shared: float = 0.0
+    """By how many, times the seconds."""
+
+    def add(self, tokens: float, seconds: float, shared: float) -> None:
+        keep = 0.5 ** (tokens / HALF_LIFE)
+        self.tokens, self.seconds, self.shared = keep * self.tokens + tokens, keep * self.seconds + seconds, keep * self.shared + shared
+
+
+class Speeds:
+    def __init__(self, slots: int) -> None:
+        """`slots`: sequences of a full engine."""
+        self.slots = slots
+        self._all, self._lanes = Measured(), Measured()
+
+    def measured(self, *, lane: bool, tokens: float, seconds: float, sharers: float) -> None:
+        """Responses wrote `tokens` in `seconds`, theirs added up, on engines that `sharers` shared."""
+        if seconds > 0 and tokens > 0:
+            (self._lanes if lane else self._all).add(tokens, seconds, sharers * seconds)
+
+    @property
+    def known(self) -> bool:
+        return self._all.tokens >= ENOUGH
+
+    def line(self) -> tuple[float, float]:
+        """(a, b) in seconds, and seconds per sequence. Only when `known`."""
+        n, t = self._all.shared / self._all.seconds, self._all.seconds / self._all.tokens
+        alone = ALONE
+        if self._lanes.tokens >= ENOUGH:
+            m, u = self._lanes.shared / self._lanes.seconds, self._lanes.seconds / self._lanes.tokens
+            if n - m > 0.25 * self.slots:
+                b = max(0.0, (t - u) / (n - m))
+                full = t + b * (self.slots - n)
+                alone = min(0.9, max(0.1, (full - b * self.slots) / full))
+        # t = full * (alone + (1 - alone) n / slots)
+        full = t / (alone + (1 - alone) * n / self.slots)
+        return full * alone, full * (1 - alone) / self.slots

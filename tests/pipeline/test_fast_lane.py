@@ -1,0 +1,81 @@
+"""The fast lane in the real loop, on the virtual clock: faster, and nothing else changes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from openrlhf_tir.pipeline.lane import keeper
+from openrlhf_tir.simulation.faults import Fault
+from openrlhf_tir.simulation.run import Result, configure, simulate
+from openrlhf_tir.simulation.workload import SEED_WORKLOAD, Workload
+
+LEARNER_S = 48.0
+
+
+@pytest.fixture(scope="module")
+def small() -> Workload:
+    """The seed workload with a quarter of the prompts on engines of a quarter of the size."""
+    seed = Workload.read(SEED_WORKLOAD)
+    engine = replace(seed.engine, max_running=64, decode_tokens_per_s=((1, 60), (8, 375), (32, 1000), (64, 1375)))
+    return replace(replace(seed, engine=engine).with_batch(32, 16), steps=14)
+
+
+@pytest.fixture
+def moved(monkeypatch) -> list[keeper.LaneKeeper]:
+    """The keepers of the test's runs."""
+    kept: list[keeper.LaneKeeper] = []
+    begin = keeper.LaneKeeper.__init__
+
+    def kept_too(self, *args, **kwargs) -> None:
+        begin(self, *args, **kwargs)
+        kept.append(self)
+
+    monkeypatch.setattr(keeper.LaneKeeper, "__init__", kept_too)
+    return kept
+
+
+def simulated(workload: Workload, lane: int | str, faults: tuple[Fault, ...] = ()) -> Result:
+    depth = 5 * workload.prompts
+    return simulate(workload, configure(workload, mode="pipeline", depth=depth, fast_lane=lane), learner_s=LEARNER_S, faults=faults)
+
+
+@pytest.mark.slow
+def test_a_lane_makes_steps_faster_and_drops_nothing(small, moved):
+    off, on = simulated(small, "off"), simulated(small, "auto")
+    assert moved[0].moved > 0
+    assert on.ends.keys() <= {"buffered", "requeued/end_of_run"}
+    assert on.trained_groups == off.trained_groups
+    assert sum(on.staleness.values()) == sum(on.rows["trained_tokens"]), "every token is counted once, whichever engines wrote its response"
+    assert on.staleness_max <= 4
+    assert on.seconds < off.seconds
+
+
+@pytest.mark.slow
+def test_with_a_slow_learner_auto_makes_no_lane_and_the_run_is_the_same(small, moved):
+    cfg = configure(small, mode="pipeline", fast_lane="auto")
+    off = simulate(small, configure(small, mode="pipeline"), learner_s=400.0)
+    on = simulate(small, cfg, learner_s=400.0)
+    assert moved[0].moved == 0
+    assert on.seconds == off.seconds and on.staleness == off.staleness
+
+
+@pytest.mark.slow
+def test_a_lane_that_dies_costs_attempts_and_no_prompt(small, moved):
+    """Lanes are chosen by load; one of the eight is certain to be hit when all die in turn."""
+    deaths = tuple(Fault("actor_death", 150.0 + 60 * i, 20.0, i) for i in range(8))
+    r = simulated(small, 1, deaths)
+    assert moved[0].moved > 0
+    assert r.trained_groups == 32 * r.steps
+    assert r.staleness_max <= 4
+
+
+@pytest.mark.slow
+def test_the_samples_of_a_group_may_run_on_several_engines(small):
+    cfg = configure(small, mode="pipeline", depth=5 * small.prompts)
+    whole, spread = (simulate(small, cfg, learner_s=LEARNER_S, spread=s) for s in (False, True))
+    assert spread.ends.keys() <= {"buffered", "requeued/end_of_run"}
+    assert spread.trained_groups == whole.trained_groups
+    assert sum(spread.staleness.values()) == sum(spread.rows["trained_tokens"])
+    assert spread.staleness_max <= 4

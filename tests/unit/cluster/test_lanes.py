@@ -1,0 +1,93 @@
+"""The fast lane over rollout actors: what they say of their responses is put together, and moves reach the actor that writes one."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from openrlhf_tir.actors.router import Router
+from openrlhf_tir.config import Config
+from openrlhf_tir.engines.handover import Handover, Path
+from openrlhf_tir.errors import ConfigError, EngineGone
+from openrlhf_tir.types import GroupKey
+
+pytestmark = pytest.mark.slow  # importing ray
+
+
+class FakeMember:
+    def __init__(self, name: str, paths: dict[str, Path], progress: dict[str, int]) -> None:
+        self.name, self.paths, self.sampled, self.actor = name, paths, progress, f"handle of {name}"
+        self.gone = False
+        self.moved: list[tuple] = []
+
+    async def under_way(self):
+        if self.gone:
+            raise EngineGone("dead")
+        return list(self.paths.items()), self.sampled
+
+    async def move(self, trajectory, name, target):
+        if self.gone:
+            raise EngineGone("dead")
+        self.moved.append((trajectory, name, target))
+        return trajectory in self.paths
+
+
+@pytest.fixture
+def pool():
+    a = FakeMember("rollout-0", {"0/7/0#0": Path(tokens=100, request="0/7/0#0/1"), "0/7/0#1": Path("rollout-1", 1, 50, "0/7/0#1/0~1")}, {"0/7/0#0/1": 11})
+    b = FakeMember("rollout-1", {"0/8/0#3": Path()}, {"0/7/0#1/0~1": 22})
+    return SimpleNamespace(members=[a, b], fleet=SimpleNamespace(router=Router()), lane_engines=0.0, lane_moves=0.0)
+
+
+@pytest.fixture
+def lanes(pool):
+    from openrlhf_tir.cluster.lanes import PoolLanes
+
+    return PoolLanes(pool)
+
+
+async def test_tokens_are_those_that_are_whole_and_those_of_the_engine_that_samples_on(lanes):
+    found = {r.name: r for r in await lanes.under_way()}
+    here, moved, tool = found["0/7/0#0"], found["0/7/0#1"], found["0/8/0#3"]
+    assert (here.group, here.sample, here.engine, here.tokens, here.moves) == (GroupKey(0, 7, 0), 0, "rollout-0", 111, 0)
+    assert (moved.engine, moved.home, moved.tokens, moved.moves) == ("rollout-1", "rollout-0", 72, 1)
+    assert (tool.engine, tool.tokens) == ("rollout-1", 0)
+
+
+async def test_the_actor_that_writes_a_response_is_told_where_it_goes_on(lanes, pool):
+    response = next(r for r in await lanes.under_way() if r.name == "0/7/0#0")
+    assert await lanes.move(response, "rollout-1")
+    assert pool.members[0].moved == [("0/7/0#0", "rollout-1", "handle of rollout-1")] and pool.lane_moves == 1
+    assert not await lanes.move(response, "rollout-9"), "a lane that is not there any more"
+
+
+async def test_an_actor_that_is_lost_is_left_out_and_nothing_moves_from_it(lanes, pool):
+    response = next(r for r in await lanes.under_way() if r.home == "rollout-0")
+    pool.members[0].gone = True
+    assert [r.name for r in await lanes.under_way()] == ["0/8/0#3"]
+    assert not await lanes.move(response, "rollout-1")
+
+
+async def test_a_lane_gets_no_new_groups_while_there_is_another_engine(lanes, pool):
+    router = pool.fleet.router
+    router.join("rollout-0", "a")
+    router.join("rollout-1", "b")
+    lanes.reserve({"rollout-0"})
+    for prompt in "xyz":
+        async with router.place(prompt) as member:
+            assert member == "b"
+    router.leave("rollout-1")
+    async with router.place("w") as member:
+        assert member == "a"
+
+
+def test_an_engine_without_abort_is_refused_and_off_asks_for_none():
+    from openrlhf_tir.cluster.remote_engine import handover_of
+
+    able = SimpleNamespace(abort=print, progress=dict)
+    on = Config.model_validate({"vllm": {"num_engines": 4}, "pipeline": {"fast_lane": "auto"}})
+    assert handover_of(Config(), object(), None) is None
+    assert isinstance(handover_of(on, able, None), Handover)
+    with pytest.raises(ConfigError, match=r"SimpleNamespace cannot stop one.*fast_lane = 'off'"):
+        handover_of(on, SimpleNamespace(), None)

@@ -1,0 +1,158 @@
+"""A response that goes on at another engine is the response that it would have been: tokens, log-probs, versions, stop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pytest
+
+from openrlhf_tir.engines.handover import Handover
+from openrlhf_tir.errors import EngineGone
+from openrlhf_tir.types import Completion, Sampling
+
+PROMPT = [1, 2, 3]
+SAYS = "think <code>print(1)</code> and more"
+KEY = "0/7/0#2"
+
+
+class Speaker:
+    """An engine that goes on with SAYS where the prompt ends; one character is one token. Like a real one it sees stop strings in its own text only.
+
+    `at[n]` is awaited when the response has n tokens.
+    """
+
+    def __init__(self, version: int = 0) -> None:
+        self.version, self.asked = version, []
+        self.at: dict[int, Callable] = {}
+        self.stopped: set[str] = set()
+        self.dies_at: int | None = None
+
+    async def abort(self, request_id: str) -> None:
+        self.stopped.add(request_id)
+
+    def progress(self) -> dict[str, int]:
+        return {}
+
+    async def generate(self, token_ids: Sequence[int], sampling: Sampling, *, request_id: str) -> Completion:
+        self.asked.append((len(token_ids), sampling))
+        written, text = len(token_ids) - len(PROMPT), ""
+        while True:
+            text += SAYS[written + len(text)]
+            n = written + len(text)
+            stop = next((s for s in sampling.stop if text.endswith(s)), None)
+            if n == self.dies_at:
+                raise EngineGone("dead")
+            if n in self.at:
+                await self.at.pop(n)()
+            if stop or n == len(SAYS):
+                return self.said(text, written, "stop", stop)
+            if len(text) == sampling.max_tokens:
+                return self.said(text, written, "length")
+            if request_id in self.stopped:
+                return self.said(text, written, "abort")
+
+    def said(self, text: str, before: int, finish, stop: str | None = None) -> Completion:
+        n = len(text)
+        return Completion(
+            np.array([ord(c) for c in text], np.int32), -np.arange(before, before + n, dtype=np.float32), np.full(n, self.version), text, finish, stop
+        )
+
+
+def text_of(prompt: Sequence[int], ids: Sequence[int]) -> str:
+    return "".join(map(chr, ids))
+
+
+def written(sampling: Sampling, here: Speaker, moves: dict[int, Speaker | None], there: dict[Speaker, str]) -> tuple[Completion, Handover]:
+    """The segment, moved after so many tokens to these engines; None is home."""
+    handover = Handover(here, text_of)
+
+    def mover(to: Speaker | None):
+        async def move() -> None:
+            assert await handover.move(KEY, "" if to is None else there[to], to)
+
+        return move
+
+    for n, to in moves.items():
+        for engine in (here, *there):
+            engine.at[n] = mover(to)
+
+    async def main() -> Completion:
+        with handover.writing(KEY):
+            return await handover.around(here).generate(PROMPT, sampling, request_id=f"{KEY}/0")
+
+    return asyncio.run(main()), handover
+
+
+def same(a: Completion, b: Completion) -> bool:
+    arrays = all(np.array_equal(getattr(a, f), getattr(b, f)) for f in ("token_ids", "logprobs"))
+    return arrays and (a.text, a.finish_reason, a.stop_reason) == (b.text, b.finish_reason, b.stop_reason)
+
+
+@pytest.mark.parametrize("after", range(1, SAYS.index("</code>") + len("</code>") - 1))
+def test_wherever_it_is_cut_the_response_is_the_same(after):
+    """Also in the middle of the stop string, of which neither engine then sees the whole."""
+    sampling = Sampling(100, ("</code>",))
+    whole, _ = written(sampling, Speaker(), {}, {})
+    lane = Speaker(version=1)
+    moved, _ = written(sampling, Speaker(), {after: lane}, {lane: "lane"})
+    assert same(moved, whole) and whole.stop_reason == "</code>"
+    assert moved.versions.tolist() == [0] * after + [1] * (len(whole.token_ids) - after)
+    assert lane.asked[0][0] == len(PROMPT) + after
+
+
+def test_the_budget_is_of_both_parts_together():
+    lane = Speaker()
+    moved, _ = written(Sampling(9), Speaker(), {4: lane}, {lane: "lane"})
+    assert moved.text == SAYS[:9] and moved.finish_reason == "length"
+    assert lane.asked[0][1].max_tokens == 5
+
+
+def test_a_second_move_goes_on_from_the_first():
+    one, two = Speaker(1), Speaker(2)
+    moved, _ = written(Sampling(20), Speaker(), {4: one, 11: two}, {one: "one", two: "two"})
+    assert moved.text == SAYS[:20]
+    assert moved.versions.tolist() == [0] * 4 + [1] * 7 + [2] * 9
+
+
+def test_an_engine_that_dies_gives_the_response_back():
+    lane = Speaker(1)
+    lane.dies_at = 12
+    moved, _ = written(Sampling(20), Speaker(), {4: lane}, {lane: "lane"})
+    assert moved.text == SAYS[:20] and moved.versions.tolist() == [0] * 20
+
+
+def test_the_next_turn_is_sampled_where_the_last_one_was():
+    here, lane = Speaker(), Speaker(1)
+    handover = Handover(here, text_of)
+
+    async def main() -> None:
+        with handover.writing(KEY):
+            assert await handover.move(KEY, "lane", lane)
+            await handover.around(here).generate(PROMPT, Sampling(5), request_id=f"{KEY}/1")
+            assert handover.paths[KEY].tokens == 5 and handover.paths[KEY].moves == 1
+            assert not await handover.move(KEY, "lane", lane), "it is there"
+        assert not await handover.move(KEY, "lane", lane), "it has ended"
+
+    asyncio.run(main())
+    assert not here.asked and len(lane.asked) == 1
+
+
+def test_a_continuation_draws_other_numbers():
+    """With the seed of the whole it would draw those of the beginning again."""
+    lane = Speaker()
+    written(Sampling(9, seed=5), Speaker(), {4: lane}, {lane: "lane"})
+    assert lane.asked[0][1].seed not in (None, 5)
+
+
+def test_an_abort_that_is_no_move_is_told_as_one():
+    here = Speaker()
+    handover = Handover(here, text_of)
+    here.stopped.add(f"{KEY}/0")
+
+    async def main() -> Completion:
+        with handover.writing(KEY):
+            return await handover.around(here).generate(PROMPT, Sampling(9), request_id=f"{KEY}/0")
+
+    assert asyncio.run(main()).finish_reason == "abort"
