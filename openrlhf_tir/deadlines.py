@@ -51,7 +51,9 @@ async def within(deadline: Deadline, call: Awaitable[T], what: str) -> T:
                 return task.result()
         raise DeadlineMissed(f"{what} was not over within {deadline}.")
     finally:
-        if not task.done():
+        if task.done():
+            _retrieved(task)  # it may have failed at the moment at which this call was cancelled
+        else:
             task.cancel()
             task.add_done_callback(_retrieved)
 

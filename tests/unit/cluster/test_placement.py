@@ -112,3 +112,22 @@ def test_they_do_not_wait_for_ever(ray):
         assert len(ray.groups) == 8 and all(g.removed for g in ray.groups)
 
     run(scenario())
+
+
+@pytest.mark.parametrize(("dying", "starts"), [(2, 3), (9, 3)])
+def test_ranks_that_are_lost_as_they_start_again_are_started_again_so_many_times(ray, dying, starts):
+    """A node that is back may drop its first connections; ranks that die each time have another reason, which is told."""
+
+    async def scenario():
+        from openrlhf_tir.cluster.learner_group import LearnerDied, LearnerGroup
+
+        ray.prepare = lambda actor: actor.hangs.update({"address"} if len(ray.groups) <= dying else ())
+        starting = LearnerGroup.start_again(Config(timeouts={"start_s": 20}))
+        if dying < starts:
+            await starting
+        else:
+            with pytest.raises(LearnerDied, match="was not over within"):
+                await starting
+        assert [g.removed for g in ray.groups] == ([True] * dying + [False] if dying < starts else [True] * starts)
+
+    run(scenario())
