@@ -62,6 +62,12 @@ def runs_here(cfg: Config) -> bool:
     return cfg.actor.num_nodes == 1 and "RAY_ADDRESS" not in os.environ
 
 
+def check_backend(cfg: Config, machine: Machine) -> None:
+    """Raises ConfigError for pushes by NCCL between CPUs."""
+    if cfg.vllm.sync_backend == "nccl" and machine.gpus == 0 and runs_here(cfg):
+        raise ConfigError("vllm.sync_backend = 'nccl' needs GPUs, and this machine has none. Use 'gloo', which is the same on CPUs, or 'file'.")
+
+
 def check_gpus(cfg: Config, machine: Machine) -> list[str]:
     """Attention kernel and GPU count."""
     flash = "flash_attention" in cfg.ds.attn_implementation
@@ -72,8 +78,6 @@ def check_gpus(cfg: Config, machine: Machine) -> list[str]:
             f"This is a GPU recipe on a CPU machine: ds.attn_implementation = {cfg.ds.attn_implementation!r} needs a GPU, and this machine has none. "
             f"Run it where GPUs are, start from --recipe quickstart_cpu, or set it to 'sdpa' or 'eager'{packing}."
         )
-    if cfg.vllm.sync_backend == "nccl" and machine.gpus == 0 and here:
-        raise ConfigError("vllm.sync_backend = 'nccl' needs GPUs, and this machine has none. Use 'gloo', which is the same on CPUs, or 'file'.")
     if machine.gpus and cfg.ds.attn_implementation == "flash_attention_2" and not machine.has_module("flash_attn"):
         raise ConfigError(
             "ds.attn_implementation = 'flash_attention_2' needs the package flash-attn, which is not installed. Install it (requirements.txt), or set 'sdpa'."

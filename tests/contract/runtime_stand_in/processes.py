@@ -23,6 +23,8 @@ def started(directory: Path, image: Path, key: str) -> tuple[subprocess.Popen, s
     links = [word for path in roots if path.is_symlink() for word in ("--symlink", os.readlink(path), str(path))]
     binds = [word for path in roots if not path.is_symlink() for word in ("--ro-bind", str(path), str(path))]
     places = ["--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp", "--bind", str(testbed), "/testbed", "--ro-bind", str(REPOSITORY), "/tmp/.stand_in"]
+    hidden = [p for p in dict.fromkeys((sys.base_prefix, sys.prefix)) if Path(p).is_relative_to("/tmp")]  # a checkout below /tmp, with its environment
+    places += [word for path in hidden for word in ("--ro-bind", path, path)]
     command = [sys.executable, "-S", "-m", "tests.contract.runtime_stand_in.actions", str(listening.fileno()), key]
     process = subprocess.Popen(
         ["bwrap", *links, *binds, *places, "--unshare-pid", "--chdir", "/tmp/.stand_in", *command],

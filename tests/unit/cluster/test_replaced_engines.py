@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 from contextlib import AsyncExitStack, nullcontext
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -206,7 +207,9 @@ def test_an_engine_that_is_replaced_in_a_cold_start_is_measured_with_the_weights
     async def go():
         await cluster.pool.fleet.start()
         session = session_of(cluster)
-        making = asyncio.create_task(toy.make_base(session, toy.ToyBase(cfg), SimpleNamespace(canary=[[1]], held_out=[])))
+        base = toy.ToyBase(cfg)
+        base.lesson = replace(base.lesson, schedule=Schedule(stages=(Stage(20, 0.85),), batch_size=1))
+        making = asyncio.create_task(toy.make_base(session, base, SimpleNamespace(canary=[[1]], held_out=[])))
         if when == "fine-tuning":
             while len(measured) + 1 < round_:
                 await asyncio.sleep(0.1)
@@ -217,7 +220,6 @@ def test_an_engine_that_is_replaced_in_a_cold_start_is_measured_with_the_weights
         await cluster.pool.stop()
 
     monkeypatch.setattr(toy, "evaluate_held_out", measure)
-    monkeypatch.setattr(toy, "Schedule", lambda: Schedule(stages=(Stage(20, 0.85),), batch_size=1))
     monkeypatch.setattr(toy, "bar", lambda *a: nullcontext(lambda **k: None))
     monkeypatch.setattr(toy, "push_directory", lambda run_dir, *a, **k: run_dir / "push")
     run(go())
