@@ -10,6 +10,8 @@ import pytest
 
 from ..env_process import Http, env_server
 
+pytestmark = pytest.mark.slow
+
 PYTHON = "env_servers.python_tir"
 
 

@@ -16,6 +16,8 @@ from openrlhf_tir.reproduce.run import reproduce
 
 from .fakes import Fake, rows_of_a_run
 
+pytestmark = pytest.mark.slow  # each starts processes, or draws a page
+
 
 def go(name: str, tmp_path, fake: Fake, seeds: tuple[int, ...] = (42,), said: list[str] | None = None):
     said = [] if said is None else said
