@@ -170,10 +170,14 @@ class _Run:
         used = used_bytes(self.process.pid, limit, directories=self.directories, net=self.init_pid, tcp_bytes=host_tcp_bytes())
         too_many = self.warden and tasks(self.process.pid) > self.limits.processes  # elsewhere the kernel counts them
         too_many = too_many or any(files(directory) > self.limits.files for directory in self.directories)
-        if used > limit or too_many:
+        if used > limit or too_many or self.killed_by_kernel():
             self.stop("memory")
         else:
             self.memory_check = self.loop.call_later(MEMORY_CHECK_S, self.check_memory)
+
+    def killed_by_kernel(self) -> bool:
+        """For its memory, whichever process the kernel chose: the others may live on."""
+        return self.group is not None and self.group.kills() > 0
 
     def on_outer_exit(self) -> None:
         if self.process.poll() is None:
@@ -236,7 +240,7 @@ class _Run:
 
     def describe(self) -> Execution:
         report = self.status.data
-        if self.stopped is None and self.group is not None and self.group.kills():
+        if self.stopped is None and self.killed_by_kernel():
             self.stopped = "memory"
         if not _is_up(report):
             why = self.err.data[-2000:].decode("utf-8", "replace").strip() or f"exit status {self.process.returncode}"

@@ -154,10 +154,14 @@ class Call:
         self.done.set_result(None)
 
     def _check_memory(self) -> None:
-        if self.slot.used_bytes(self.limits.memory_bytes) > self.limits.memory_bytes:
+        if self.slot.used_bytes(self.limits.memory_bytes) > self.limits.memory_bytes or self._killed_by_kernel():
             self.stop("memory")
         else:
             self.memory_check = self.loop.call_later(MEMORY_CHECK_S, self._check_memory)
+
+    def _killed_by_kernel(self) -> bool:
+        """For its memory, whichever process of the slot the kernel chose: the others may live on."""
+        return self.slot.group is not None and self.slot.group.kills() > self.kills_before
 
     def stop(self, reason: Stop) -> None:
         if self.stopped is None and not self.done.done():
@@ -185,8 +189,8 @@ class Call:
 
     def _describe(self) -> Execution:
         status, reason, report = (int(self.reply[1]), self.reply[2], self.reply[3]) if self.reply else (0, b"cancel", b"R")
-        if self.stopped is None and self.slot.group is not None and self.slot.group.kills() > self.kills_before:
-            self.stopped = "memory"  # by the kernel, whichever process of the slot it chose
+        if self.stopped is None and self._killed_by_kernel():
+            self.stopped = "memory"
         ended: Stop | None = self.stopped or ("time_limit" if reason == b"time" else None)
         if self.reply is None and self.stopped is None:
             raise SandboxError("the slot that ran the snippet ended: killed from outside, or out of memory on the host")
