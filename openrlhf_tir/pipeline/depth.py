@@ -15,8 +15,8 @@ acceptance of 80 % starves the learner at 10 %. AutoDepth measures and admits on
                 per finished group until the first queue, then by B/8 per round of cap groups), * 0.95 when more sequences wait than QUEUE
                 of those running, * 0.7 when one was preempted for lack of KV; a cut needs a round's half to show, so none follows earlier.
 
-A learner that waits (IDLE of its time, and before its second step) says that these two hold too much back: then (S+1) B groups may be under way
-whatever they say, as many as staleness allows when all are accepted. Freshness is given up only where it costs steps.
+A learner that waits (IDLE of its time) says that these two hold too much back: then (S+1) B groups may be under way whatever they say, as many as
+staleness allows when all are accepted. Freshness is given up only where it costs steps, and not before that was measured.
 
 Acceptance is Beta(1 + accepted, 1 + rejected) over the last groups, in a short and a long window; `possible` takes the larger of their
 beta-binomial quantiles, so a rise is believed at once and a fall only when both have seen it: while acceptance is constant or falls,
@@ -40,7 +40,7 @@ IDLE = 0.05
 """Share of its time for which a learner must have waited, in the last steps, for freshness to count less than having enough under way."""
 GROW, CUT, CUT_PREEMPTED = 1 / 8, 0.95, 0.7
 START = 2
-"""Batches that engines are taken to hold, until they say: one to train, one that rolls meanwhile."""
+"""Batches: one to train, one that rolls meanwhile. From (S+1) B, small engines begin with a queue, whose latency then asks for more."""
 SHORT, LONG = 64, 256
 """Finished groups from which acceptance is measured."""
 
@@ -127,7 +127,7 @@ class AutoDepth:
         self.latency_s: float | None = None
         self.period_s: float | None = None
         self.idle: float | None = None
-        """Share of the last steps' time for which the learner waited; None before the second: until then it has done nothing but wait."""
+        """Share of the last steps' time for which the learner waited; None before the second."""
         self._preemptions = 0.0
         self._since_cut = 0
         self._congested = False
@@ -152,7 +152,7 @@ class AutoDepth:
     # --- demand and engines
 
     def wants(self, rolling: int, buffered: int) -> bool:
-        if (self.idle is None or self.idle > IDLE) and rolling + buffered < self.limit:
+        if self.idle is not None and self.idle > IDLE and rolling + buffered < self.limit:
             return True
         if rolling >= self.cap:
             return False

@@ -166,7 +166,7 @@ def test_the_command_compares_the_modes_and_draws_the_last(capsys, tmp_path):
 def test_the_command_simulates_the_configuration_it_is_given(capsys):
     assert main(["simulate", *SMALL, "--json", "--scenario", "late", "--pipeline.mode", "pipeline", "--pipeline.depth", "auto", "--learner-seconds", "9"]) == 0
     (figures,) = json.loads(capsys.readouterr().out).values()
-    assert figures["staleness_max"] <= 4 and figures["bound_s"] >= 9
+    assert figures["staleness_max"] <= 2 and figures["bound_s"] >= 9
 
 
 def test_the_command_plans_a_cluster(capsys):
