@@ -15,9 +15,6 @@ acceptance of 80 % starves the learner at 10 %. AutoDepth measures and admits on
                 per finished group until the first queue, then by B/8 per round of cap groups), * 0.95 when more sequences wait than QUEUE
                 of those running, * 0.7 when one was preempted for lack of KV; a cut needs a round's half to show, so none follows earlier.
 
-A learner that waits (IDLE of its time) says that these two hold too much back: then (S+1) B groups may be under way whatever they say, as many as
-staleness allows when all are accepted. Freshness is given up only where it costs steps, and not before that was measured.
-
 Acceptance is Beta(1 + accepted, 1 + rejected) over the last groups, in a short and a long window; `possible` takes the larger of their
 beta-binomial quantiles, so a rise is believed at once and a fall only when both have seen it: while acceptance is constant or falls,
 what was admitted fits. What is too much after a rise is surplus (surplus.py).
@@ -36,8 +33,6 @@ from ..config import Config
 QUEUE = 0.3
 """Waiting / running sequences, of all engines, at which they are full: a place that falls free is taken at once. A group comes to one engine whole, so
 some queue while others have gaps: with 0.1 saturated engines decode at 0.9 of their rate late in the seed workload's training, with 0.3 at 0.95."""
-IDLE = 0.05
-"""Share of its time for which a learner must have waited, in the last steps, for freshness to count less than having enough under way."""
 GROW, CUT, CUT_PREEMPTED = 1 / 8, 0.95, 0.7
 START = 2
 """Batches: one to train, one that rolls meanwhile. From (S+1) B, small engines begin with a queue, whose latency then asks for more."""
@@ -58,8 +53,8 @@ class Depth(Protocol):
     def finished(self, accepted: bool, seconds: float, rolling: int, engines: Mapping[str, float]) -> None:
         """A group was judged `seconds` after its dispatch; `rolling` others are under way on `engines` (Rollout.engine_stats)."""
 
-    def stepped(self, seconds: float, waited: float | None = None) -> None:
-        """To be told how many seconds a learner step and its push took, and how many the learner had waited since the last one, if there was one."""
+    def stepped(self, seconds: float) -> None:
+        """To be told how many seconds a learner step and its push took."""
 
     def facts(self) -> dict[str, float]:
         """What it is guided by, as metrics of the step."""
@@ -82,7 +77,7 @@ class FixedDepth:
     def finished(self, accepted: bool, seconds: float, rolling: int, engines: Mapping[str, float]) -> None:
         """Does nothing: a fixed depth learns from no outcome."""
 
-    def stepped(self, seconds: float, waited: float | None = None) -> None:
+    def stepped(self, seconds: float) -> None:
         """Does nothing: a fixed depth learns from no outcome."""
 
     def facts(self) -> dict[str, float]:
@@ -118,16 +113,13 @@ class Window:
 class AutoDepth:
     """The control law above. One per run, fed by the loop; reads no clock."""
 
-    def __init__(self, *, batch_groups: int, risk: float, limit: int = 0) -> None:
-        """`limit`: (S+1) B, in groups."""
-        self.B, self.limit = batch_groups, limit
+    def __init__(self, *, batch_groups: int, risk: float) -> None:
+        self.B = batch_groups
         self.z = NormalDist().inv_cdf(1 - risk)
         self.cap = float(START * batch_groups)
         self.short, self.long = Window(SHORT), Window(max(LONG, 2 * batch_groups))
         self.latency_s: float | None = None
         self.period_s: float | None = None
-        self.idle: float | None = None
-        """Share of the last steps' time for which the learner waited; None before the second."""
         self._preemptions = 0.0
         self._since_cut = 0
         self._congested = False
@@ -152,8 +144,6 @@ class AutoDepth:
     # --- demand and engines
 
     def wants(self, rolling: int, buffered: int) -> bool:
-        if self.idle is not None and self.idle > IDLE and rolling + buffered < self.limit:
-            return True
         if rolling >= self.cap:
             return False
         batches = START if self.latency_s is None or self.period_s is None else 1 + self.latency_s / self.period_s
@@ -179,11 +169,8 @@ class AutoDepth:
         elif rolling + 1 >= self.cap * (1 - GROW):  # only a cap that binds says that the engines could hold more
             self.cap += self.B * GROW / self.cap if self._congested else 1.0
 
-    def stepped(self, seconds: float, waited: float | None = None) -> None:
+    def stepped(self, seconds: float) -> None:
         self.period_s = seconds if self.period_s is None else 0.5 * (self.period_s + seconds)
-        if waited is not None:
-            share = waited / max(waited + seconds, 1e-9)
-            self.idle = share if self.idle is None else 0.5 * (self.idle + share)
 
     def facts(self) -> dict[str, float]:
         facts = {"acceptance": self.acceptance}
@@ -196,5 +183,5 @@ def depth_for(cfg: Config) -> Depth:
     defaults: dict[str, int | Literal["auto"]] = {"sync": B, "one_step": B, "pipeline": "auto", "pipeline_drain": limit}
     depth = cfg.pipeline.depth or defaults[cfg.pipeline.mode]
     if depth == "auto":
-        return AutoDepth(batch_groups=B, risk=cfg.pipeline.overadmit_risk, limit=limit)
+        return AutoDepth(batch_groups=B, risk=cfg.pipeline.overadmit_risk)
     return FixedDepth(depth)

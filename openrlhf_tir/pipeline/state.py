@@ -69,7 +69,6 @@ class RunState:
         """When the latest step began, in the event loop's seconds."""
         self.step_s: float | None = None
         """What a step and its push take, a moving mean; None before the first."""
-        self._step_over: float | None = None
         self.moved = False
         """An update since the last push must have changed the weights."""
         self.version, self.pushed = 0, 0
@@ -146,9 +145,7 @@ class RunState:
     def stepped(self, seconds: float) -> None:
         """A step and its push have taken so long."""
         self.step_s = seconds if self.step_s is None else 0.5 * (self.step_s + seconds)
-        waited = None if self._step_over is None else max(0.0, self.step_began - self._step_over)
-        self._step_over = self.step_began + seconds
-        self.depth.stepped(seconds, waited)
+        self.depth.stepped(seconds)
 
     def trained(self, report: StepReport) -> None:
         """The step on the batch in hand has ended; the learner's weights are a new version now, the engines' not yet."""
