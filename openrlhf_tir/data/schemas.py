@@ -83,8 +83,10 @@ def tooln1(where: str, row: Row) -> dict[str, Any]:
     if "tools" in row and ("answer" in row or "answers" in row):
         messages, calls = tool_n1.convert(where, row)
         return {INPUT: messages, LABEL: calls, "meta": {"datasource": "toolcall"}}
-    made = verl(where, row)
-    return {**made, LABEL: text_of(where, row, "reward_model.ground_truth")}
+    made, label = verl(where, row), text_of(where, row, "reward_model.ground_truth")
+    if label.lstrip().startswith("{"):
+        raise DataError(f"{where}: reward_model.ground_truth is one call, {label[:80]!r}, which no response can match. Make it a JSON list of calls.")
+    return {**made, LABEL: label}
 
 
 def searchr1(where: str, row: Row) -> dict[str, Any]:

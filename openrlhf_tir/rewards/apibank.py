@@ -17,21 +17,19 @@ from .math_outcome import call_facts
 
 
 def matches(calls: list[Any], gold: dict[str, Any] | list[dict[str, Any]]) -> bool:
-    """A call may be JSON text; one that is not ends the search, as in the reference. Raises IndexError for an empty list of gold calls."""
+    """A call may be JSON text. What the reference crashes on ends the search: text that is no JSON, a number, a list with both keys as items.
+    Raises IndexError for an empty list of gold calls."""
     if isinstance(gold, list):
         gold = gold[0]
     for call in calls:
-        if isinstance(call, str):
-            try:
-                call = json.loads(call)
-            except (ValueError, RecursionError):
-                return False
-        if not isinstance(call, dict | list):
+        try:
+            value: Any = json.loads(call) if isinstance(call, str) else call
+            if not ("name" in value and "parameters" in value):
+                value = {"name": gold["name"], "parameters": value}
+            if value["name"] == gold["name"] and value["parameters"] == gold["parameters"]:
+                return True
+        except (ValueError, TypeError, RecursionError):
             return False
-        if isinstance(call, list) or not ("name" in call and "parameters" in call):
-            call = {"name": gold["name"], "parameters": call}
-        if call["name"] == gold["name"] and call["parameters"] == gold["parameters"]:
-            return True
     return False
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from typing import Any
 
 from ..errors import unknown
@@ -49,6 +50,8 @@ def _check_call(function: dict, call: dict, answer: dict, underscores: bool) -> 
     if name not in call:
         return "simple_function_checker:wrong_func_name"
     given = call[name]
+    if not isinstance(given, dict):
+        return "simple_function_checker:unexpected_param"  # the reference crashes
     if any(p not in given for p in function["parameters"]["required"]):
         return "simple_function_checker:missing_required"
     for parameter, value in given.items():
@@ -68,6 +71,8 @@ def _check_value(value: Any, allowed: list, description: dict) -> str | None:
     if named == "tuple" and isinstance(value, tuple):
         value = list(value)
     elif named == "float" and type(value) is int:
+        if abs(value) > sys.float_info.max:
+            return "type_error:simple"  # the reference crashes
         value = float(value)
     of_answer = next((type(a) for a in allowed if a != ""), None)
     variable = of_answer is not None and of_answer is not expected  # the answer names a variable instead of a value
@@ -83,7 +88,7 @@ def _check_value(value: Any, allowed: list, description: dict) -> str | None:
         return _check_dict(value, allowed)
     if inner is dict:
         return _check_dicts(value, allowed)
-    if standard(value) in [standard(a) for a in allowed]:
+    if standard(value) in [[] if expected is list and a == "" else standard(a) for a in allowed]:
         return None
     errors: dict[type, str] = {str: "value_error:string", list: "value_error:list/tuple"}
     return errors.get(expected, "value_error:others")
@@ -101,15 +106,20 @@ def _check_dict(value: dict, allowed: list) -> str | None:
     for answer in allowed:
         if answer == "":
             continue
-        if any(key not in answer for key in value):
-            error = "value_error:dict_key"
-        elif any(standard(v) not in [standard(a) for a in answer[key]] for key, v in value.items()):
-            error = "value_error:dict_value"
-        elif any(key not in value and "" not in values for key, values in answer.items()):
-            error = "value_error:dict_key"
-        else:
+        fault = next((e for key, v in value.items() if (e := _entry_error(v, answer.get(key)))), None)
+        if any(key not in value and "" not in values for key, values in answer.items()):
+            fault = "value_error:dict_key"
+        if fault is None:
             return None
+        error = fault
     return error
+
+
+def _entry_error(value: Any, allowed: list | None) -> str | None:
+    """Of an entry of a dict, whose lists are compared as they are; `allowed` None: no answer has its key."""
+    if allowed is None:
+        return "value_error:dict_key"
+    return None if _plain(value) in map(_plain, allowed) else "value_error:dict_value"
 
 
 def _check_dicts(value: list, allowed: list) -> str | None:
@@ -118,6 +128,8 @@ def _check_dicts(value: list, allowed: list) -> str | None:
         if len(value) != len(answer):
             error = "value_error:list_dict_count"
             continue
+        if not all(isinstance(v, dict) for v in value):
+            return "type_error:nested"  # the reference crashes
         error = next((e for v, a in zip(value, answer, strict=True) if (e := _check_dict(v, [a]))), None)
         if error is None:
             return None
@@ -126,9 +138,11 @@ def _check_dicts(value: list, allowed: list) -> str | None:
 
 def standard(value: Any) -> Any:
     """A string, or the strings of a list, as they are compared."""
-    if isinstance(value, str):
-        return _IGNORED.sub("", value).lower().replace("'", '"')
-    return [standard(v) if isinstance(v, str) else v for v in value] if isinstance(value, list) else value
+    return [_plain(v) for v in value] if isinstance(value, list) else _plain(value)
+
+
+def _plain(value: Any) -> Any:
+    return _IGNORED.sub("", value).lower().replace("'", '"') if isinstance(value, str) else value
 
 
 def bfcl(trajectory: Trajectory, task: Task, context: RewardContext) -> RewardParts:

@@ -39,7 +39,7 @@ class GroupScore(NamedTuple):
 
 
 def ppo_factor(m: int, c: float) -> float:
-    return math.cos(m * math.pi / (2 * m + c))
+    return math.cos(m * math.pi / (2 * m + c)) if m else 1.0
 
 
 def grpo_factor(m: int, n: int, c: float) -> float:

@@ -31,12 +31,15 @@ MAX_TAGS = 10
 """verl's port divides the score of a response with more answer tags by 4."""
 
 _ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
-_INFORMATION = re.compile(r"<(?:information|document)>(.*?)</(?:information|document)>", re.DOTALL)
-"""What the environment has shown: passages, and pages of documents where `env.options.pages` lets them be opened."""
+_SHOWN = {False: re.compile(r"<information>(.*?)</information>", re.DOTALL), True: re.compile(r"<(information|document)>(.*?)</\1>", re.DOTALL)}
+"""Whether documents can be opened (`env.options.pages`) -> what the environment has shown; the last group is its content."""
 _ARTICLE = re.compile(r"\b(?:a|an|the)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _ASSISTANT = re.compile(r"<\|im_start\|>assistant\s*")
-_TAG = re.compile(r"(</?(?:think|search|open|information|document|answer)>)")
+_TAG = {
+    False: re.compile(r"(</?(?:think|search|information|answer)>)"),
+    True: re.compile(r"(</?(?:think|search|open|information|document|answer)>)"),
+}
 _NEXT = {
     ("start", "<think>"): "in_think",
     ("information", "<think>"): "in_think",
@@ -85,15 +88,16 @@ def verl_score(response: str, golds: str | Sequence[str]) -> float:
     return score(last_answer(response), golds) / (4 if many else 1)
 
 
-def sequence_fault(response: str) -> str:
-    """What is wrong with think (search information think)* answer and white space between; "" where nothing is."""
+def sequence_fault(response: str, pages: bool = False) -> str:
+    """What is wrong with think (search information think)* answer and white space between; "" where nothing is. With `pages`, which are not
+    in Search-R1, open and document may stand for search and information; without, these words are text as any other."""
     for tag in ("think", "search", "information", "answer"):
         opening, closing = response.count(f"<{tag}>"), response.count(f"</{tag}>")
         if opening != closing:
             return f"Mismatch in {tag} tags: {opening} opening vs {closing} closing tags"
     state = "start"
-    for part in _TAG.split(response):
-        if _TAG.fullmatch(part):
+    for part in _TAG[pages].split(response):
+        if _TAG[pages].fullmatch(part):
             if (state, part) not in _NEXT:
                 return f"Unexpected tag {part} in state {state}"
             state = _NEXT[state, part]
@@ -104,15 +108,15 @@ def sequence_fault(response: str) -> str:
     return "" if state == "end" else f"Incomplete sequence, ended in state {state}"
 
 
-def transcript_fault(text: str) -> str:
+def transcript_fault(text: str, pages: bool = False) -> str:
     """`sequence_fault` of what follows the first assistant marker."""
     marker = _ASSISTANT.search(text)
-    return sequence_fault(text[marker.end() :]) if marker else "Missing assistant marker"
+    return sequence_fault(text[marker.end() :], pages) if marker else "Missing assistant marker"
 
 
-def found(text: str, golds: str | Sequence[str]) -> bool:
+def found(text: str, golds: str | Sequence[str], pages: bool = False) -> bool:
     """Whether a retrieved block holds a gold answer."""
-    return any(matches(block, golds, substring=True) for block in _INFORMATION.findall(text))
+    return any(matches(block[block.lastindex or 0], golds, substring=True) for block in _SHOWN[pages].finditer(text))
 
 
 def structured_score(answer: str | None, right: bool, valid: bool, retrieved: bool, structure: float, final: float, retrieval: float) -> float:
@@ -141,13 +145,14 @@ def searchr1(trajectory: Trajectory, task: Task, context: RewardContext) -> Rewa
     if strange := set(options) - set(OPTIONS):
         raise unknown("reward.options key", min(strange), OPTIONS, "These are the options of reward.name = 'searchr1'.")
     golds, text = golds_of(task.label), trajectory.text
+    pages = any(s.source == "env" and s.text.lstrip().startswith("<document>") for s in trajectory.segments)
     if options.get("official"):
         text = task.prompt + text
-        answer, fault = last_answer(text, at_least=2), transcript_fault(text)
+        answer, fault = last_answer(text, at_least=2), transcript_fault(text, pages)
     else:  # an answer in what was retrieved, or in what the model made up as retrieved, is none
-        answer, fault = last_answer(_INFORMATION.sub("", model_text(trajectory))), sequence_fault(text)
+        answer, fault = last_answer(_SHOWN[True].sub("", model_text(trajectory))), sequence_fault(text, pages)
     right = answer is not None and matches(answer, golds, bool(options.get("substring")))
-    retrieved = found(text, golds)
+    retrieved = found(text, golds, pages)
     if any(k in options for k in STRUCTURE):
         reward = structured_score(answer, right, not fault, retrieved, *(float(options.get(k, 0.0)) for k in STRUCTURE))
     else:

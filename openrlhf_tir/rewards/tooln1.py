@@ -31,33 +31,47 @@ def last_block(text: str) -> str | None:
 
 def decode(text: str) -> list[Any] | None:
     """The list that JSON text holds, even if encoded twice; a lone object is a list of one. None where there is no list."""
-    try:
-        value = json.loads(text)
-        value = json.loads(value) if isinstance(value, str) else value
-    except (json.JSONDecodeError, RecursionError):
-        return None
+    value = _json(text.strip())
     value = [value] if isinstance(value, dict) else value
     return value if isinstance(value, list) else None
+
+
+def _json(text: str) -> Any:
+    """The value of JSON text, even if encoded twice; None for what is none, and for what Python's parser refuses: a number of 5,000 digits."""
+    try:
+        value = json.loads(text)
+        return json.loads(value) if isinstance(value, str) else value
+    except (ValueError, RecursionError):
+        return None
 
 
 def canonical(calls: list[Any]) -> Counter[tuple[str, str]] | None:
     """Multiset of (name, arguments as JSON); None where an item is no call."""
     if not all(isinstance(c, dict) and isinstance(c.get("name"), str) and "arguments" in c for c in calls):
         return None
-    return Counter((c["name"], json.dumps(c["arguments"], sort_keys=True)) for c in calls)
+    try:
+        return Counter((c["name"], json.dumps(c["arguments"], sort_keys=True)) for c in calls)
+    except (ValueError, RecursionError):
+        return None  # nested deeper than it can be written again
 
 
 def _names(calls: Counter[tuple[str, str]]) -> Counter[str]:
     return Counter(name for name, _ in calls.elements())
 
 
+def _truth(text: str) -> Counter[tuple[str, str]] | None:
+    """None where it is no list of calls, which no response can match: the reference wraps a lone object of a response only."""
+    value = _json(text)
+    return canonical(value or []) if isinstance(value, list) or value is None else None
+
+
 def score(text: str, truth: str, variant: str = "v0") -> float:
     """Score of the assistant's text; `truth` is the JSON list of true calls."""
     block = last_block(text)
     thinks = "<think>" in text and "</think>" in text
-    wanted = canonical(decode(truth) or [])
+    wanted = _truth(truth)
     if variant == "llama" and block is None:
-        return float(not wanted)  # says nothing, calls nothing: right where there is nothing to call, even without a thought
+        return float(wanted == Counter())  # says nothing, calls nothing: right where there is nothing to call, even without a thought
     decoded = None if block is None else decode(block)
     calls = None if decoded is None else canonical(decoded)
     right = calls is not None and calls == wanted

@@ -63,11 +63,20 @@ def well_formed(text: str, truth: str) -> bool:
 
 
 def calls_in(text: str) -> list[Any]:
-    """The calls of the first block, one JSON object per line. ValueError where there is none or a line is no JSON."""
-    _, opened, rest = text.partition("<tool_call>")
-    block, closed, _ = rest.partition("</tool_call>")
-    if not opened or not closed:
+    """The calls of what follows the first <tool_call>, up to a tag, one JSON object per line. ValueError where there is none or a line is no JSON.
+
+    As in the reference the closing tag only has to be somewhere: a well-formed text has each once.
+    """
+    if "</tool_call>" not in text:
         raise ValueError("no tool_call block")
+    return truth_calls(text)
+
+
+def truth_calls(text: str) -> list[Any]:
+    """As `calls_in`, of a target, which the reference does not ask for its closing tag."""
+    if "<tool_call>" not in text:
+        raise ValueError("no tool_call block")
+    block = text.split("<tool_call>")[1].split("</tool_call>")[0]
     return [json.loads(line) for line in block.strip().split("\n")]
 
 
@@ -110,7 +119,7 @@ def share_right(calls: list[Any], truth: list[Any], variant: Variant) -> float:
 def correctness(text: str, truth: str, low: float, high: float, variant: Variant) -> float:
     if "<tool_call>" not in truth:
         return 0.0
-    wanted = calls_in(truth)
+    wanted = truth_calls(truth)
     try:
         calls = calls_in(text)
         if calls == wanted:

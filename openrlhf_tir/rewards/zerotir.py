@@ -105,12 +105,13 @@ def official_answer(text: str) -> str | None:
     return rest[1:]
 
 
-def official_verdict(answer: str, gold: str) -> float:
-    r"""math-verify of \boxed{answer} vs \boxed{gold}, after a comparison of the strings; an answer it cannot parse is wrong."""
+def official_verdict(answer: str, gold: str | Sequence[str]) -> float:
+    r"""math-verify of \boxed{answer} vs \boxed{gold}, after a comparison of the strings; an answer it cannot parse is wrong. Of several golds one counts."""
     parsed = symbolic.parse_boxed(answer)
     if len(parsed) < 2:
         return 0.0
-    return float(parsed[1] == gold or symbolic.verify(symbolic.parse_boxed(gold), parsed))
+    golds = [gold] if isinstance(gold, str) else gold
+    return float(any(parsed[1] == g or symbolic.verify(symbolic.parse_boxed(g), parsed) for g in golds))
 
 
 def finish(facts: Facts, rules: Rules) -> str:

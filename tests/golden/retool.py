@@ -29,15 +29,16 @@ def _reward(row: dict) -> list[str]:
 
 
 def _code(row: dict) -> list[str] | None:
-    if "code" not in row["parameters"]:
+    code = row["parameters"].get("code")
+    if not isinstance(code, str):
         return None  # what a tool call lacks is found before its code is looked at
-    sent = retool.printing(row["parameters"]["code"])
+    sent = retool.printing(code)
     try:
         compile(sent, "code", "exec")
         compiles = True
     except SyntaxError:
         compiles = False
-    got = {"code_sent": sent, "compiles": compiles, "timeout": row["parameters"].get("timeout", 30), "language": "python"}
+    got = {"code_sent": sent, "compiles": compiles, "timeout": row["parameters"].get("timeout", 30), "language": row["parameters"].get("language", "python")}
     return mismatches(got, row["expected"])
 
 

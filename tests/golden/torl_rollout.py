@@ -37,7 +37,7 @@ class ScriptedSandbox:
     async def step(self, action, *, step_id):
         reply = self.replies[action]
         run = reply.get("run_result") if isinstance(reply, dict) else None
-        if run is None:
+        if run is None or any(run.get(field) is None for field in ("return_code", "stdout", "stderr")):
             text, passed = "UnknownError", False
         else:
             passed = run["return_code"] == 0 or bool(run["stdout"])

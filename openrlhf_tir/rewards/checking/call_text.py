@@ -8,11 +8,27 @@ from __future__ import annotations
 import ast
 import json
 import operator
+from collections.abc import Callable
 from typing import Any
 
 Calls = list[dict[str, Any]]
 MAX_CHARS = 20_000
-_ARITHMETIC = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv}
+MAX_BITS = 4096
+"""Of an integer that arithmetic makes: 9**9**9 would never end."""
+_ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+    ast.Pow: operator.pow,
+    ast.LShift: operator.lshift,
+    ast.RShift: operator.rshift,
+    ast.BitAnd: operator.and_,
+    ast.BitOr: operator.or_,
+    ast.BitXor: operator.xor,
+}
 
 
 def python_calls(text: str) -> Calls:
@@ -53,8 +69,8 @@ def _value(node: ast.expr) -> Any:
             return {_value(k): _value(v) for k, v in zip(keys, values, strict=True) if k is not None}
         case ast.Name(id=name):
             return name
-        case ast.BinOp(left=left, op=op, right=right) if type(op) in _ARITHMETIC:
-            return _ARITHMETIC[type(op)](_number(left), _number(right))
+        case ast.BinOp():
+            return _arithmetic(node)
         case ast.Call(keywords=keywords) if keywords:
             return _call(node)
         case ast.Call() | ast.Subscript():
@@ -62,30 +78,47 @@ def _value(node: ast.expr) -> Any:
     raise ValueError(f"{ast.unparse(node)} is no value")
 
 
-def _number(node: ast.expr) -> int | float:
-    value = _value(node)
-    if type(value) not in (int, float):
-        raise ValueError(f"{ast.unparse(node)} is no number")
-    return value
+def _arithmetic(node: ast.expr) -> Any:
+    """What operators make of numbers, strings and lists; without names, which stand for nothing here. Raises ValueError for what would be too large."""
+    if not isinstance(node, ast.BinOp):
+        return ast.literal_eval(node)
+    left, right = _arithmetic(node.left), _arithmetic(node.right)
+    match node.op:
+        case ast.Pow() if isinstance(left, int) and isinstance(right, int):
+            size = left.bit_length() * max(right, 0)
+        case ast.LShift() if isinstance(left, int) and isinstance(right, int):
+            size = left.bit_length() + right
+        case ast.Mult() if isinstance(left, int) and isinstance(right, int):
+            size = left.bit_length() + right.bit_length()
+        case ast.Mult() if isinstance(left, int) or isinstance(right, int):
+            times, items = (left, right) if isinstance(left, int) else (right, left)
+            size = times * len(items) if isinstance(items, str | bytes | list | tuple) else 0
+        case ast.Mod() if isinstance(left, str | bytes):
+            raise ValueError(f"{ast.unparse(node)} formats text")
+        case _:
+            size = 0
+    if size > MAX_BITS or type(node.op) not in _ARITHMETIC:
+        raise ValueError(f"{ast.unparse(node)} is not worked out")
+    return _ARITHMETIC[type(node.op)](left, right)
 
 
 def json_calls(text: str) -> Calls:
     """ToolRL's: the JSON objects, one a line, of the last <tool_call> block, closed or not; a name "none" and bad lines are skipped."""
     _, tag, block = text.rpartition("<tool_call>")
     calls = []
-    for line in block.partition("</tool_call>")[0].splitlines() if tag else ():
+    for line in block.partition("</tool_call>")[0].strip().split("\n") if tag else ():
         try:
             call = json.loads(line)
         except (ValueError, RecursionError):
             continue
-        if isinstance(call, dict) and isinstance(call.get("name"), str) and call["name"].lower() != "none":
+        if isinstance(call, dict) and isinstance(call.get("name"), str) and call["name"].strip().lower() != "none":
             calls.append(call)
     return calls
 
 
 def json_call_arguments(text: str) -> Calls:
-    """`json_calls` as {name: parameters}, those without "parameters" left out."""
-    return [{c["name"]: c["parameters"]} for c in json_calls(text) if isinstance(c.get("parameters"), dict)]
+    """`json_calls` as {name: parameters}, those without "parameters" left out. Parameters are what the model wrote, a table or not."""
+    return [{c["name"]: c["parameters"]} for c in json_calls(text) if "parameters" in c]
 
 
 def call_sources(text: str) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import functools
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -86,34 +87,37 @@ def modules(package: str) -> list[Path]:
     return sorted((REPO / package).rglob("*.py"))
 
 
+class Imported(NamedTuple):
+    name: str
+    """Absolute and dotted; relative imports are resolved."""
+    line: int
+    at_import: bool
+    """Not inside of a function, not for type checkers only."""
+
+
 @functools.cache
-def _parsed(path: Path) -> ast.Module:
+def every_import(path: Path) -> list[Imported]:
     """Each file is looked at by several tests."""
-    return ast.parse(path.read_text())
-
-
-def imports(path: Path, *, top_level_only: bool = False) -> list[tuple[str, int]]:
-    """(absolute dotted name, line) of every import; relative ones are resolved. TYPE_CHECKING blocks count only as not top-level."""
     package = path.relative_to(REPO).with_suffix("").parts[:-1]
-    tree = _parsed(path)
-    skipped = {
-        id(n)
-        for block in ast.walk(tree)
-        if isinstance(block, ast.FunctionDef | ast.AsyncFunctionDef) or _is_type_checking(block)
-        for n in ast.walk(block)
-        if n is not block
-    }
     found = []
-    for node in ast.walk(tree):
-        if top_level_only and id(node) in skipped:
-            continue
+    todo: list[tuple[ast.AST, bool]] = [(ast.parse(path.read_text()), True)]
+    while todo:
+        node, at_import = todo.pop()
         if isinstance(node, ast.Import):
-            found += [(alias.name, node.lineno) for alias in node.names]
+            found += [Imported(alias.name, node.lineno, at_import) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             base = ".".join(package[: len(package) - node.level + 1]) if node.level else ""
             name = ".".join(p for p in (base, node.module or "") if p)
-            found += [(f"{name}.{alias.name}", node.lineno) for alias in node.names]
+            found += [Imported(f"{name}.{alias.name}", node.lineno, at_import) for alias in node.names]
+        elif not isinstance(node, ast.expr):
+            inside = at_import and not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not _is_type_checking(node)
+            todo += [(child, inside) for child in ast.iter_child_nodes(node)]
     return found
+
+
+def imports(path: Path, *, top_level_only: bool = False) -> list[tuple[str, int]]:
+    """(name, line)."""
+    return [(i.name, i.line) for i in every_import(path) if i.at_import or not top_level_only]
 
 
 def _is_type_checking(node: ast.AST) -> bool:
@@ -132,16 +136,17 @@ def layer(part: str) -> int:
     return level
 
 
-@pytest.mark.parametrize("path", modules("openrlhf_tir"), ids=lambda p: str(p.relative_to(REPO)))
-def test_a_module_imports_only_its_own_layer_and_those_below(path):
-    part = path.relative_to(REPO / "openrlhf_tir").parts[0].removesuffix(".py")
-    if part == "__init__":
-        return
-    for name, line in imports(path):
-        target = part_of(name)
-        if target and target != "__version__":
-            assert layer(target) <= layer(part), f"{path.name}:{line}: {part} imports {name}, which is above it"
-        assert not name.startswith("env_servers"), f"{path.name}:{line}: the trainer reaches environments by HTTP only"
+def test_a_module_imports_only_its_own_layer_and_those_below():
+    faults = []
+    for path in modules("openrlhf_tir"):
+        part = path.relative_to(REPO / "openrlhf_tir").parts[0].removesuffix(".py")
+        for name, line in imports(path) if part != "__init__" else ():
+            target, where = part_of(name), f"{path.relative_to(REPO)}:{line}"
+            if target and target != "__version__" and layer(target) > layer(part):
+                faults.append(f"{where}: {part} imports {name}, which is above it")
+            if name.startswith("env_servers"):
+                faults.append(f"{where}: the trainer reaches environments by HTTP only")
+    assert not faults, "\n".join(faults)
 
 
 def test_no_two_folders_import_each_other_not_even_by_way_of_others():
@@ -212,7 +217,7 @@ def test_the_check_sees_an_import_that_points_up(tmp_path, monkeypatch):
     bad = tmp_path / "openrlhf_tir" / "data" / "bad.py"
     bad.write_text("from ..cluster.main import train\nfrom . import rows\ndef f():\n    import torch\n")
     monkeypatch.setattr("tests.unit.house.test_layering.REPO", tmp_path)
-    assert imports(bad) == [("openrlhf_tir.cluster.main.train", 1), ("openrlhf_tir.data.rows", 2), ("torch", 4)]
+    assert sorted(imports(bad), key=lambda i: i[1]) == [("openrlhf_tir.cluster.main.train", 1), ("openrlhf_tir.data.rows", 2), ("torch", 4)]
     assert ("torch", 4) not in imports(bad, top_level_only=True)
     with pytest.raises(AssertionError, match="which is above it"):
-        test_a_module_imports_only_its_own_layer_and_those_below(bad)
+        test_a_module_imports_only_its_own_layer_and_those_below()

@@ -62,7 +62,20 @@ def test_parallel_calls_match_in_any_order_each_once():
 
 @pytest.mark.parametrize(
     "text",
-    ["[f(x=__import__('os').system('true')())]", "[f(**x)]", "[f(x=9**9**9)]", "[f(x={[]: 1})]", "[f(x=-'a')]", "[f(x=1/0)]", "(" * 5000, "f(x=\0)"],
+    [
+        "[f(x=__import__('os').system('true')())]",
+        "[f(**x)]",
+        "[f(x=9**9**9)]",
+        "[f(x=1 << 9**9)]",
+        "[f(x='a' * 10**9)]",
+        "[f(x='%999999999d' % 1)]",
+        "[f(x=a + b)]",
+        "[f(x={[]: 1})]",
+        "[f(x=-'a')]",
+        "[f(x=1/0)]",
+        "(" * 5000,
+        "f(x=\0)",
+    ],
 )
 def test_what_is_no_call_is_a_value_error_and_never_evaluated(text):
     if text.startswith("[f(x=__import__"):
@@ -72,6 +85,58 @@ def test_what_is_no_call_is_a_value_error_and_never_evaluated(text):
         python_calls(text)
 
 
+@pytest.mark.parametrize(
+    ("argument", "value"),
+    [
+        ("2**3", 8),
+        ("7 // 2", 3),
+        ("7 % 4", 3),
+        ("'a' + 'b'", "ab"),
+        ("[1] + [2]", [1, 2]),
+        ("True + 1", 2),
+        ("3 * 'ab'", "ababab"),
+        ("1 << 3", 8),
+        ("2 * (1 + -3)", -4),
+    ],
+)
+def test_arithmetic_of_an_argument_is_worked_out(argument, value):
+    assert python_calls(f"[f(x={argument})]") == [{"f": {"x": value}}]
+
+
+def checked(value, allowed, kind="dict", items=None):
+    function = {"name": "f", "parameters": {"properties": {"x": {"type": kind, "items": {"type": items}}}, "required": ["x"]}}
+    return check_calls([function], [{"f": {"x": value}}], [{"f": {"x": allowed}}], "simple")
+
+
+@pytest.mark.parametrize(
+    ("value", "allowed", "error"),
+    [
+        ({"b": 9}, [{"a": ["x"], "b": [1, ""]}], "value_error:dict_key"),  # a key that is missing counts last
+        ({"a": "y", "c": 1}, [{"a": ["x"]}], "value_error:dict_value"),  # the first entry that is wrong
+        ({"c": 1, "a": "y"}, [{"a": ["x"]}], "value_error:dict_key"),
+        ({"a": ["X Y"]}, [{"a": [["xy"]]}], "value_error:dict_value"),  # strings of a list in a dict are compared as they are
+        ({"a": "X Y"}, [{"a": ["xy"]}], None),
+    ],
+)
+def test_a_dict_is_wrong_by_its_first_wrong_entry_unless_a_key_is_missing(value, allowed, error):
+    assert checked(value, allowed) == error
+
+
+def test_an_empty_list_stands_for_a_list_that_may_be_left_out():
+    assert checked([], [["a"], ""], "array", "string") is None
+
+
+@pytest.mark.parametrize("value", [[5], ["a"], [None]])
+def test_what_should_be_dicts_and_is_not_is_an_error_of_its_type(value):
+    assert checked(value, [[{"a": [1]}], ""], "array", "dict") == "type_error:nested"
+
+
+def test_what_the_reference_crashes_on_is_wrong():
+    assert checked(10**400, [1.0], "float") == "type_error:simple"
+    for parameters in ("null", "[1]", "3"):
+        assert bfcl(f'<tool_call>\n{{"name": "math.add", "parameters": {parameters}}}\n</tool_call>', notation="json").reward == 0.0
+
+
 @given(st.text(alphabet="[]f(x=1,'a:{})-*\n`. ", max_size=60))
 def test_any_text_gives_calls_or_a_value_error(text):
     try:
@@ -79,6 +144,11 @@ def test_any_text_gives_calls_or_a_value_error(text):
     except ValueError:
         return
     assert all(isinstance(next(iter(c.values())), dict) for c in calls)
+
+
+def test_a_line_ends_at_a_newline_and_nowhere_else_and_none_may_have_space_around():
+    assert json_calls('<tool_call>{"name": "f", "parameters": {"x": "a\u2028b"}}') == [{"name": "f", "parameters": {"x": "a\u2028b"}}]
+    assert json_calls('<tool_call>{"name": " None "}</tool_call>') == []
 
 
 @given(st.text(max_size=60))
@@ -112,6 +182,10 @@ def test_the_first_of_a_list_of_gold_calls_counts():
         assert load("apibank")(says(f"<tool_call>\n{call}\n</tool_call>"), task(gold), in_run(name="apibank")).reward == reward
 
 
-@pytest.mark.parametrize("first", ["1", "null", "true", '"text"'])
+@pytest.mark.parametrize("first", ["1", "null", "true", '"name and parameters"', '["name", "parameters"]'])
 def test_what_can_have_no_keys_ends_the_search_as_in_the_reference(first):
     assert not matches([first, {"name": "Q", "parameters": {}}], {"name": "Q", "parameters": {}})
+
+
+def test_text_within_text_is_compared_and_the_search_goes_on_as_in_the_reference():
+    assert matches(['"hello"', {"name": "Q", "parameters": {}}], {"name": "Q", "parameters": {}})

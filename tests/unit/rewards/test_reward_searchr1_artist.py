@@ -59,6 +59,16 @@ def test_a_valid_sequence_is_worth_something_and_a_good_search_more():
     assert score("searchr1", says("Paris"), GOLD, **options).reward == 0.0
 
 
+def test_tags_that_search_r1_does_not_know_are_text_unless_pages_were_shown():
+    passage = (SEARCHED[0], ("env", "\n\n<information>a <document> of <open> Paris</information>\n\n"), SEARCHED[2])
+    shown = (("model", "<think>t</think><open>1</open>"), ("env", "\n\n<document>It is Paris.</document>\n\n"), SEARCHED[2])
+    for segments in (passage, shown):
+        parts = score("searchr1", trajectory(*segments, calls=("ok",)), GOLD).parts
+        assert (parts["format_ok"], parts["retrieved"]) == (1.0, 1.0)
+    made_up = score("searchr1", says("<think>t</think><open>1</open><document>Paris</document><think>u</think><answer>Rome</answer>"), GOLD)
+    assert (made_up.parts["format_ok"], made_up.parts["retrieved"]) == (0.0, 0.0)
+
+
 def test_artist_sums_answer_format_and_successful_calls():
     full = trajectory(
         ("model", "<think>t</think><python>1</python>"), ("env", "<output>1</output>"), ("model", "<answer> 1 </answer>"), calls=("ok", "model_error")

@@ -48,6 +48,21 @@ def test_a_truth_may_be_encoded_twice_and_calls_may_come_in_any_order():
     assert score(call(), '"' + TRUTH.replace('"', '\\"') + '"') == 1.0
 
 
+def test_a_truth_that_is_a_lone_call_is_matched_by_nothing_as_in_the_reference():
+    assert score(call(), TRUTH.strip("[]")) == 0.0
+    assert score("I cannot.", TRUTH.strip("[]"), "llama") == 0.0
+
+
+def test_space_that_json_does_not_know_is_stripped():
+    assert score(call("\u3000[]\u3000"), "[]") == 1.0
+
+
+@pytest.mark.parametrize("value", ["9" * 5000, "[" * 3000 + "]" * 3000, '{"a":' * 990 + "1" + "}" * 990])
+def test_calls_that_python_cannot_read_or_write_are_wrong(value):
+    text = call(f'[{{"name": "add", "arguments": {{"a": {value}}}}}]')
+    assert all(score(text, TRUTH, v) < 1 for v in VARIANTS)
+
+
 def test_tooln1_is_correct_by_v0_whatever_the_variant_pays():
     r = tooln1(says(call(TRUTH.replace("1", "7"))), task(TRUTH), in_run(name="tooln1", options={"variant": "v4_partial_reason_funcname"}))
     assert r.reward == pytest.approx(0.4)
@@ -71,6 +86,11 @@ def test_a_group_is_measured_by_its_shortest_correct_response():
 def test_the_best_n_ever_seen_is_kept_and_no_n_means_no_reward():
     assert grpo_group([2], [1], [1], c=4, stored_n=1).reward == pytest.approx([3**0.5 / 2])
     assert grpo_group([1, 2], [0, 0], [0, 0], c=4) == (None, [None, None], [0.0, 0.0])
+
+
+def test_without_a_call_the_factor_is_one_whatever_c():
+    assert ppo_factor(0, 0) == 1.0
+    assert grpo_group([0, 2], [1, 1], [1, 1], c=0).reward[0] == 1.0
 
 
 def test_productivity_has_no_value_without_calls():

@@ -53,6 +53,17 @@ def test_what_does_not_parse_as_a_call_is_as_wrong_as_can_be(text):
     assert score(text, TRUTH).correctness == -3.0
 
 
+@pytest.mark.parametrize("mark", ["</tool_call> <tool_call>\n{}", "<tool_call>\n{}\n<tool_call>\n</tool_call>"])
+def test_calls_are_what_follows_the_first_opening_tag_up_to_any_tag(mark):
+    """As the reference splits; such a text has no format."""
+    right = json.dumps({"name": WEATHER[0], "parameters": WEATHER[1]})
+    assert score(mark.format(right), TRUTH)[1:3] == (0.0, 3.0)
+
+
+def test_a_target_needs_no_closing_tag_for_its_calls():
+    assert score(TRUTH, TRUTH.removesuffix("\n</tool_call>")).correctness == 3.0
+
+
 def test_one_newline_between_the_blocks_is_mandatory():
     assert score(TRUTH.replace("</think>\n", "</think>\n\n"), TRUTH)[:3] == (3.0, 0.0, 3.0)
 

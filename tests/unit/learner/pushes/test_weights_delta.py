@@ -4,19 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-pytestmark = pytest.mark.slow  # importing torch and deepspeed
-
-
-@pytest.fixture(autouse=True)
-def alone(monkeypatch):
-    """One rank, without a process group."""
-    from openrlhf_tir.learner import weights_file
-
-    def agree(fault):
-        if fault:
-            raise fault
-
-    monkeypatch.setattr(weights_file, "agree", agree)
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_rank")]  # slow: importing torch and deepspeed
 
 
 def model(dtype="bfloat16"):

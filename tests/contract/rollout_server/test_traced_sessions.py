@@ -1,0 +1,236 @@
+"""Sessions of external agents at the rollout actor's HTTP facade: tasks, rewards, what frameworks ask for, and refusals in OpenAI's shape."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from openrlhf_tir.errors import EngineError
+from openrlhf_tir.serving import session_routes
+from openrlhf_tir.serving.session_requests import REQUIRED, STOP, STRICT
+from openrlhf_tir.types import Task
+
+from .conftest import TOKEN
+
+
+async def test_an_external_agent_takes_a_task_asks_and_is_rewarded(client, service):
+    running = asyncio.create_task(service.agents.run(Task("1+1?", "2", "math", {"row": 7}), 4))
+    task = (await client.post("/agent/tasks", json={"wait_s": 5})).json()
+    assert (task["prompt"], task["label"], task["env"], task["meta"]) == ("1+1?", "2", "math", {"row": 7})
+    assert task["base_url"] == f"{client.base_url}/sessions/{task['session_id']}/v1"
+    assert (await client.post(f"{task['base_url']}/completions", json={"prompt": [0, 1], "sampled": [2]})).text == "sampled"
+    await client.post(f"{task['base_url']}/completions", json={"prompt": [0, 1, 2, 9], "sampled": [3]})
+    trace = (await client.get(f"/sessions/{task['session_id']}")).json()
+    assert [(s["source"], s["token_ids"]) for s in trace["segments"]] == [("model", [2]), ("env", [9]), ("model", [3])]
+    end = (await client.post(f"/sessions/{task['session_id']}/reward", json={"reward": 0.5, "parts": {"steps": 2}})).json()
+    assert end == {"requests": 2, "chains": 1, "model_tokens": 2, "branch_tokens": 0, "notes": [], "trajectory": None}
+    t = await running
+    assert (t.index, t.reward, t.token_ids.tolist(), t.versions.tolist()) == (4, 0.5, [2, 9, 3], [3, -1, 3])
+
+
+async def test_an_agent_that_hung_up_while_it_waited_gets_no_task(client, service):
+    waiting = asyncio.create_task(client.post("/agent/tasks", json={"wait_s": 30}))
+    async with asyncio.timeout(10):
+        while not service.agents._offers._getters:
+            await asyncio.sleep(0.01)
+        waiting.cancel()
+        while service.agents._offers._getters:
+            await asyncio.sleep(0.01)
+    running = asyncio.create_task(service.agents.run(Task("1+1?", "2", "math"), 0))
+    task = (await client.post("/agent/tasks", json={"wait_s": 5})).json()
+    assert task["prompt"] == "1+1?"
+    await client.delete(f"/sessions/{task['session_id']}")
+    await running
+
+
+async def test_requests_outside_the_session_are_not_in_its_trace(client, service):
+    session = (await client.post("/sessions", json={})).json()
+    await client.post("/v1/completions", json={"prompt": [0], "sampled": [1]})
+    end = (await client.post(f"/sessions/{session['session_id']}/reward", json={"reward": 1.0})).json()
+    assert (end["requests"], end["trajectory"]["failed"], end["trajectory"]["reward"]) == (0, "agent_silent", 1.0)
+
+
+async def _being_answered(client, service) -> tuple[dict, asyncio.Task]:
+    """An open session, and a request of it that the service holds back."""
+    session = (await client.post("/sessions", json={})).json()
+    service.gate.clear()
+    asking = asyncio.create_task(client.post(f"{session['base_url']}/completions", json={"prompt": [0], "sampled": [1]}))
+    async with asyncio.timeout(5):
+        while not service.agents.sessions.get(session["session_id"]).running:
+            await asyncio.sleep(0.01)
+    return session, asking
+
+
+async def test_a_reward_waits_for_the_request_that_is_being_answered(client, service):
+    """A client that has read its stream to the end posts the reward before the server is done with the request."""
+    session, asking = await _being_answered(client, service)
+    reward = asyncio.create_task(client.post(f"/sessions/{session['session_id']}/reward", json={"reward": 1.0}))
+    await client.get("/health")
+    assert not reward.done()
+    service.gate.set()
+    assert (await reward).json()["requests"] == 1 and (await asking).status_code == 200
+
+
+async def test_a_reward_whose_request_never_ends_is_409_and_the_session_stays_open(client, service, monkeypatch):
+    monkeypatch.setattr(session_routes, "QUIET_S", 0.05)
+    session, asking = await _being_answered(client, service)
+    refused = await client.post(f"/sessions/{session['session_id']}/reward", json={"reward": 1.0})
+    assert refused.status_code == 409 and "1 requests" in refused.json()["detail"]
+    service.gate.set()
+    await asking
+    assert (await client.post(f"/sessions/{session['session_id']}/reward", json={"reward": 1.0})).json()["requests"] == 1
+
+
+async def test_why_an_agent_failed_travels_with_its_trajectory(client, service):
+    running = asyncio.create_task(service.agents.run(Task("q", ""), 0))
+    task = (await client.post("/agent/tasks", json={})).json()
+    await client.post(f"{task['base_url']}/completions", json={"prompt": [0], "sampled": [1]})
+    await client.post(f"/sessions/{task['session_id']}/reward", json={"failed": "KeyError: 'answer'"})
+    t = await running
+    assert (t.failed, t.why, t.reward) == ("agent_failed", "KeyError: 'answer'", None)
+
+
+async def test_what_a_framework_asks_for_by_default_is_served_and_what_was_changed_is_said(client, service):
+    """Strict tools and a tool_choice would bend the distribution; a stop text that is cut off breaks the chain."""
+    session = (await client.post("/sessions", json={})).json()
+    tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}, "strict": True}}
+    asked = {"prompt": [0], "sampled": [1], "tools": [tool], "tool_choice": "required", "stop": ["\n"]}
+    await client.post(f"{session['base_url']}/completions", json=asked)
+    served = service.bodies[-1]
+    assert served["tools"] == [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}]
+    assert (served["tool_choice"], served["stop"], served["include_stop_str_in_output"]) == ("auto", ["\n"], True)
+    await client.post(f"{session['base_url']}/completions", json=asked)
+    end = (await client.post(f"/sessions/{session['session_id']}/reward", json={})).json()
+    assert end["notes"] == [STRICT, REQUIRED, STOP]
+
+
+async def test_a_request_outside_a_session_is_left_as_it_is(client, service):
+    await client.post("/v1/completions", json={"prompt": [0], "sampled": [1], "stop": ["x"]})
+    assert "include_stop_str_in_output" not in service.bodies[-1]
+
+
+@pytest.mark.parametrize("overflow", ["fail", "cut"])
+async def test_a_conversation_longer_than_the_context_fails_or_is_cut_as_configured(client, service, overflow):
+    service.agents._overflow = overflow
+    running = asyncio.create_task(service.agents.run(Task("q", ""), 0))
+    task = (await client.post("/agent/tasks", json={})).json()
+    await client.post(f"{task['base_url']}/completions", json={"prompt": [0], "sampled": [1]})
+    refused = await client.post(f"{task['base_url']}/completions", json={"overflow": True})
+    assert refused.status_code == 400
+    await client.post(f"/sessions/{task['session_id']}/reward", json={"failed": "BadRequestError"})
+    t = await running
+    if overflow == "fail":
+        assert (t.failed, t.reward) == ("agent_failed", None)
+    else:  # no reward of its own: the run's judges it
+        assert (t.failed, t.reward, t.finish_reason, t.token_ids.tolist()) == (None, None, "length", [1])
+
+
+async def test_an_ended_session_answers_in_the_shape_that_openais_clients_read(client, service):
+    session = (await client.post("/sessions", json={})).json()
+    await client.post(f"/sessions/{session['session_id']}/reward", json={})
+    reply = await client.post(f"{session['base_url']}/completions", json={"prompt": [0], "sampled": [1]})
+    assert reply.status_code == 404
+    assert reply.json()["error"]["message"] == reply.json()["detail"] and reply.json()["error"]["type"] == "NotFoundError"
+
+
+async def test_an_ended_session_is_404_for_requests_rewards_and_questions(client, service):
+    running = asyncio.create_task(service.agents.run(Task("q", ""), 0))
+    task = (await client.post("/agent/tasks", json={})).json()
+    assert (await client.delete(f"/sessions/{task['session_id']}")).status_code == 204
+    assert (await running).failed == "agent_gave_up"
+    for request in (
+        client.post(f"{task['base_url']}/completions", json={"prompt": [0], "sampled": [1]}),
+        client.post(f"/sessions/{task['session_id']}/reward", json={}),
+        client.get(f"/sessions/{task['session_id']}"),
+    ):
+        reply = await request
+        assert reply.status_code == 404 and task["session_id"] in reply.json()["detail"]
+
+
+async def test_no_task_is_204_and_one_session_too_many_429(client):
+    assert (await client.post("/agent/tasks", json={"wait_s": 0.01})).status_code == 204
+    ids = [(await client.post("/sessions", json={})).json()["session_id"] for _ in range(2)]
+    full = await client.post("/sessions", json={})
+    assert (full.status_code, full.headers["retry-after"]) == (429, "7")
+    await client.delete(f"/sessions/{ids[0]}")
+    assert (await client.post("/sessions", json={})).status_code == 201
+
+
+async def test_a_reward_that_is_no_number_is_422(client):
+    session = (await client.post("/sessions", json={})).json()
+    reply = await client.post(f"/sessions/{session['session_id']}/reward", content='{"reward": NaN}', headers={"Content-Type": "application/json"})
+    assert reply.status_code == 422
+
+
+async def test_the_openai_app_has_its_own_bound(client, service):
+    service.gate.clear()
+    body = {"prompt": [0], "sampled": [1]}
+    running = [asyncio.create_task(client.post("/v1/completions", json=body)) for _ in range(2)]
+    await asyncio.sleep(0.1)
+    full = await client.post("/v1/completions", json=body)
+    assert (full.status_code, full.headers["retry-after"]) == (429, "7")
+    service.gate.set()
+    assert [r.status_code for r in await asyncio.gather(*running)] == [200, 200]
+    assert (await client.post("/v1/completions", json=body)).status_code == 200
+
+
+async def test_one_openapi_document_describes_our_routes_and_the_mounted_ones(client):
+    schema = (await client.get("/openapi.json")).json()
+    ours = {"/v1/groups", "/v1/groups/{group_id}", "/generate", "/health", "/metrics", "/pause", "/resume"}
+    sessions = {"/agent/tasks", "/sessions", "/sessions/{session_id}", "/sessions/{session_id}/reward"}
+    assert ours | sessions <= schema["paths"].keys()
+    assert schema["security"] == [{"token": []}] and schema["components"]["securitySchemes"]["token"]["scheme"] == "bearer"
+    assert "429" in schema["paths"]["/generate"]["post"]["responses"]
+    assert "versions" in schema["components"]["schemas"]["GenerateReply"]["properties"]
+
+
+async def test_every_refusal_of_an_agents_request_has_openais_shape(client, service, monkeypatch):
+    """The token, the body's size and form, the bounds, the routes, the engine: 401, 404, 409, 413, 422, 429 and 503."""
+    monkeypatch.setattr(session_routes, "QUIET_S", 0.05)
+    session = (await client.post("/sessions", json={})).json()
+    path = f"/sessions/{session['session_id']}"
+    refusals = {
+        401: client.get(path, headers={"Authorization": "Bearer wrong"}),
+        404: client.get("/sessions/nobody"),
+        413: client.post(f"{path}/v1/completions", content=b"x" * 2001),
+        422: client.post(f"{path}/reward", json={"reward": "much"}),
+    }
+    for status, refusal in refusals.items():
+        reply = await refusal
+        assert reply.status_code == status and set(reply.json()) == {"error", "detail"}, reply.text
+        assert set(reply.json()["error"]) == {"message", "type", "param", "code"} and reply.json()["error"]["message"]
+    assert "body.reward: Input should be a valid number" in reply.json()["error"]["message"]
+    other, asking = await _being_answered(client, service)
+    busy = await client.post(f"/sessions/{other['session_id']}/reward", json={})
+    assert (busy.status_code, busy.json()["error"]["type"]) == (409, "ConflictError")
+    full = await client.post("/sessions", json={})
+    assert (full.status_code, full.json()["error"]["type"], full.headers["retry-after"]) == (429, "RateLimitError", "7")
+    service.gate.set()
+    await asking
+
+    async def broken(session, index=0):
+        raise EngineError("engine 0 is broken")
+
+    service.agents.finish = broken
+    lost = await client.post(f"{path}/reward", json={})
+    assert lost.status_code == 503
+    assert lost.json() == {
+        "error": {"message": "engine 0 is broken", "type": "InternalServerError", "param": None, "code": "engine_error"},
+        "detail": "engine 0 is broken",
+    }
+
+
+async def test_openais_own_client_shows_the_message_of_a_refusal(client):
+    import openai
+
+    session = (await client.post("/sessions", json={})).json()
+    await client.delete(f"/sessions/{session['session_id']}")
+    async with openai.AsyncOpenAI(base_url=session["base_url"], api_key=TOKEN, max_retries=0) as asks:
+        with pytest.raises(openai.NotFoundError, match=r"No session .* is open") as gone:
+            await asks.models.list()
+        assert (gone.value.code, gone.value.type) == ("session_gone", "NotFoundError")
+
+
+async def test_a_refusal_of_our_own_routes_keeps_its_shape(client):
+    assert (await client.get("/v1/groups/nobody")).json().keys() == {"detail"}
