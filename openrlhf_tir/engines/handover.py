@@ -1,6 +1,7 @@
 """Handover: a rollout actor's engine, from which a response can go on at another actor's, in the middle of a sentence.
 
     generate ──> here ──abort──> what it has written so far ──> there: prompt + that ──> joined into one Completion
+                                                                  ends  ──> here again, from what it wrote
                                                                   fails ──> here again, from what is known
 
 The trajectory, its environment session, its turn protocol and its stop state stay where they are; only the tokens that it samples next come from
@@ -85,13 +86,13 @@ class Handover:
 
     async def move(self, trajectory: str, name: str, there: Elsewhere | None) -> bool:
         """Sample what comes next at `there`, which is called `name`; None: here. False when the trajectory has ended, or is there."""
-        path = self.paths.get(trajectory)
-        if path is None or path.at == name:
+        path, at = self.paths.get(trajectory), "" if there is None else name
+        if path is None or path.at == at:
             return False
         running, request = self._there.get(path.at, self.engine), path.request
         if there is not None:
             self._there[name] = there
-        path.at, path.moves = name if there is not None else "", path.moves + 1
+        path.at, path.moves = at, path.moves + 1
         if request:
             await running.abort(request)
         return True
@@ -116,6 +117,8 @@ class Handover:
                 continue
             finally:
                 path.request = ""
+            if part.finish_reason == "abort" and at and path.at == at:
+                path.at = ""  # nobody moved it: the other engine is ending, and what it wrote is whole
             whole, parts = part if whole is None else self._joined(prompt, whole, part, sampling), parts + 1
             path.tokens = before + len(whole.token_ids)
             moved = whole.finish_reason == "abort" and path.at != at

@@ -55,7 +55,7 @@ class MovingRollout(Protocol):
 
     @property
     def engines(self) -> Sequence[str]:
-        """Those that are up."""
+        """Those that are up and stay; perhaps none."""
 
 
 @asynccontextmanager
@@ -108,7 +108,8 @@ class LaneKeeper:
         load.update(r.engine for r in live if r.engine in load)
         self.policy.gone(load)
         self._measure(live, load, now)
-        if self.state.version != self._sized_at and self.state.step_s is not None and self.speeds.known and self.lengths.ended >= MIN_ENDED:
+        known = self.speeds.known and self.lengths.ended >= MIN_ENDED
+        if load and self.state.version != self._sized_at and self.state.step_s is not None and known:
             self._sized_at = self.state.version
             self._resize(live, load, self.state.step_s)
         self.rollout.reserve(self.policy.lanes)

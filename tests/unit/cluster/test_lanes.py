@@ -82,6 +82,18 @@ async def test_a_lane_gets_no_new_groups_while_there_is_another_engine(lanes, po
         assert member == "a"
 
 
+async def test_an_actor_that_is_to_leave_or_does_not_answer_is_no_lane(lanes, pool):
+    router = pool.fleet.router
+    router.join("rollout-0", "a")
+    router.join("rollout-1", "b")
+    assert lanes.engines == ["rollout-0", "rollout-1"]
+    router.suspect("rollout-0", True)
+    assert lanes.engines == ["rollout-1"]
+    router.suspect("rollout-0", False)
+    await router.drained("rollout-1")
+    assert lanes.engines == ["rollout-0"]
+
+
 def test_an_engine_without_abort_is_refused_and_off_asks_for_none():
     from openrlhf_tir.cluster.remote_engine import handover_of
 

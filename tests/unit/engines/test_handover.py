@@ -123,6 +123,31 @@ def test_an_engine_that_dies_gives_the_response_back():
     assert moved.text == SAYS[:20] and moved.versions.tolist() == [0] * 20
 
 
+def test_an_engine_that_ends_its_guests_gives_back_what_it_wrote():
+    """It is shut down in good order: nobody moved the response, and it is no abort of this actor's own."""
+    lane = Speaker(1)
+    lane.at[9] = lambda: lane.abort(f"{KEY}/0~1")
+    moved, _ = written(Sampling(20), Speaker(), {4: lane}, {lane: "lane"})
+    assert (moved.text, moved.finish_reason) == (SAYS[:20], "length")
+    assert moved.versions.tolist() == [0] * 4 + [1] * 5 + [0] * 11
+
+
+def test_one_that_is_at_home_is_not_moved_home():
+    here = Speaker()
+    handover, moves = Handover(here, text_of), []
+
+    async def home() -> None:
+        moves.append(await handover.move(KEY, "rollout-0", None))
+
+    async def main() -> Completion:
+        here.at[4] = home
+        with handover.writing(KEY):
+            return await handover.around(here).generate(PROMPT, Sampling(9), request_id=f"{KEY}/0")
+
+    assert asyncio.run(main()).finish_reason == "length"
+    assert moves == [False] and not here.stopped
+
+
 def test_the_next_turn_is_sampled_where_the_last_one_was():
     here, lane = Speaker(), Speaker(1)
     handover = Handover(here, text_of)
