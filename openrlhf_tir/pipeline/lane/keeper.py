@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Protocol
 
-from ...background import background
+from ...background import FOR_EVER, background
 from ...config import Config
 from ...types import GroupKey, GroupMeta
 from ..state import RunState
@@ -60,7 +60,8 @@ class MovingRollout(Protocol):
 
 @asynccontextmanager
 async def fast_lane(cfg: Config, state: RunState, rollout: MovingRollout, *, longest: int | None = None, slots: int | None = None) -> AsyncIterator[None]:
-    """Kept while the body runs, where pipeline.fast_lane asks for one. `longest`, `slots`: of a workload, where they are not the configuration's."""
+    """Kept while the body runs, where pipeline.fast_lane asks for one; the run can do without it. `longest`, `slots`: of a workload, where they are not the
+    configuration's."""
     if cfg.pipeline.fast_lane == "off":
         yield
         return
@@ -74,7 +75,7 @@ async def fast_lane(cfg: Config, state: RunState, rollout: MovingRollout, *, lon
         fixed=None if fixed == "auto" else fixed,
     )
     try:
-        async with background("fast lane", keeper.run):
+        async with background("fast lane", keeper.run, attempts=FOR_EVER):
             yield
     finally:  # what comes after the run, an evaluation, has all engines
         rollout.reserve(())
@@ -100,7 +101,11 @@ class LaneKeeper:
     async def run(self) -> None:
         while True:
             await asyncio.sleep(TICK_S)
-            await self.tick(asyncio.get_running_loop().time())
+            try:
+                await self.tick(asyncio.get_running_loop().time())
+            except Exception:
+                self.rollout.reserve(())  # lanes that nobody fills would be idle: until a look succeeds again all engines get groups
+                raise
 
     async def tick(self, now: float) -> None:
         live = await self.rollout.under_way()
