@@ -8,6 +8,7 @@ import pytest
 
 from openrlhf_tir.actors.router import Router
 from openrlhf_tir.config import Config
+from openrlhf_tir.engines.batcher import Batcher
 from openrlhf_tir.engines.handover import Handover, Path
 from openrlhf_tir.errors import ConfigError, EngineGone
 from openrlhf_tir.types import GroupKey
@@ -99,7 +100,7 @@ def test_an_engine_without_abort_is_refused_and_off_asks_for_none():
 
     able = SimpleNamespace(abort=print, progress=dict)
     on = Config.model_validate({"vllm": {"num_engines": 4}, "pipeline": {"fast_lane": "auto"}})
-    assert handover_of(Config(), object(), None) is None
-    assert isinstance(handover_of(on, able, None), Handover)
+    assert handover_of(Config(), Batcher(SimpleNamespace()), None) is None
+    assert isinstance(handover_of(on, Batcher(able), None), Handover)
     with pytest.raises(ConfigError, match=r"SimpleNamespace cannot stop one.*fast_lane = 'off'"):
-        handover_of(on, SimpleNamespace(), None)
+        handover_of(on, Batcher(SimpleNamespace()), None)

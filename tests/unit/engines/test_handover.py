@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 
+from openrlhf_tir.engines.batcher import Batcher
 from openrlhf_tir.engines.handover import Handover
 from openrlhf_tir.errors import EngineGone
 from openrlhf_tir.types import Completion, Sampling
@@ -130,6 +131,30 @@ def test_an_engine_that_ends_its_guests_gives_back_what_it_wrote():
     moved, _ = written(Sampling(20), Speaker(), {4: lane}, {lane: "lane"})
     assert (moved.text, moved.finish_reason) == (SAYS[:20], "length")
     assert moved.versions.tolist() == [0] * 4 + [1] * 5 + [0] * 11
+
+
+def test_one_that_waits_for_a_place_goes_at_once_with_the_bare_prompt():
+    here, lane = Speaker(), Speaker(1)
+    queue = Batcher(here, max_running=1)
+    handover, free = Handover(queue, text_of), asyncio.Event()
+    here.at[1] = free.wait
+
+    async def main() -> Completion:
+        holding = asyncio.create_task(queue.generate(PROMPT, Sampling(5), request_id="holds the place"))
+        with handover.writing(KEY):
+            waiting = asyncio.create_task(handover.around(queue.lane("env", "group")).generate(PROMPT, Sampling(5), request_id=f"{KEY}/0"))
+            while not queue.waiting:
+                await asyncio.sleep(0)
+            assert await handover.move(KEY, "lane", lane)
+            moved = await waiting
+        assert not holding.done() and (queue.running, queue.waiting) == (1, 0)
+        free.set()
+        await holding
+        return moved
+
+    moved = asyncio.run(main())
+    assert moved.text == SAYS[:5] and moved.versions.tolist() == [1] * 5
+    assert len(here.asked) == 1 and [(n, asked.max_tokens) for n, asked in lane.asked] == [(len(PROMPT), 5)]
 
 
 def test_one_that_is_at_home_is_not_moved_home():
