@@ -9,7 +9,11 @@ elsewhere: prefix ids go out, ids with log-probs and versions come back, so noth
 sampled there too, where their prefix is cached.
 
 A stop string may lie across the cut: while the text so far ends in the beginning of one, single tokens are asked for and the joined text is looked at,
-since no engine sees it whole. A continuation has a seed of its own: the same one would draw the same numbers again.
+since no engine sees it whole.
+
+What another engine samples has a seed, which follows from the request and from where it begins. Not the request's own: a continuation would draw the same
+numbers again. Not none: what is lost with an engine would be drawn anew, and since a long rest is hit more often than a short one, what is kept would be
+shorter than what the model says. With it the second try draws what the first one did.
 """
 
 from __future__ import annotations
@@ -103,7 +107,8 @@ class Handover:
         whole: Completion | None = None
         while True:
             written = 0 if whole is None else len(whole.token_ids)
-            at, asked = path.at, sampling if whole is None else _rest(sampling, whole)
+            at = path.at
+            asked = _rest(sampling, whole, request_id) if at or parts else sampling
             path.request = f"{request_id}~{parts}" if parts else request_id
             ids = prompt if whole is None else prompt + whole.token_ids.tolist()
             try:
@@ -148,11 +153,13 @@ class Moving:
         return await self.handover.generate(self.here, token_ids, sampling, request_id)
 
 
-def _rest(sampling: Sampling, whole: Completion) -> Sampling:
-    """What is still to be sampled: one token while a stop string may have begun, else all."""
-    left = sampling.max_tokens - len(whole.token_ids)
-    seed = None if sampling.seed is None else _another(sampling.seed, len(whole.token_ids))
-    return replace(sampling, max_tokens=1 if _may_stop(whole.text, sampling.stop) else left, seed=seed)
+def _rest(sampling: Sampling, whole: Completion | None, request_id: str) -> Sampling:
+    """What is still to be sampled, with its seed: one token while a stop string may have begun, else all."""
+    written, text = (0, "") if whole is None else (len(whole.token_ids), whole.text)
+    seed = sampling.seed
+    if written or seed is None:
+        seed = _another(request_id if seed is None else seed, written)
+    return replace(sampling, max_tokens=1 if _may_stop(text, sampling.stop) else sampling.max_tokens - written, seed=seed)
 
 
 def _may_stop(text: str, stops: Sequence[str]) -> bool:
@@ -169,5 +176,6 @@ def _stop_after(text: str, known: int, stops: Sequence[str]) -> tuple[str, int] 
     return None
 
 
-def _another(seed: int, written: int) -> int:
-    return int.from_bytes(hashlib.blake2b(f"{seed}/{written}".encode(), digest_size=8).digest(), "big") >> 1
+def _another(of: int | str, written: int) -> int:
+    """A seed of 63 bits."""
+    return int.from_bytes(hashlib.blake2b(f"{of}/{written}".encode(), digest_size=8).digest(), "big") >> 1

@@ -196,6 +196,28 @@ def test_a_continuation_draws_other_numbers():
     assert lane.asked[0][1].seed not in (None, 5)
 
 
+@pytest.mark.parametrize("seed", [None, 5])
+@pytest.mark.parametrize("from_the_start", [False, True])
+def test_what_is_lost_with_an_engine_is_drawn_with_the_same_numbers_again(seed, from_the_start):
+    """Else a long rest, which is lost more often, would be drawn more often. A request that nobody moves has the seed that it came with, or none."""
+    here, lane = Speaker(), Speaker(1)
+    lane.dies_at = 12
+    if from_the_start:
+        handover = Handover(here, text_of)
+
+        async def main() -> None:
+            with handover.writing(KEY):
+                await handover.move(KEY, "lane", lane)
+                await handover.around(here).generate(PROMPT, Sampling(20, seed=seed), request_id=f"{KEY}/1")
+
+        asyncio.run(main())
+    else:
+        written(Sampling(20, seed=seed), here, {4: lane}, {lane: "lane"})
+        assert here.asked[0][1].seed == seed
+    assert lane.asked[0] == here.asked[-1] and lane.asked[0][1].seed is not None
+    assert (lane.asked[0][1].seed == seed) == (from_the_start and seed is not None), "at its beginning the request's own, later another"
+
+
 def test_an_abort_that_is_no_move_is_told_as_one():
     here = Speaker()
     handover = Handover(here, text_of)
