@@ -37,7 +37,8 @@ class PoolLanes:
 
     @property
     def engines(self) -> list[str]:
-        return [m.name for m in self.pool.members]
+        """Without those that are to leave, whose guests would have to move again, and those that do not answer."""
+        return [seat.name for seat in self.pool.fleet.router.seats.values() if not seat.draining and not seat.suspect]
 
     def reserve(self, lanes: Collection[str]) -> None:
         self.pool.fleet.router.reserve(lanes)

@@ -154,7 +154,8 @@ class LearnerGroup:
         return (await self._call("publish_changes", path, base_version))[0]
 
     async def open_broadcast(self, receivers: int) -> Meeting:
-        return (await self._all([self.ranks[0].open_broadcast.remote(receivers)], "open_broadcast", "timeouts.broadcast_s"))[0]
+        """Rank 0 answers when what it does is over: an export may take minutes. timeouts.broadcast_s is of the meeting itself."""
+        return (await self._all([self.ranks[0].open_broadcast.remote(receivers)], "open_broadcast", "timeouts.learner_s"))[0]
 
     async def broadcast(self, push: str) -> Transfer:
         return (await self._call("broadcast", push))[0]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import ray
 
@@ -17,17 +17,21 @@ from ..errors import ConfigError, EngineGone
 from ..types import Completion, Sampling
 from .ray_faults import death
 
+if TYPE_CHECKING:
+    from ..engines.batcher import Batcher
 
-def handover_of(cfg: Config, engine: Any, codec: HfCodec) -> Handover | None:
-    """None in a run without a fast lane. Raises ConfigError for an engine whose requests cannot be stopped in the middle."""
+
+def handover_of(cfg: Config, batcher: Batcher, codec: HfCodec) -> Handover | None:
+    """For the engine behind `batcher`, and what waits for it. None in a run without a fast lane. Raises ConfigError for an engine whose requests cannot be
+    stopped in the middle."""
     if cfg.pipeline.fast_lane == "off":
         return None
-    if not isinstance(engine, Abortable):
+    if not isinstance(engine := batcher.engine, Abortable):
         raise ConfigError(
             f"pipeline.fast_lane = {cfg.pipeline.fast_lane!r} moves responses that are being sampled, and {type(engine).__name__} cannot stop one: it has no "
             "abort and progress. Set pipeline.fast_lane = 'off', or give the engine both."
         )
-    return Handover(engine, partial(text_of, codec))
+    return Handover(batcher, partial(text_of, codec))
 
 
 class RemoteEngine:
@@ -50,12 +54,9 @@ class RemoteEngine:
             raise EngineGone(f"{self.name}, to which a response had moved, is lost: {what}") from e
 
     async def abort(self, request_id: str) -> None:
-        """An actor that is no more has nothing to stop."""
-        try:
-            await within(Deadline.of(self.cfg, "rollout.unresponsive_s"), _result(self.actor.abort.remote(request_id)), f"An abort at {self.name}")
-        except ray.exceptions.RayError as e:
-            if death(e) is None:
-                raise
+        """Asks for it, and waits for nothing: the request is answered when it is stopped, and this actor is not to be taken for hung because the other is.
+        One that is no more has nothing to stop."""
+        self.actor.abort.remote(request_id)
 
 
 async def _result(ref: Any) -> Any:

@@ -92,7 +92,7 @@ class RolloutActor:
         writers = self.agent_file or (self.agents if r.agent == "external" else None)
         chats = None if writers else chats_of(cfg, codec, tokenizer)
         self.runner = GroupRunner(cfg, self.batcher, codec, self.envs, self.rewards, Judge(cfg, self.rewards.workers), self.name, writers, chats)
-        self.runner.handover = handover_of(cfg, self.engine, codec)
+        self.runner.handover = handover_of(cfg, self.batcher, codec)
         host = "127.0.0.1" if tokens.rollout is None else ray.util.get_node_ip_address()
         app = build_app(RolloutService(self), token=tokens.rollout, vllm_app=await self.engine.openai_app(cfg))
         self._server, port = await serve(app, host, r.port and r.port + self.index)
@@ -134,7 +134,7 @@ class RolloutActor:
         return await self.batcher.generate(token_ids, sampling, request_id=request_id)
 
     async def abort(self, request_id: str) -> None:
-        await self.engine.abort(request_id)
+        await self.batcher.abort(request_id)
 
     async def set_env_urls(self, urls: Mapping[str, list[str]]) -> None:
         self.envs.set_urls(urls)

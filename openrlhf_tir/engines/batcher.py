@@ -10,6 +10,7 @@ waiting pays). What is beyond `max_running` stays here, where groups take turns,
 
 Memory is bounded: a group is admitted as a whole or refused (`admit`, QueueFull), and the requests of admitted groups, one per live
 trajectory, come through its `lane`. A single request from outside (`generate`) is refused when `max_queue` wait.
+A request that is aborted while it waits leaves at once, with nothing sampled.
 """
 
 from __future__ import annotations
@@ -20,11 +21,14 @@ from collections import OrderedDict
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from ..errors import QueueFull
 from ..logs.histogram import histogram, mean
 from ..ports import Engine
 from ..types import Completion, Sampling
 from .fair_queue import FairQueue
+from .handover import Abortable
 
 WAIT_BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.015, 0.02, 0.025, 0.03, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 SIZE_BOUNDS = tuple(float(1 << i) for i in range(13))
@@ -37,7 +41,9 @@ class _Ticket:
     env: str
     group: Hashable
     since: float
-    granted: asyncio.Future
+    granted: asyncio.Future[bool]
+    """True: a place at the engine; False: it was aborted."""
+    request_id: str
     gathering: bool = False
 
 
@@ -94,20 +100,36 @@ class Batcher:
 
     async def pass_on(self, token_ids: Sequence[int], sampling: Sampling, request_id: str, env: str, group: Hashable) -> Completion:
         """Wait for a place at the engine, then be answered by it. Cancelling gives place and request up."""
-        await self._place(env, group)
+        if not await self._place(env, group, request_id):
+            return Completion(np.zeros(0, np.int32), np.zeros(0, np.float32), np.zeros(0, np.int32), "", "abort")
         try:
             return await self.engine.generate(token_ids, sampling, request_id=request_id)
         finally:
             self.running -= 1
             self._grant()
 
-    async def _place(self, env: str, group: Hashable) -> None:
+    async def abort(self, request_id: str) -> None:
+        """See Abortable, which the engine has to be."""
+        if ticket := next((t for t in self._waiting if t.request_id == request_id), None):
+            self._forget(ticket)
+            ticket.granted.set_result(False)
+            return
+        assert isinstance(self.engine, Abortable), "remote_engine.handover_of refuses others"
+        await self.engine.abort(request_id)
+
+    def progress(self) -> dict[str, int]:
+        """See Abortable. Those that wait are not in it."""
+        assert isinstance(self.engine, Abortable), "remote_engine.handover_of refuses others"
+        return self.engine.progress()
+
+    async def _place(self, env: str, group: Hashable, request_id: str) -> bool:
+        """False: aborted before there was one."""
         loop = asyncio.get_running_loop()
         if self.max_wait_s <= 0 and not self._ready and self.running < self.max_running:
             self.running += 1
             self._waited(0.0)
-            return
-        ticket = _Ticket(env, group, loop.time(), loop.create_future())
+            return True
+        ticket = _Ticket(env, group, loop.time(), loop.create_future(), request_id)
         self._waiting[ticket] = None
         if self.max_wait_s > 0:
             self._gather(ticket, loop)
@@ -115,13 +137,14 @@ class Batcher:
             self._ready.push(group, ticket)
             self._grant()
         try:
-            await ticket.granted
+            return await ticket.granted
         except asyncio.CancelledError:
-            if not ticket.granted.cancelled():  # granted first, and cancelled before it could run
+            if ticket.granted.cancelled():
+                if ticket in self._waiting:
+                    self._forget(ticket)
+            elif ticket.granted.result():  # granted first, and cancelled before it could run
                 self.running -= 1
                 self._grant()
-            elif ticket in self._waiting:
-                self._forget(ticket)
             raise
 
     def _gather(self, ticket: _Ticket, loop: asyncio.AbstractEventLoop) -> None:
@@ -152,7 +175,7 @@ class Batcher:
                 continue
             self.running += 1
             self._waited(now - ticket.since)
-            ticket.granted.set_result(None)
+            ticket.granted.set_result(True)
 
     def _forget(self, ticket: _Ticket) -> None:
         del self._waiting[ticket]

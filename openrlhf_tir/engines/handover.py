@@ -1,6 +1,7 @@
 """Handover: a rollout actor's engine, from which a response can go on at another actor's, in the middle of a sentence.
 
     generate ──> here ──abort──> what it has written so far ──> there: prompt + that ──> joined into one Completion
+                                                                  ends  ──> here again, from what it wrote
                                                                   fails ──> here again, from what is known
 
 The trajectory, its environment session, its turn protocol and its stop state stay where they are; only the tokens that it samples next come from
@@ -8,7 +9,11 @@ elsewhere: prefix ids go out, ids with log-probs and versions come back, so noth
 sampled there too, where their prefix is cached.
 
 A stop string may lie across the cut: while the text so far ends in the beginning of one, single tokens are asked for and the joined text is looked at,
-since no engine sees it whole. A continuation has a seed of its own: the same one would draw the same numbers again.
+since no engine sees it whole.
+
+What another engine samples has a seed, which follows from the request and from where it begins. Not the request's own: a continuation would draw the same
+numbers again. Not none: what is lost with an engine would be drawn anew, and since a long rest is hit more often than a short one, what is kept would be
+shorter than what the model says. With it the second try draws what the first one did.
 """
 
 from __future__ import annotations
@@ -85,13 +90,13 @@ class Handover:
 
     async def move(self, trajectory: str, name: str, there: Elsewhere | None) -> bool:
         """Sample what comes next at `there`, which is called `name`; None: here. False when the trajectory has ended, or is there."""
-        path = self.paths.get(trajectory)
-        if path is None or path.at == name:
+        path, at = self.paths.get(trajectory), "" if there is None else name
+        if path is None or path.at == at:
             return False
         running, request = self._there.get(path.at, self.engine), path.request
         if there is not None:
             self._there[name] = there
-        path.at, path.moves = name if there is not None else "", path.moves + 1
+        path.at, path.moves = at, path.moves + 1
         if request:
             await running.abort(request)
         return True
@@ -102,7 +107,8 @@ class Handover:
         whole: Completion | None = None
         while True:
             written = 0 if whole is None else len(whole.token_ids)
-            at, asked = path.at, sampling if whole is None else _rest(sampling, whole)
+            at = path.at
+            asked = _rest(sampling, whole, request_id) if at or parts else sampling
             path.request = f"{request_id}~{parts}" if parts else request_id
             ids = prompt if whole is None else prompt + whole.token_ids.tolist()
             try:
@@ -116,6 +122,8 @@ class Handover:
                 continue
             finally:
                 path.request = ""
+            if part.finish_reason == "abort" and at and path.at == at:
+                path.at = ""  # nobody moved it: the other engine is ending, and what it wrote is whole
             whole, parts = part if whole is None else self._joined(prompt, whole, part, sampling), parts + 1
             path.tokens = before + len(whole.token_ids)
             moved = whole.finish_reason == "abort" and path.at != at
@@ -145,11 +153,13 @@ class Moving:
         return await self.handover.generate(self.here, token_ids, sampling, request_id)
 
 
-def _rest(sampling: Sampling, whole: Completion) -> Sampling:
-    """What is still to be sampled: one token while a stop string may have begun, else all."""
-    left = sampling.max_tokens - len(whole.token_ids)
-    seed = None if sampling.seed is None else _another(sampling.seed, len(whole.token_ids))
-    return replace(sampling, max_tokens=1 if _may_stop(whole.text, sampling.stop) else left, seed=seed)
+def _rest(sampling: Sampling, whole: Completion | None, request_id: str) -> Sampling:
+    """What is still to be sampled, with its seed: one token while a stop string may have begun, else all."""
+    written, text = (0, "") if whole is None else (len(whole.token_ids), whole.text)
+    seed = sampling.seed
+    if written or seed is None:
+        seed = _another(request_id if seed is None else seed, written)
+    return replace(sampling, max_tokens=1 if _may_stop(text, sampling.stop) else sampling.max_tokens - written, seed=seed)
 
 
 def _may_stop(text: str, stops: Sequence[str]) -> bool:
@@ -166,5 +176,6 @@ def _stop_after(text: str, known: int, stops: Sequence[str]) -> tuple[str, int] 
     return None
 
 
-def _another(seed: int, written: int) -> int:
-    return int.from_bytes(hashlib.blake2b(f"{seed}/{written}".encode(), digest_size=8).digest(), "big") >> 1
+def _another(of: int | str, written: int) -> int:
+    """A seed of 63 bits."""
+    return int.from_bytes(hashlib.blake2b(f"{of}/{written}".encode(), digest_size=8).digest(), "big") >> 1

@@ -20,7 +20,7 @@ from rich.console import Console
 from ...config import Config
 from ...config.sections.output import OF_AVERAGE
 from ...config.settings import to_toml
-from ...errors import TirError
+from ...errors import Stopped, TirError
 from ...learner.schedule import lr_schedule
 from ...logs.metrics import MetricsLog, read
 from ...logs.progress import bar
@@ -81,6 +81,8 @@ async def _run(cfg: Config, inputs: SftInputs, resume: Path | None, console: Con
                 except LearnerDied as e:
                     if not left:
                         raise
+                    if stop.asked:  # signals reach the learner's processes too, if whoever sends them means all of a job
+                        raise Stopped(f"The run was stopped: {stop.asked}, and a learner rank died meanwhile. The checkpoint before counts.") from e
                     restart = f"restart {cfg.train.max_learner_restarts - left + 1} of {cfg.train.max_learner_restarts}"
                     console.print(f"[yellow]{e} All ranks start again, {restart}.", soft_wrap=True, highlight=False)
                 await ranks.stop()

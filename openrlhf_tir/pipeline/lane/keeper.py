@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Protocol
 
-from ...background import background
+from ...background import FOR_EVER, background
 from ...config import Config
 from ...types import GroupKey, GroupMeta
 from ..state import RunState
@@ -55,12 +55,13 @@ class MovingRollout(Protocol):
 
     @property
     def engines(self) -> Sequence[str]:
-        """Those that are up."""
+        """Those that are up and stay; perhaps none."""
 
 
 @asynccontextmanager
 async def fast_lane(cfg: Config, state: RunState, rollout: MovingRollout, *, longest: int | None = None, slots: int | None = None) -> AsyncIterator[None]:
-    """Kept while the body runs, where pipeline.fast_lane asks for one. `longest`, `slots`: of a workload, where they are not the configuration's."""
+    """Kept while the body runs, where pipeline.fast_lane asks for one; the run can do without it. `longest`, `slots`: of a workload, where they are not the
+    configuration's."""
     if cfg.pipeline.fast_lane == "off":
         yield
         return
@@ -74,7 +75,7 @@ async def fast_lane(cfg: Config, state: RunState, rollout: MovingRollout, *, lon
         fixed=None if fixed == "auto" else fixed,
     )
     try:
-        async with background("fast lane", keeper.run):
+        async with background("fast lane", keeper.run, attempts=FOR_EVER):
             yield
     finally:  # what comes after the run, an evaluation, has all engines
         rollout.reserve(())
@@ -100,7 +101,11 @@ class LaneKeeper:
     async def run(self) -> None:
         while True:
             await asyncio.sleep(TICK_S)
-            await self.tick(asyncio.get_running_loop().time())
+            try:
+                await self.tick(asyncio.get_running_loop().time())
+            except Exception:
+                self.rollout.reserve(())  # lanes that nobody fills would be idle: until a look succeeds again all engines get groups
+                raise
 
     async def tick(self, now: float) -> None:
         live = await self.rollout.under_way()
@@ -108,7 +113,8 @@ class LaneKeeper:
         load.update(r.engine for r in live if r.engine in load)
         self.policy.gone(load)
         self._measure(live, load, now)
-        if self.state.version != self._sized_at and self.state.step_s is not None and self.speeds.known and self.lengths.ended >= MIN_ENDED:
+        known = self.speeds.known and self.lengths.ended >= MIN_ENDED
+        if load and self.state.version != self._sized_at and self.state.step_s is not None and known:
             self._sized_at = self.state.version
             self._resize(live, load, self.state.step_s)
         self.rollout.reserve(self.policy.lanes)

@@ -1,8 +1,8 @@
 """Broadcast group: learner rank 0 and the workers of engines, in a group of their own beside whatever world each of them is in.
 
     learner     served(...)  a TCP store on its node: where all meet, and where they hear of each other
-    everybody   meet()       all are here, or those that are not are named; then the connections, in gloo or NCCL
-                listening(push): start(buffer) ... join(), from rank 0 to all
+    everybody   listening(push):     the first time all meet: all are here, or those that are not are named; then the connections, in gloo or NCCL
+                    start(buffer) ... join(), from rank 0 to all
 
 Whoever cannot go on says so in the store (`end`), and everybody that waits hears it at once: a worker that dies, hangs or fails costs the others no more
 than `deadline_s`, and nothing when somebody knows of it. A group that was torn is of no more use; another is made without whoever tore it. Nothing is
@@ -50,7 +50,7 @@ def served(backend: str, address: str, receivers: int, deadline_s: float) -> tup
 
 
 def member(meeting: Meeting, rank: int, store: dist.Store | None = None) -> Group:
-    """This process's place in the group, to `meet` the others; rank 0 brings the store that it serves."""
+    """This process's place in the group, where it meets the others when the first push begins; rank 0 brings the store that it serves."""
     return GROUPS[meeting.backend](meeting, rank, store)
 
 
@@ -68,17 +68,9 @@ class Group(ABC):
         self._store = store
         self._events: SimpleQueue[tuple[str, Any]] = SimpleQueue()
         self._push: str | None = None
+        self._met = False
         self._heard = False
         """That somebody has ended the push: then there is nobody to tell."""
-
-    def meet(self) -> None:
-        """All or none. Raises BroadcastTorn, naming who did not come."""
-        try:
-            self._within(self._meet, "meeting the others")
-        except BroadcastTorn as e:
-            if self.rank == 0:  # the others wait for it; and this one's connection may be waiting still
-                self._connected().compare_set("go", "", str(e))
-            raise
 
     def announce(self, push: str, text: str) -> None:
         """What the receivers must know of a push before it comes; by rank 0."""
@@ -94,13 +86,18 @@ class Group(ABC):
 
     @contextmanager
     def listening(self, push: str) -> Iterator[None]:
-        """Hears meanwhile when somebody ends `push`. Leaving by an error ends it for all; rank 0 ends it anyway."""
+        """Hears meanwhile when somebody ends `push`, from the meeting on: who waits for the connection of one that died is told as well.
+
+        Leaving by an error ends it for all; rank 0 ends it anyway. Raises BroadcastTorn, naming who did not come to the meeting.
+        """
         self._push = push
         threading.Thread(target=self._listen, args=(push,), name=f"broadcast {push}", daemon=True).start()
         try:
+            if not self._met:
+                self._meet_all()
             yield
         except BaseException as e:
-            if not self._heard:
+            if not self._heard and (self._met or self.rank == 0):  # else rank 0 knows, or is told by who reads this one's answer
                 self.end(str(e) or type(e).__name__)
             raise
         else:
@@ -145,6 +142,16 @@ class Group(ABC):
 
     @abstractmethod
     def _close(self) -> None: ...
+
+    def _meet_all(self) -> None:
+        """All or none."""
+        try:
+            self._within(self._meet, "meeting the others")
+        except BroadcastTorn as e:
+            if self.rank == 0:  # the others wait for it; and this one's connection may be waiting still
+                self._connected().compare_set("go", "", str(e))
+            raise
+        self._met = True
 
     def _meet(self) -> None:
         self.store.set(f"here/{self.rank}", "")

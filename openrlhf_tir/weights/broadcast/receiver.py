@@ -28,7 +28,6 @@ class Receiver:
             if self._group is None or self._group.meeting != meeting:
                 self.leave()
                 self._group = member(meeting, rank)
-                self._group.meet()
             return receive(self._group, push, load)
         except BroadcastTorn as e:
             return self._undone(str(e), undo)

@@ -34,15 +34,12 @@ class Sender:
 
     def send(self, push: str, buckets: Sequence[Sequence[Item]], gathered: Iterable[Tensors]) -> Transfer:
         """What became of it. Raises what gathering raises."""
-        new = self._group is None
         try:
             assert self._meeting is not None, "open() comes first"
             group = self._group = self._group or member(self._meeting, 0, self._store)
             self._sending = push
             if self._ended[0] == push:
                 group.end(self._ended[1])
-            if new:
-                group.meet()
             return send(group, push, buckets, gathered)
         except BroadcastTorn as e:
             return Transfer(fault=str(e))

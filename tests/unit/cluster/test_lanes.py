@@ -8,6 +8,7 @@ import pytest
 
 from openrlhf_tir.actors.router import Router
 from openrlhf_tir.config import Config
+from openrlhf_tir.engines.batcher import Batcher
 from openrlhf_tir.engines.handover import Handover, Path
 from openrlhf_tir.errors import ConfigError, EngineGone
 from openrlhf_tir.types import GroupKey
@@ -82,12 +83,24 @@ async def test_a_lane_gets_no_new_groups_while_there_is_another_engine(lanes, po
         assert member == "a"
 
 
+async def test_an_actor_that_is_to_leave_or_does_not_answer_is_no_lane(lanes, pool):
+    router = pool.fleet.router
+    router.join("rollout-0", "a")
+    router.join("rollout-1", "b")
+    assert lanes.engines == ["rollout-0", "rollout-1"]
+    router.suspect("rollout-0", True)
+    assert lanes.engines == ["rollout-1"]
+    router.suspect("rollout-0", False)
+    await router.drained("rollout-1")
+    assert lanes.engines == ["rollout-0"]
+
+
 def test_an_engine_without_abort_is_refused_and_off_asks_for_none():
     from openrlhf_tir.cluster.remote_engine import handover_of
 
     able = SimpleNamespace(abort=print, progress=dict)
     on = Config.model_validate({"vllm": {"num_engines": 4}, "pipeline": {"fast_lane": "auto"}})
-    assert handover_of(Config(), object(), None) is None
-    assert isinstance(handover_of(on, able, None), Handover)
+    assert handover_of(Config(), Batcher(SimpleNamespace()), None) is None
+    assert isinstance(handover_of(on, Batcher(able), None), Handover)
     with pytest.raises(ConfigError, match=r"SimpleNamespace cannot stop one.*fast_lane = 'off'"):
-        handover_of(on, SimpleNamespace(), None)
+        handover_of(on, Batcher(SimpleNamespace()), None)

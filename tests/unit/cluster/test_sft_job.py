@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from rich.console import Console
 
 from openrlhf_tir.cluster.jobs import sft
@@ -11,10 +12,16 @@ from openrlhf_tir.cluster.jobs.sft_inputs import SftInputs, checkpoints_of
 from openrlhf_tir.cluster.learner_group import LearnerDied
 from openrlhf_tir.config import Config
 from openrlhf_tir.data.sft.read import SftSet
+from openrlhf_tir.errors import Stopped
 from openrlhf_tir.logs import metrics
 from openrlhf_tir.pipeline.fine_tuning import Schedule
 from openrlhf_tir.pipeline.stop import StopRequest
 from tests.unit.pipeline.test_fine_tuning import Counting, row
+
+
+def job(run_dir) -> tuple[Config, SftInputs]:
+    cfg = Config(run_dir=run_dir, actor={"num_gpus_per_node": 1}, sft={"batch_size": 3}, ckpt={"save_steps": 2}, logger={"tensorboard": False})
+    return cfg, SftInputs(SftSet([row(i) for i in range(7)]), SftSet([row(9)]), Schedule.of(cfg, 7), {"train.seed": 42}, [])
 
 
 class Ranks(Counting):
@@ -25,6 +32,25 @@ class Ranks(Counting):
 
     async def stop(self):
         self.stopped = True
+
+
+async def test_ranks_that_die_after_a_stop_was_asked_for_are_not_started_again(tmp_path, monkeypatch):
+    """A job's end reaches every process of it, the ranks' too."""
+    stop = StopRequest(60.0)
+
+    def dies(step):
+        if step == 3:
+            stop.ask("SIGTERM")
+            raise LearnerDied("rank 1 is lost.")
+
+    async def start_again(cfg):
+        raise AssertionError("nobody asked for other ranks")
+
+    monkeypatch.setattr(sft.LearnerGroup, "start_again", start_again)
+    lost, (cfg, inputs) = Ranks(at=dies), job(tmp_path)
+    with pytest.raises(Stopped, match="The run was stopped: SIGTERM, and a learner rank died meanwhile"):
+        await sft._run(cfg, inputs, None, Console(quiet=True), stop, lost)
+    assert lost.stopped
 
 
 async def test_ranks_that_die_start_again_from_the_last_checkpoint_and_every_update_is_logged_once(tmp_path, monkeypatch):
@@ -39,9 +65,7 @@ async def test_ranks_that_die_start_again_from_the_last_checkpoint_and_every_upd
         return new
 
     monkeypatch.setattr(sft.LearnerGroup, "start_again", start_again)
-    cfg = Config(run_dir=tmp_path, actor={"num_gpus_per_node": 1}, sft={"batch_size": 3}, ckpt={"save_steps": 2}, logger={"tensorboard": False})
-    schedule = Schedule.of(cfg, 7)
-    inputs = SftInputs(SftSet([row(i) for i in range(7)]), SftSet([row(9)]), schedule, {"train.seed": 42}, [])
+    cfg, inputs = job(tmp_path)
     summary = await sft._run(cfg, inputs, None, Console(quiet=True), StopRequest(60.0), lost)
     columns = metrics.read(tmp_path)
     assert columns["step"] == [0, 1, 2, 3, 4, 5] and columns["eval/loss"] == [0.0, None, None, None, None, 1.25]

@@ -152,6 +152,48 @@ def test_a_cancelled_request_leaves_at_once_and_gives_its_place_back(max_wait_ms
     run(main())
 
 
+@pytest.mark.parametrize("max_wait_ms", [0, 20])
+def test_one_that_is_aborted_while_it_waits_leaves_with_nothing_and_one_that_runs_is_the_engines(max_wait_ms):
+    class Stopping(LoggingEngine):
+        async def abort(self, request_id):
+            self.aborted = request_id
+
+        def progress(self):
+            return {"a": 7}
+
+    async def main():
+        engine = Stopping()
+        batcher = Batcher(engine, max_wait_ms=max_wait_ms, max_running=1)
+        tasks = [ask(batcher, "a")]
+        await asyncio.sleep(0.5)
+        tasks += [ask(batcher, n) for n in "bcd"]
+        for wait_s, name in ((0.0, "b"), (0.1, "c")):  # while it is gathered, and when it is ready
+            await asyncio.sleep(wait_s)
+            await batcher.abort(name)
+        b, c = await asyncio.gather(*tasks[1:3])
+        assert (b.finish_reason, len(b.token_ids), b.text) == (c.finish_reason, len(c.token_ids), c.text) == ("abort", 0, "")
+        await batcher.abort("a")
+        assert engine.aborted == "a" and batcher.progress() == {"a": 7}
+        await asyncio.gather(*tasks)
+        assert engine.order == ["a", "d"] and (batcher.running, batcher.waiting) == (0, 0)
+
+    run(main())
+
+
+def test_one_that_is_aborted_and_then_cancelled_gives_back_no_place_that_it_never_had():
+    async def main():
+        batcher = Batcher(LoggingEngine(), max_running=1)
+        a, b = ask(batcher, "a"), ask(batcher, "b")
+        await asyncio.sleep(0.5)
+        await batcher.abort("b")
+        b.cancel()
+        await asyncio.sleep(0)
+        assert b.cancelled() and (batcher.running, batcher.waiting) == (1, 0)
+        await a
+
+    run(main())
+
+
 def test_a_broken_engine_gives_its_places_back():
     class Broken:
         async def generate(self, *args, **kwargs):

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 
+from openrlhf_tir.engines.batcher import Batcher
 from openrlhf_tir.engines.handover import Handover
 from openrlhf_tir.errors import EngineGone
 from openrlhf_tir.types import Completion, Sampling
@@ -123,6 +124,55 @@ def test_an_engine_that_dies_gives_the_response_back():
     assert moved.text == SAYS[:20] and moved.versions.tolist() == [0] * 20
 
 
+def test_an_engine_that_ends_its_guests_gives_back_what_it_wrote():
+    """It is shut down in good order: nobody moved the response, and it is no abort of this actor's own."""
+    lane = Speaker(1)
+    lane.at[9] = lambda: lane.abort(f"{KEY}/0~1")
+    moved, _ = written(Sampling(20), Speaker(), {4: lane}, {lane: "lane"})
+    assert (moved.text, moved.finish_reason) == (SAYS[:20], "length")
+    assert moved.versions.tolist() == [0] * 4 + [1] * 5 + [0] * 11
+
+
+def test_one_that_waits_for_a_place_goes_at_once_with_the_bare_prompt():
+    here, lane = Speaker(), Speaker(1)
+    queue = Batcher(here, max_running=1)
+    handover, free = Handover(queue, text_of), asyncio.Event()
+    here.at[1] = free.wait
+
+    async def main() -> Completion:
+        holding = asyncio.create_task(queue.generate(PROMPT, Sampling(5), request_id="holds the place"))
+        with handover.writing(KEY):
+            waiting = asyncio.create_task(handover.around(queue.lane("env", "group")).generate(PROMPT, Sampling(5), request_id=f"{KEY}/0"))
+            while not queue.waiting:
+                await asyncio.sleep(0)
+            assert await handover.move(KEY, "lane", lane)
+            moved = await waiting
+        assert not holding.done() and (queue.running, queue.waiting) == (1, 0)
+        free.set()
+        await holding
+        return moved
+
+    moved = asyncio.run(main())
+    assert moved.text == SAYS[:5] and moved.versions.tolist() == [1] * 5
+    assert len(here.asked) == 1 and [(n, asked.max_tokens) for n, asked in lane.asked] == [(len(PROMPT), 5)]
+
+
+def test_one_that_is_at_home_is_not_moved_home():
+    here = Speaker()
+    handover, moves = Handover(here, text_of), []
+
+    async def home() -> None:
+        moves.append(await handover.move(KEY, "rollout-0", None))
+
+    async def main() -> Completion:
+        here.at[4] = home
+        with handover.writing(KEY):
+            return await handover.around(here).generate(PROMPT, Sampling(9), request_id=f"{KEY}/0")
+
+    assert asyncio.run(main()).finish_reason == "length"
+    assert moves == [False] and not here.stopped
+
+
 def test_the_next_turn_is_sampled_where_the_last_one_was():
     here, lane = Speaker(), Speaker(1)
     handover = Handover(here, text_of)
@@ -144,6 +194,28 @@ def test_a_continuation_draws_other_numbers():
     lane = Speaker()
     written(Sampling(9, seed=5), Speaker(), {4: lane}, {lane: "lane"})
     assert lane.asked[0][1].seed not in (None, 5)
+
+
+@pytest.mark.parametrize("seed", [None, 5])
+@pytest.mark.parametrize("from_the_start", [False, True])
+def test_what_is_lost_with_an_engine_is_drawn_with_the_same_numbers_again(seed, from_the_start):
+    """Else a long rest, which is lost more often, would be drawn more often. A request that nobody moves has the seed that it came with, or none."""
+    here, lane = Speaker(), Speaker(1)
+    lane.dies_at = 12
+    if from_the_start:
+        handover = Handover(here, text_of)
+
+        async def main() -> None:
+            with handover.writing(KEY):
+                await handover.move(KEY, "lane", lane)
+                await handover.around(here).generate(PROMPT, Sampling(20, seed=seed), request_id=f"{KEY}/1")
+
+        asyncio.run(main())
+    else:
+        written(Sampling(20, seed=seed), here, {4: lane}, {lane: "lane"})
+        assert here.asked[0][1].seed == seed
+    assert lane.asked[0] == here.asked[-1] and lane.asked[0][1].seed is not None
+    assert (lane.asked[0][1].seed == seed) == (from_the_start and seed is not None), "at its beginning the request's own, later another"
 
 
 def test_an_abort_that_is_no_move_is_told_as_one():

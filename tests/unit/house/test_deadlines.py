@@ -22,6 +22,7 @@ ENGINE_CALLS = {"update_weights", "receive_weights", "use_received", "proved", "
 """PushTarget's."""
 
 EXEMPT = {
+    "cluster/remote_engine.py abort": "a message whose answer nobody waits for",
     "cluster/services.py replace_learner": "LearnerGroup.stop only kills: it waits for nobody",
     "engines/openai_app.py openai_app": "part of an actor's start: timeouts.start_s",
     "engines/openai_app.py generate": "a client's own request, cancelled when it leaves; VllmEngine.alive watches the engine's progress",

@@ -111,6 +111,23 @@ def test_a_death_is_told_in_one_line_of_bounded_length():
     assert death(ray.exceptions.WorkerCrashedError()) and death(ValueError("a bug")) is None
 
 
+def test_a_broadcast_is_opened_when_rank_0_is_through_with_what_it_does():
+    """It exports for longer than a broadcast's peers wait for each other."""
+    from types import SimpleNamespace
+
+    from openrlhf_tir.cluster.learner_group import LearnerGroup
+    from openrlhf_tir.types import Meeting
+
+    meeting = Meeting("gloo", "10.0.0.1", 5000, 4, 0.05)
+
+    async def opened(receivers: int) -> Meeting:
+        await asyncio.sleep(0.3)
+        return meeting
+
+    group = LearnerGroup(Config(timeouts={"broadcast_s": 0.05, "learner_s": 60}), [SimpleNamespace(open_broadcast=SimpleNamespace(remote=opened))], None)
+    assert asyncio.run(group.open_broadcast(4)) == meeting
+
+
 def test_a_broadcast_is_every_ranks_and_its_meeting_and_its_end_are_rank_0s():
     from types import SimpleNamespace
 

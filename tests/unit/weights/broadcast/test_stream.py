@@ -94,6 +94,25 @@ def test_a_push_that_is_ended_before_it_begins_keeps_nobody_waiting(hub):
     assert all("rollout-2 died again" in r.result().fault for r in received)
 
 
+def test_who_waits_for_the_connection_of_one_that_came_and_died_is_told_that_the_push_has_ended(hub):
+    """Both said that they are there; then one of them did not connect. Its death is known to whoever ends the push, long before the deadline."""
+    from datetime import timedelta
+
+    from torch.distributed import TCPStore
+
+    from .sides import LONG, weights
+
+    two = hub(2)
+    received = two.receive("push1", two.sides[:1])
+    sending = two.send("push1", weights())
+    dying = TCPStore(two.meeting.address, two.meeting.port, is_master=False, timeout=timedelta(seconds=LONG), wait_for_workers=False)
+    dying.set("here/2", "")
+    dying.wait(["go"])
+    two.sender.end("push1", "rollout-2 died")
+    assert "rollout-2 died" in sending.result().fault
+    assert "rollout-2 died" in received[0].result().fault and two.sides[0].undone == 1
+
+
 def test_the_end_of_an_older_push_does_not_reach_the_next(hub):
     from .sides import equal, weights
 
