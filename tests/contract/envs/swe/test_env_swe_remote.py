@@ -174,7 +174,7 @@ CHEATS = {
 }
 
 
-SHORT = ("nothing", "the right change, committed", "another conftest", "an ignored conftest", "a directory in place of the tests")
+SHORT = ("nothing", "the right change, committed", "another conftest", "an ignored conftest")
 """The others in tests/run.sh long."""
 
 
@@ -186,6 +186,7 @@ async def test_only_the_right_change_is_rewarded(remote, image, name):
     assert last.signals["patch_left_out"] == left_out
 
 
+@pytest.mark.long
 async def test_a_patch_cannot_write_to_the_repositorys_own_git_directory(remote, image):
     """git refuses it, and the command `patch` does not."""
     work = await remote.begin(SweTask.model_validate(image[1]))
