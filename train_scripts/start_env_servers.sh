@@ -1,23 +1,28 @@
 #!/usr/bin/env bash
 # Start N environment servers, print their URLs (for --env.url) once all are healthy, and keep them until Ctrl-C or SIGTERM.
-#   start_env_servers.sh [-n N] [-e ENV] [-h HOST] [-- flags of the server, e.g. --workers 8]
+#   start_env_servers.sh [--ray] [-n N] [-e ENV] [-h HOST] [-p PORT] [-- flags of the server, e.g. --workers 8]
+# With --ray they are copies under Ray Serve, on the nodes of $RAY_ADDRESS or of a cluster of their own, behind one URL (port PORT, 8000); Serve replaces
+# those that die. Without, PORT has no use: each has a free one.
 # A HOST other than loopback needs the bearer token in $TIR_ENV_TOKEN.
 set -euo pipefail
 if [[ ${1:-} == --help ]]; then sed -n '2,/^set /{/^set /!s/^# \{0,1\}//p}' "$0"; exit 0; fi
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-count=1 env=python_tir host=127.0.0.1
-while getopts "n:e:h:" option; do
+count=1 env=python_tir host=127.0.0.1 port=8000 ray=
+if [[ ${1:-} == --ray ]]; then ray=1; shift; fi
+while getopts "n:e:h:p:" option; do
     case $option in
         n) count=$OPTARG ;;
         e) env=$OPTARG ;;
         h) host=$OPTARG ;;
-        *) echo "usage: start_env_servers.sh [-n N] [-e ENV] [-h HOST] [-- server flags]" >&2; exit 2 ;;
+        p) port=$OPTARG ;;
+        *) echo "usage: start_env_servers.sh [--ray] [-n N] [-e ENV] [-h HOST] [-p PORT] [-- server flags]" >&2; exit 2 ;;
     esac
 done
 shift $((OPTIND - 1))
 
 python=${TIR_VENV:-.venv}/bin/python
+if [[ -n $ray ]]; then exec "$python" -m openrlhf_tir.cluster.env_serve "$env" -n "$count" --host "$host" --port "$port" -- "$@"; fi
 ports=$(mktemp -d)
 pids=()
 # shellcheck disable=SC2317 # called by the trap

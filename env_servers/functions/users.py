@@ -1,6 +1,6 @@
 """Users: who answers the model's messages. A script, or a model behind an OpenAI-compatible URL that plays an instruction.
 
-A user ends the dialogue by returning None. A user's model that does not answer raises UserUnavailable: the step is `env_error`.
+A user ends the dialogue by returning None. A user's model that does not answer, or says nothing, raises UserUnavailable: the step is `env_error`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ RULES = (
 
 
 class UserUnavailable(Exception):
-    """The model that plays the user does not answer."""
+    """The model that plays the user does not answer, or says nothing."""
 
 
 class User(Protocol):
@@ -60,8 +60,9 @@ class ModelUser:
     _history: list[dict[str, str]] = field(default_factory=list)
 
     async def answer(self, message: str) -> UserLine | None:
-        self._history.append({"role": "user", "content": message})
-        body: dict[str, Any] = {"model": self.model, "messages": [{"role": "system", "content": RULES + self.instruction}, *self._history], "temperature": 0.0}
+        heard = {"role": "user", "content": message}
+        messages = [{"role": "system", "content": RULES + self.instruction}, *self._history, heard]
+        body: dict[str, Any] = {"model": self.model, "messages": messages, "temperature": 0.0}
         headers = {"Authorization": f"Bearer {token}"} if (token := os.environ.get(TOKEN_ENV)) else {}
         try:
             async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(self.timeout_s)) as http:
@@ -70,7 +71,12 @@ class ModelUser:
                     text = str((await response.json())["choices"][0]["message"]["content"] or "")
         except (aiohttp.ClientError, TimeoutError, LookupError, TypeError, ValueError) as e:
             raise UserUnavailable(f"The user's model at {self.url} does not answer: {type(e).__name__}: {e}. Start it, or correct --user-url.") from e
-        self._history.append({"role": "assistant", "content": text})
+        if not text.strip():
+            raise UserUnavailable(
+                f"The user's model {self.model} at {self.url} answered nothing (content {text!r}). Give it room for an answer, which thoughts may use up, "
+                "or another model with --user-model."
+            )
+        self._history += [heard, {"role": "assistant", "content": text}]
         return None if STOP in text else UserLine(text=text)
 
 

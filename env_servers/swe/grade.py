@@ -32,8 +32,8 @@ APPLY_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """`resolved` is the reward. `why`: resolved, tests_failed, time_limit, memory, output_flood, no_report, patch_empty, patch_too_large,
-    patch_does_not_apply, patch_failed."""
+    """`resolved` is the reward. `why`: resolved, tests_failed, time_limit, memory, output_flood, no_report, container_ended, patch_empty,
+    patch_too_large, patch_does_not_apply, patch_failed."""
 
     resolved: bool
     why: str
@@ -119,4 +119,15 @@ def restored(tree: Tree, applied: Mapping[str, Any], suite: Suite) -> tuple[dict
             files.pop(path, None)
         else:
             files[path] = content
-    return files, sorted(left_out)
+    hindering = _hindering({*files, *suite.files}, suite)
+    return {path: content for path, content in files.items() if path not in hindering}, sorted({*left_out, *hindering})
+
+
+def _hindering(paths: set[str], suite: Suite) -> set[str]:
+    """Those below a protected file, or in the place of a protected file's directory: there both cannot be."""
+    found = set()
+    for path in paths:
+        for at in (i for i, letter in enumerate(path) if letter == "/"):
+            if (above := path[:at]) in paths:
+                found.add(above if suite.protects(path) else path)
+    return found

@@ -12,9 +12,11 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 CONFIGURATION = re.compile(
-    r"(^|/)(conftest\.py|pytest\.ini|\.pytest\.ini|pytest\.toml|\.pytest\.toml|tox\.ini|setup\.cfg|pyproject\.toml|sitecustomize\.py|usercustomize\.py|[^/]+\.pth)$"
+    r"(^|/)(conftest\.py|pytest\.ini|\.pytest\.ini|pytest\.toml|\.pytest\.toml|tox\.ini|setup\.cfg|pyproject\.toml"
+    r"|sitecustomize\.py|usercustomize\.py|[^/]+\.pth|[^/]+\.py[co])$"
 )
-"""What changes how pytest or Python run, and no library's code: taken from the repository as it was, whatever the patch says."""
+"""What changes how pytest or Python run, and no library's code: taken from the repository as it was, whatever the patch says. What is compiled is among
+it, since a conftest.py can be another one there than in its source."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,12 +1,14 @@
 """The environment's own word: the rewards of its replies, added up (or the last, or the highest).
 
-A response whose replies had no reward gets 0: nothing was achieved. An environment that broke gives no reward at all; its trajectory failed.
+A response whose replies had no reward gets 0: nothing was achieved. An environment that broke gives no reward at all; its trajectory failed. So did one
+that ended the episode and never said what it was worth: NaN, which JSON has no word for, arrives as null.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
+from ..errors import EnvError
 from ..types import RewardParts, Task, Trajectory
 from .context import RewardContext
 from .math_outcome import call_facts
@@ -17,12 +19,18 @@ REDUCE: dict[str, Callable[[list[float]], float]] = {"sum": sum, "last": lambda 
 def environment(trajectory: Trajectory, task: Task, context: RewardContext) -> RewardParts:
     """`reward.env_reduce` over the replies' rewards; correct iff it is above option `correct_above` (0).
 
-    parts: env_done (the environment ended the episode), env_rewards (replies with a reward), and those of `call_facts`.
+    parts: env_done (the environment ended the episode), env_rewards (replies with a reward), and those of `call_facts`. Raises EnvError where the
+    environment ended the episode and none of its replies had a reward.
     """
     given = [call.reward for call in trajectory.calls if call.reward is not None]
+    ended = bool(trajectory.calls) and trajectory.calls[-1].done
+    if ended and not given:
+        raise EnvError(
+            f"the environment ended the episode and gave no reward: all {len(trajectory.calls)} replies have null (NaN arrives as null too). "
+            "Give the last reply a number, 0 where nothing was achieved, or choose a reward.name that judges the response itself."
+        )
     reward = float(REDUCE[context.settings.env_reduce](given)) if given else 0.0
     correct = reward > float(context.options.get("correct_above", 0.0))
-    ended = bool(trajectory.calls) and trajectory.calls[-1].done
     readable = float(all(call.outcome == "ok" for call in trajectory.calls))
     facts = {"correct": float(correct), "env_done": float(ended), "env_rewards": float(len(given)), "format_ok": readable}
     return RewardParts(reward, correct, {**call_facts(trajectory), **facts})

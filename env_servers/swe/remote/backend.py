@@ -2,6 +2,9 @@
 
 What fails by no fault of the row is tried again in another container, `retries` times, with a growing pause: a start as a whole, a judgement as a
 whole. What fails in the middle of a session is not: what the model has done there is gone, and with it the sample.
+
+A container that is lost while tests run is told apart by trial: a patch that loses two fresh ones in a row, where the same tests without it lose none,
+ends its own containers (`container_ended`, no reward). Where they are lost without it too it is the runtime's fault, or the row's.
 """
 
 from __future__ import annotations
@@ -18,13 +21,16 @@ from env_servers.swe.session import Said
 from env_servers.swe.task import SweTask
 
 from .container import Container
-from .faults import NAMES, RuntimeFault, RuntimeUnusable
+from .faults import NAMES, LostInTests, RuntimeFault, RuntimeUnusable
 from .http import pause_s
 from .judging import judged
 from .place import Place, prepared
 from .work import RemoteWork
 
 T = TypeVar("T")
+LOSSES = 2
+"""Containers in a row that a patch's tests lose before the tests are run without it."""
+WITHOUT = b""
 
 
 class Containers(Protocol):
@@ -64,9 +70,20 @@ class Remote:
                 return Report(False, "patch_empty")
             if len(patch) > MOST_PATCH_BYTES:
                 return Report(False, "patch_too_large", detail=f"{len(patch)} bytes; at most {MOST_PATCH_BYTES}")
-            return await self._again(lambda: self._judge(task, image, patch))
+            return await self._verdict(task, image, patch)
 
         return await self._again(start)
+
+    async def _verdict(self, task: SweTask, image: str, patch: bytes) -> Report:
+        lost = ""
+        for losses in range(1, LOSSES + 1):
+            try:
+                return await self._again(lambda: self._judge(task, image, patch))
+            except LostInTests as e:
+                lost = str(e)
+            await asyncio.sleep(pause_s(losses))
+        await self._again(lambda: self._judge(task, image, WITHOUT))
+        return Report(False, "container_ended", detail=lost)
 
     async def _judge(self, task: SweTask, image: str, patch: bytes) -> Report:
         async with self._fresh(image) as container:
@@ -97,7 +114,7 @@ class Remote:
             except RuntimeFault as e:
                 self._count(e)
                 failures += 1
-                if failures > self._retries or isinstance(e, RuntimeUnusable):
+                if failures > self._retries or isinstance(e, RuntimeUnusable | LostInTests):
                     raise
             await asyncio.sleep(pause_s(failures))
 

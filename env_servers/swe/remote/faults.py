@@ -5,6 +5,7 @@ SandboxError
    |- RuntimeLost          no connection, 502, 503 or 504: the API or the container cannot be reached
    |  |- RuntimeGone       404 or 410: there is no such thing, or no more
    |- RuntimeLate          no answer in time
+   |- LostInTests        one of these, while tests ran in the container: maybe of their own doing
    |- RuntimeBroken        5xx, or an answer that is none of this API's
    |- RuntimeUnusable      another try would be the same
       |- RuntimeRefused    4xx: a wrong key, a request that this API does not take
@@ -21,6 +22,8 @@ from env_servers.python_tir.sandbox import SandboxError
 class RuntimeFault(SandboxError):
     unsent = False
     """The request was never taken: it may be sent again whatever it does."""
+    began = False
+    """A script had begun in the container."""
 
 
 class RuntimeLost(RuntimeFault):
@@ -32,6 +35,10 @@ class RuntimeGone(RuntimeLost):
 
 
 class RuntimeLate(RuntimeFault):
+    pass
+
+
+class LostInTests(RuntimeFault):
     pass
 
 
@@ -63,6 +70,7 @@ NAMES = {
     RuntimeLost: "lost",
     RuntimeGone: "gone",
     RuntimeLate: "late",
+    LostInTests: "lost_in_tests",
     RuntimeBroken: "broken",
     RuntimeRefused: "refused",
     ImageUnavailable: "image_unavailable",

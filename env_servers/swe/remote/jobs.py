@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .container import Container
-from .faults import RuntimeBroken, RuntimeLate
+from .faults import RuntimeBroken, RuntimeFault, RuntimeLate
 
 WAIT_S = 15
 """One request's wait; OpenHands ends a static command after 30 s."""
@@ -46,13 +46,21 @@ class Done:
 
 
 async def run_job(container: Container, script: str, files: Mapping[str, bytes], seconds: float) -> Done:
-    """`script` runs in a new directory that holds `files`, for `seconds` at most. Raises RuntimeFault."""
+    """`script` runs in a new directory that holds `files`, for `seconds` at most. Raises RuntimeFault: with `began` where it may have run."""
     place = f"/tmp/tir-{secrets.token_hex(12)}"
     scripts = {"run.sh": script, "start.sh": _START.format(seconds=seconds), "wait.sh": _WAIT.format(tenths=WAIT_S * 10)}
     await container.upload(place, {**files, **{name: text.encode() for name, text in scripts.items()}})
     said = await _static(container, f"bash {place}/start.sh")
     if "started" not in said:
         raise RuntimeBroken(f"a script did not start in the container: {said[:300]}")
+    try:
+        return await _ended(container, place, seconds)
+    except RuntimeFault as e:
+        e.began = True
+        raise
+
+
+async def _ended(container: Container, place: str, seconds: float) -> Done:
     try:
         async with asyncio.timeout(seconds + MARGIN_S):
             status = ""

@@ -3,12 +3,14 @@
     git apply, else patch --fuzz=5 -> what configures pytest or Python, the tests' files, and links are put back (inside/guard.py)
     -> the row's test patch -> pytest on the files of FAIL_TO_PASS and PASS_TO_PASS (inside/in_process.py) -> its report
 
-Not covered, as in SWE-bench: code that rewrites the test runner in its own process, or ends its own container (a fault, hence no reward).
+No line of the patch runs before the tests do: until then what fails is the image's, the row's or the runtime's, and from then on it may be the patch's
+(`LostInTests`). Not covered, as in SWE-bench: code that rewrites the test runner in its own process.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import secrets
 import shlex
 from collections.abc import Mapping
@@ -21,26 +23,36 @@ from env_servers.swe.suite import CONFIGURATION, Outcome, Suite
 from env_servers.swe.task import SweTask
 
 from .container import Container
-from .faults import ImageUnfit, RowBroken, RuntimeBroken
+from .faults import ImageUnfit, LostInTests, RowBroken, RuntimeBroken, RuntimeFault
 from .jobs import TIME_LIMIT, Done, run_job
 from .place import Place
 
 JUDGE = """here=$PWD
 cd {root} || exit 91
-git apply --whitespace=nowarn "$here/model.patch" || patch --batch --fuzz=5 -p1 --no-backup-if-mismatch --reject-file=- -i "$here/model.patch" || exit 92
-{{ {setup}; }} || exit 90
-python "$here/guard.py" || exit 91
-git apply --whitespace=nowarn "$here/test.patch" || exit 93
+git apply --check --whitespace=nowarn "$here/test.patch" || exit 93
+{keep}
+[ ! -s "$here/model.patch" ] || git apply --whitespace=nowarn "$here/model.patch" || {{
+    mv .git "$here/git"
+    patch --batch --fuzz=5 -p1 --no-backup-if-mismatch --reject-file=- -i "$here/model.patch"
+    applied=$?
+    rm -rf .git
+    mv "$here/git" .git
+    [ "$applied" = 0 ] || exit 92
+}}
+{restore}
+git apply --whitespace=nowarn "$here/test.patch" || exit 94
 """
+GUARD = """(cd "$here" && {{ {setup}; }} || exit 90; cd {root} && exec python -I -S "$here/guard.py" {verb}) || exit"""
 TESTS = """here=$PWD
 {{ {setup}; }} || exit 90
 cd {root} && exec python "$here/tests.py" > /dev/null 2>&1
 """
-DOES_NOT_APPLY, TEST_PATCH_BROKEN = 92, 93
+HEADER = re.compile(r"diff --git a/(.+) b/(.+)$")
+DOES_NOT_APPLY, TEST_PATCH_BROKEN, TEST_PATCH_HINDERED = 92, 93, 94
 
 
 async def judged(container: Container, task: SweTask, place: Place, patch: bytes) -> Report:
-    """In a fresh, prepared container. Raises RuntimeFault."""
+    """In a fresh, prepared container; an empty patch changes nothing. Raises RuntimeFault."""
     must_pass = list(dict.fromkeys([*task.fail_to_pass, *task.pass_to_pass]))
     files = sorted({name.partition("::")[0] for name in must_pass})
     test_patch = (task.test_patch or "").encode()
@@ -53,11 +65,14 @@ async def judged(container: Container, task: SweTask, place: Place, patch: bytes
         "protected.json": json.dumps(protected).encode(),
         "guard.py": f"{source('guard')}\nmain(os.path.dirname(os.path.abspath(__file__)))\n".encode(),
     }
-    done = await run_job(container, JUDGE.format(root=root, setup=place.setup), given, place.work_s)
+    guards = {verb: GUARD.format(root=root, setup=place.setup, verb=verb) for verb in ("keep", "restore")}
+    done = await run_job(container, JUDGE.format(root=root, **guards), given, place.work_s)
     if done.status == DOES_NOT_APPLY:
         return Report(False, "patch_does_not_apply", detail=done.log)
     if done.status == TEST_PATCH_BROKEN:
         raise RowBroken(f"test_patch does not apply to {task.instance_id or task.repo} at {task.base_commit}: {done.log}")
+    if done.status == TEST_PATCH_HINDERED:
+        return Report(False, "tests_failed", detail=f"with the patch, the row's test_patch does not apply: {done.log}")
     if done.status != 0:
         raise ImageUnfit(f"the patch could not be laid out in the container (exit {done.status}): {done.log}")
     left_out = _listed(done)
@@ -65,7 +80,12 @@ async def judged(container: Container, task: SweTask, place: Place, patch: bytes
     word = secrets.token_hex(16)
     report = "os.open(place + '/out/report', os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)"
     tests = f"{here}{source('in_process')}\nos.unlink(__file__)\nmain({word!r}, {files!r}, {secrets.token_hex(8)!r}, {place.root!r}, {report})\n"
-    done = await run_job(container, TESTS.format(root=root, setup=place.setup), {"tests.py": tests.encode()}, place.test_s)
+    try:
+        done = await run_job(container, TESTS.format(root=root, setup=place.setup), {"tests.py": tests.encode()}, place.test_s)
+    except RuntimeFault as e:
+        if not e.began:
+            raise
+        raise LostInTests(f"the container was lost while tests ran in it: {type(e).__name__}: {e}") from e
     if done.status == 90:
         raise ImageUnfit(f"the set-up failed in the container: {done.log}")
     if done.status in TIME_LIMIT:
@@ -75,9 +95,11 @@ async def judged(container: Container, task: SweTask, place: Place, patch: bytes
 
 
 def paths_of(patch: bytes) -> set[str]:
-    """Files that a patch names, on either side."""
-    lines = (line.decode("utf-8", "replace") for line in patch.splitlines() if line.startswith((b"--- a/", b"+++ b/")))
-    return {line[6:].partition("\t")[0] for line in lines}
+    """Files that a patch names, on either side: also those that are only renamed, or are no text."""
+    lines = [line.decode("utf-8", "replace") for line in patch.splitlines()]
+    headers = [found.groups() for line in lines if (found := HEADER.match(line))]
+    named = {line[6:].partition("\t")[0] for line in lines if line.startswith(("--- a/", "+++ b/"))}
+    return named.union(*headers)
 
 
 def _by_first_word(tests: Mapping[str, str]) -> dict[str, str]:

@@ -220,15 +220,29 @@ async def test_a_task_that_cannot_be_begun_is_the_callers_mistake(server, wrong)
 
 
 MEND_LIB = "sed -i 's/ + 1//' src/lib.py"
+HOOK = """import pytest
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item, call):
+    made = yield
+    if item.nodeid.startswith("tests/test_lib.py"):
+        made.get_result().outcome = "passed"
+@pytest.fixture
+def tens(): return 10
+"""
+"""In place of a conftest.py: the hidden tests pass, and those that must fail do not."""
+LEFT_OUT = {
+    "the right change and other tests": ["conftest.py", "tests/test_lib.py"],
+    "another conftest": ["conftest.py"],
+    "an ini": ["pytest.ini"],
+    "a directory in place of the tests": ["tests/test_lib.py", "tests/test_lib.py/x"],
+}
 INSIDE = {
     "nothing": ("true", 0.0),
     "the right change": (MEND_LIB, 1.0),
     "the right change and other tests": (f"{MEND_LIB}; echo 'def test_zero(): assert False' > tests/test_lib.py; rm conftest.py", 1.0),
-    "another conftest": (
-        "printf 'import pytest\\n@pytest.hookimpl(wrapper=True)\\ndef pytest_runtest_makereport(item, call):\\n    r = yield\\n    r.outcome = \"passed\"\\n    return r\\n@pytest.fixture\\ndef tens(): return 9.5\\n' > conftest.py",
-        0.0,
-    ),
-    "an ini": ("printf '[pytest]\\naddopts = --co\\n' > pytest.ini", 0.0),
+    "another conftest": (f"cat > conftest.py <<'EOF'\n{HOOK}EOF", 0.0),
+    "an ini": (f"printf '[pytest]\\npython_functions = nothing_*\\npythonpath = src\\n' > pytest.ini; {MEND_LIB}", 1.0),
+    "a directory in place of the tests": (f"rm tests/test_lib.py; mkdir tests/test_lib.py; touch tests/test_lib.py/x; {MEND_LIB}", 1.0),
     "exit 0": ("echo 'import os; os._exit(0)' > src/lib.py", 0.0),
     "a skip": ("echo 'import pytest; pytest.skip(\"no\", allow_module_level=True)' > src/lib.py", 0.0),
     "a report of its own": ("echo 'import os; os.write(4, b\"{}\"); os._exit(0)' > src/lib.py", 0.0),
@@ -259,7 +273,7 @@ async def test_rows_of_another_form_are_judged_by_their_tests(ours, mirror, name
         last = await env.step(call("finish"), 60)
     finally:
         await env.close()
-    assert last.reward == reward, last.signals
+    assert (last.reward, last.signals["patch_left_out"]) == (reward, LEFT_OUT.get(name, [])), last.signals
 
 
 class InProcess:

@@ -19,21 +19,23 @@ import pytest
 from aiohttp import web
 
 from env_servers.swe.env import SessionLate, Shared, SweEnv
-from env_servers.swe.remote import backend
+from env_servers.swe.remote import backend, judging
 from env_servers.swe.remote import http as http_module
 from env_servers.swe.remote.api import RuntimeApi, StartOptions
 from env_servers.swe.remote.backend import Remote
-from env_servers.swe.remote.faults import ImageUnavailable, ImageUnfit, RowBroken, RuntimeBroken, RuntimeLate, RuntimeLost, RuntimeRefused
+from env_servers.swe.remote.faults import ImageUnavailable, ImageUnfit, LostInTests, RowBroken, RuntimeBroken, RuntimeLate, RuntimeLost, RuntimeRefused
 from env_servers.swe.remote.http import RuntimeHttp
+from env_servers.swe.remote.jobs import run_job
 from env_servers.swe.remote.judging import judged
 from env_servers.swe.remote.place import Place
 from env_servers.swe.stages import Stages
+from env_servers.swe.task import SweTask
 from tests.conftest import REPO
 
 from ...env_process import Http, env_server
 from ...runtime_stand_in.api import KEY, RuntimeStandIn
 from ...runtime_stand_in.processes import killed
-from .test_env_swe import BASE, INI, OLD_TEST, TEST_PATCH, call, commit
+from .test_env_swe import BASE, HOOK, INI, OLD_TEST, TEST_PATCH, call, commit
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")]
 MEND = "sed -i 's/ + 1//' /testbed/src/lib.py"
@@ -145,28 +147,86 @@ async def test_no_history_and_no_hidden_test_is_in_the_container_of_a_session(re
         await env.close()
 
 
+def hooked(path: str) -> str:
+    return f"cat > {path} <<'EOF'\n{HOOK}EOF\n"
+
+
+TESTS = "tests/test_lib.py"
 CHEATS = {
-    "nothing": ("true", 0.0, "patch_empty"),
-    "the right change, committed": (f"{MEND}; git commit -qam done", 1.0, "resolved"),
-    "the right change and other tests": (f"{MEND}; echo 'def test_zero(): assert False' > tests/test_lib.py; rm conftest.py", 1.0, "resolved"),
-    "another conftest": ("printf 'import pytest\\n@pytest.fixture\\ndef tens(): return 9.5\\n' > conftest.py", 0.0, "tests_failed"),
-    "an ini": ("printf '[pytest]\\naddopts = --co\\n' > pytest.ini", 0.0, "tests_failed"),
-    "a link in place of the tests": (f"rm tests/test_lib.py; ln -s ../src/lib.py tests/test_lib.py; {MEND}", 1.0, "resolved"),
-    "exit 0": ("echo 'import os; os._exit(0)' > src/lib.py", 0.0, "no_report"),
-    "no repository any more": ("rm -rf .git", 0.0, "patch_failed"),
-    "a patch that is too large": ("head -c 600000 /dev/urandom | base64 > large", 0.0, "patch_too_large"),
+    "nothing": ("true", 0.0, "patch_empty", []),
+    "the right change, committed": (f"{MEND}; git commit -qam done", 1.0, "resolved", []),
+    "the right change and other tests": (f"{MEND}; echo 'def test_zero(): assert False' > {TESTS}; rm conftest.py", 1.0, "resolved", ["conftest.py", TESTS]),
+    "another conftest": (hooked("conftest.py"), 0.0, "tests_failed", ["conftest.py"]),
+    "an ignored conftest": (
+        hooked("tests/conftest.py") + "echo conftest.py > .gitignore; git add -f tests/conftest.py",
+        0.0,
+        "tests_failed",
+        ["tests/conftest.py"],
+    ),
+    "an ini": (f"printf '[pytest]\\npython_functions = nothing_*\\npythonpath = src\\n' > pytest.ini; {MEND}", 1.0, "resolved", ["pytest.ini"]),
+    "a link in place of the tests": (f"rm {TESTS}; ln -s ../src/lib.py {TESTS}; {MEND}", 1.0, "resolved", [TESTS]),
+    "a directory in place of the tests": (f"rm {TESTS}; mkdir {TESTS}; touch {TESTS}/x", 0.0, "tests_failed", [TESTS]),
+    "a directory in place of the tests, and the right change": (f"rm {TESTS}; mkdir {TESTS}; touch {TESTS}/x; {MEND}", 1.0, "resolved", [TESTS]),
+    "a file in place of their directory": (f"rm -r tests; echo no > tests; {MEND}", 1.0, "resolved", ["tests", TESTS]),
+    "exit 0": ("echo 'import os; os._exit(0)' > src/lib.py", 0.0, "no_report", []),
+    "no repository any more": ("rm -rf .git", 0.0, "patch_failed", []),
+    "a patch that is too large": ("head -c 600000 /dev/urandom | base64 > large", 0.0, "patch_too_large", []),
 }
 
 
-SHORT = ("nothing", "the right change, committed", "another conftest")
+SHORT = ("nothing", "the right change, committed", "another conftest", "an ignored conftest")
 """The others in tests/run.sh long."""
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=[] if name in SHORT else pytest.mark.long) for name in CHEATS])
 async def test_only_the_right_change_is_rewarded(remote, image, name):
-    command, reward, why = CHEATS[name]
+    command, reward, why, left_out = CHEATS[name]
     last = await finished(remote, image[1], command)
     assert (last.reward, last.signals["evaluation"]) == (reward, why), last.signals
+    assert last.signals["patch_left_out"] == left_out
+
+
+@pytest.mark.long
+async def test_a_patch_cannot_write_to_the_repositorys_own_git_directory(remote, image):
+    """git refuses it, and the command `patch` does not."""
+    work = await remote.begin(SweTask.model_validate(image[1]))
+    try:
+        report = await work.judge(b"--- /dev/null\n+++ b/.git/commondir\n@@ -0,0 +1 @@\n+/nowhere\n")
+    finally:
+        await work.close()
+    assert (report.resolved, report.why) == (False, "tests_failed")
+
+
+ENDS = "import os, signal; os.kill(-1, signal.SIGKILL)"
+
+
+async def test_a_patch_that_ends_its_own_container_has_not_mended_the_bug(remote, stand_in, image):
+    last = await finished(remote, image[1], f"echo '{ENDS}' > src/lib.py")
+    assert (last.reward, last.signals["evaluation"]) == (0.0, "container_ended"), last.signals
+    assert (stand_in.started, remote.faults[LostInTests]) == (4, 2), "a session, two judgements, and one without the patch"
+
+
+async def test_tests_that_end_their_container_without_the_patch_too_are_a_fault(remote, stand_in, image):
+    row = {**image[1], "test_patch": image[1]["test_patch"].replace("+def test_two(tens):", f"+def test_two(tens):\n+    {ENDS}").replace("+2,8", "+2,9")}
+    with pytest.raises(LostInTests, match="RuntimeLost"):
+        await finished(remote, row, MEND)
+    assert (stand_in.started, remote.faults[LostInTests]) == (4, 3)
+
+
+async def test_a_container_that_is_lost_once_while_tests_run_costs_nothing(remote, stand_in, image, monkeypatch):
+    runs = itertools.count()
+
+    async def lost_first(container, script, files, seconds):
+        if "tests.py" in files and next(runs) == 0:
+            stand_in.containers[container.runtime_id].kill()
+            lost = RuntimeLost("the node is gone")
+            lost.began = True
+            raise lost
+        return await run_job(container, script, files, seconds)
+
+    monkeypatch.setattr(judging, "run_job", lost_first)
+    assert (await finished(remote, image[1], MEND)).reward == 1.0
+    assert (stand_in.started, remote.faults[LostInTests]) == (3, 1)
 
 
 @pytest.mark.parametrize("remote", [{"test_s": 2.0}], indirect=True)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 from pydantic import ValidationError
 
 from env_servers.functions.env import FunctionsEnv
@@ -135,3 +137,27 @@ async def test_a_users_model_that_does_not_answer_is_a_fault_not_a_score():
     task = FunctionTask.model_validate({**TASK, "instruction": "You want a box."})
     with pytest.raises(UserUnavailable, match="--user-url"):
         await user_of(task, "http://127.0.0.1:9/v1", "m", 2.0).answer("Hello")
+
+
+async def test_a_users_model_that_says_nothing_is_a_fault_and_what_was_not_answered_was_not_said():
+    task, heard, contents = FunctionTask.model_validate({**TASK, "instruction": "You want a box."}), [], [None, " \n", "A box.", "Thanks."]
+
+    async def completions(request):
+        heard.append([m["content"] for m in (await request.json())["messages"][1:]])
+        return web.json_response({"choices": [{"message": {"content": contents.pop(0)}}]})
+
+    app = web.Application()
+    app.router.add_post("/v1/chat/completions", completions)
+    async with TestServer(app) as server:
+        env = FunctionsEnv(lambda task: user_of(task, str(server.make_url("/v1")), "m", 30.0))
+        await env.reset(task.model_dump(exclude_defaults=True), 0)
+        for _ in range(2):
+            with pytest.raises(UserUnavailable, match="answered nothing"):
+                await env.step(message("Hello"), 5.0)
+        user = user_of(task, str(server.make_url("/v1")), "m", 30.0)
+        contents[:0] = [None]
+        with pytest.raises(UserUnavailable):
+            await user.answer("Hello")
+        assert (await user.answer("Hello?")).text == "A box."
+        assert (await user.answer("Done.")).text == "Thanks."
+    assert heard[-1] == ["Hello?", "A box.", "Done."]

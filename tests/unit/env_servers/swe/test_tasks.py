@@ -7,6 +7,7 @@ import subprocess
 import pytest
 
 from env_servers.swe.describe import issue, patch_text, prompt
+from env_servers.swe.grade import restored
 from env_servers.swe.make_tasks import candidates, row_of
 from env_servers.swe.mutate import mutants
 from env_servers.swe.sources import Sources
@@ -152,7 +153,9 @@ def test_what_counts_as_passed():
     assert not Outcome({"b": "passed"}, all_well=True).passes(chosen)
 
 
-@pytest.mark.parametrize("path", ["conftest.py", "a/conftest.py", "pytest.ini", "setup.cfg", "sitecustomize.py", "x.pth"])
+@pytest.mark.parametrize(
+    "path", ["conftest.py", "a/conftest.py", "pytest.ini", "setup.cfg", "sitecustomize.py", "x.pth", "__pycache__/conftest.cpython-312.pyc"]
+)
 def test_what_configures_pytest_or_python_is_the_repositorys_own(path):
     assert Suite("inside", {}).protects(path)
 
@@ -166,3 +169,13 @@ def test_what_the_tests_are_is_not_the_patchs_and_code_is():
         False,
         False,
     ]
+
+
+def test_where_a_protected_file_is_there_is_no_directory_of_the_patch_and_no_file_above_it():
+    tree = {"tests/test_a.py": (0o100644, b"old"), "conftest.py": (0o100644, b"ours"), "lib.py": (0o100644, b"")}
+    suite = Suite("inside", {"tests/test_a.py": b"new", "more/test_b.py": b""})
+    files = {"tests/test_a.py/x.py": "", "conftest.py/y": "", "more": "", "lib.py/z.py": ""}
+    applied = {"files": files, "gone": ["tests/test_a.py", "conftest.py", "lib.py"], "left_out": []}
+    kept, left_out = restored(tree, applied, suite)
+    assert sorted(kept) == ["conftest.py", "lib.py/z.py", "tests/test_a.py"] and kept["conftest.py"] == b"ours"
+    assert left_out == ["conftest.py", "conftest.py/y", "more", "tests/test_a.py", "tests/test_a.py/x.py"]
