@@ -10,15 +10,16 @@ UPDATES = 32
 ACCURACY, SOONER = 0.5, 0.5
 SINGLE_STEP = ("--env.name", "echo", "--env.max_calls", "0", "--rollout.max_new_tokens", "160", "--data.max_len", "256")
 """A response is one call, and nobody carries it out."""
-FIGURES = ("updates_to_half", "format")
+FIGURES = ("updates_to_half", "reached_half", "format")
 
 
 def checks(arms: Arms) -> list[Check]:
     fine, coarse = arms["fine"], arms["coarse"]
-    share = fine["updates_to_half"] / coarse["updates_to_half"]
+    needed = coarse["updates_to_half"]
+    there = "" if coarse["reached_half"] else f" (at least {needed:g}: it never got there; the share is at most this)"
     return [
         at_least("held-out share of perfect calls with the fine reward", fine["accuracy"], ACCURACY),
-        at_most("updates to a half with the fine reward, as a share of those with the coarse one,", share, SOONER),
+        at_most(f"updates to a half with the fine reward, as a share of those with the coarse one{there},", fine["updates_to_half"] / needed, SOONER),
     ]
 
 
