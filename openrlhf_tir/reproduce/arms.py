@@ -20,8 +20,8 @@ from .measures import MEASURES, USUAL, Curves, curves_of
 RECIPE = "quickstart_cpu"
 TUNING_RATE = "1e-3"
 """Half of the cold start's peak: batches are as small as its."""
-UPDATES, EVERY, PROBLEMS = 24, 4, 128
-"""The quickstart's updates; between two evaluations; held-out problems of each, four samples a problem."""
+UPDATES, EVERY, PROBLEMS = 24, 6, 128
+"""The quickstart's updates; between two evaluations, each of which takes as long as four to eight updates; held-out problems, four samples each."""
 
 
 class Place(NamedTuple):

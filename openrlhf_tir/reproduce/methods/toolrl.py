@@ -6,7 +6,8 @@ from ..arms import Train
 from ..miniature import Arms, Base, Check, Miniature, Panel, at_least, at_most
 from .torl import GRPO
 
-UPDATES = 32
+UPDATES, EVERY = 32, 4
+"""EVERY: the half is looked for between two evaluations."""
 ACCURACY, SOONER = 0.5, 0.5
 SINGLE_STEP = ("--env.name", "echo", "--env.max_calls", "0", "--rollout.max_new_tokens", "160", "--data.max_len", "256")
 """A response is one call, and nobody carries it out."""
@@ -29,8 +30,8 @@ MINIATURE = Miniature(
     claim="A reward that says how much of a call is right reaches half of the perfect calls in at most half of the updates that all or nothing needs.",
     base=Base("toolrl", (*SINGLE_STEP, "--env.protocol", "toolrl", "--reward.name", "toolrl")),
     arms={
-        "fine": Train(GRPO, FIGURES, updates=UPDATES),
-        "coarse": Train((*GRPO, "--reward.options", "coarse=true"), FIGURES, updates=UPDATES),
+        "fine": Train(GRPO, FIGURES, UPDATES, EVERY),
+        "coarse": Train((*GRPO, "--reward.options", "coarse=true"), FIGURES, UPDATES, EVERY),
     },
     checks=checks,
     panels=(Panel("eval/accuracy", "Held-out share of perfect calls"), Panel("reward/format_ok", "Responses in the right format")),
