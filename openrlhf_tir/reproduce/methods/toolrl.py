@@ -6,8 +6,10 @@ from ..arms import Train
 from ..miniature import Arms, Base, Check, Miniature, Panel, at_least, at_most
 from .torl import GRPO
 
-UPDATES, EVERY = 32, 4
-"""EVERY: the half is looked for between two evaluations."""
+UPDATES, EVERY = 64, 8
+RATE = ("--actor.learning_rate", "1e-3")
+"""Of both arms. With 32 updates at 5e-4 neither came far (seed 42: fine 9.8 %, coarse 6.6 % perfect), though the fine reward rose to the end: a call has
+four slots to be learned, where other miniatures have one decision."""
 ACCURACY, SOONER = 0.5, 0.5
 SINGLE_STEP = ("--env.name", "echo", "--env.max_calls", "0", "--rollout.max_new_tokens", "160", "--data.max_len", "256")
 """A response is one call, and nobody carries it out."""
@@ -30,8 +32,8 @@ MINIATURE = Miniature(
     claim="A reward that says how much of a call is right reaches half of the perfect calls in at most half of the updates that all or nothing needs.",
     base=Base("toolrl", (*SINGLE_STEP, "--env.protocol", "toolrl", "--reward.name", "toolrl")),
     arms={
-        "fine": Train(GRPO, FIGURES, UPDATES, EVERY),
-        "coarse": Train((*GRPO, "--reward.options", "coarse=true"), FIGURES, UPDATES, EVERY),
+        "fine": Train((*RATE, *GRPO), FIGURES, UPDATES, EVERY),
+        "coarse": Train((*RATE, *GRPO, "--reward.options", "coarse=true"), FIGURES, UPDATES, EVERY),
     },
     checks=checks,
     panels=(Panel("eval/accuracy", "Held-out share of perfect calls"), Panel("reward/format_ok", "Responses in the right format")),
