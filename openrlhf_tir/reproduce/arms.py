@@ -20,8 +20,8 @@ from .measures import MEASURES, USUAL, Curves, curves_of
 RECIPE = "quickstart_cpu"
 TUNING_RATE = "1e-3"
 """Half of the cold start's peak: batches are as small as its."""
-UPDATES, EVERY, PROBLEMS = 24, 4, 128
-"""The quickstart's updates; between two evaluations; held-out problems of each, four samples a problem."""
+UPDATES, EVERY, PROBLEMS = 24, 6, 128
+"""The quickstart's updates; between two evaluations, each of which takes as long as four to eight updates; held-out problems, four samples each."""
 
 
 class Place(NamedTuple):
@@ -47,12 +47,14 @@ class Read(NamedTuple):
     curves: Curves
 
 
-def tuned_words(place: Place, directory: Path, samples: int) -> list[str]:
-    """`openrlhf-tir sft` on so many of the lesson's examples, each once."""
+def tuning(place: Place, samples: int) -> Command:
+    """`openrlhf-tir sft` on so many of the lesson's examples, each once. Its model is in `directory`/model."""
+    directory, base = place.directory.with_name(f"{place.directory.name}_start"), place.base / "base"
     words = ["sft", "--recipe", "sft_cpu", "--run-dir", str(directory), "--train.seed", str(place.seed), "--train.overwrite", "true"]
-    words += ["--actor.model_name_or_path", str(place.base / "base"), "--sft.dataset", str(place.base / "data/sft.jsonl")]
+    words += ["--actor.model_name_or_path", str(base), "--sft.dataset", str(place.base / "data/sft.jsonl")]
     words += ["--sft.learning_rate", TUNING_RATE, "--sft.max_len", "320"]
-    return [*words, "--sft.max_samples", str(samples), "--sft.max_epochs", "1", "--sft.append_eos", "true", "--sft.input_template", "user_assistant"]
+    words += ["--sft.max_samples", str(samples), "--sft.max_epochs", "1", "--sft.append_eos", "true", "--sft.input_template", "user_assistant"]
+    return Command(words, directory, resumes=True, of=(base,))
 
 
 class Arm(Protocol):
@@ -77,11 +79,11 @@ class Train:
     def commands(self, place: Place) -> list[Command]:
         model, before = place.base / "base", []
         if self.tuned:
-            start = place.directory.with_name(f"{place.directory.name}_start")
-            model, before = start / "model", [Command(tuned_words(place, start, self.tuned), start, resumes=True)]
+            before = [tuning(place, self.tuned)]
+            model = before[0].directory / "model"
         of_length = ["--train.max_steps", str(self.updates), "--eval.steps", str(self.every), "--eval.max_samples", str(PROBLEMS)]
         words = ["train", *place.started, "--actor.model_name_or_path", str(model), *of_length, *self.flags]
-        return [*before, Command(words, place.directory, resumes=True)]
+        return [*before, Command(words, place.directory, resumes=True, of=(model,))]
 
     def read(self, place: Place) -> Read:
         columns = metrics.read(place.directory)
@@ -96,9 +98,10 @@ class Tune:
     samples: int
 
     def commands(self, place: Place) -> list[Command]:
-        made = place.directory.with_name(f"{place.directory.name}_start")
-        asked = ["eval", *place.started, "--model", str(made / "model"), "--eval.max_samples", str(PROBLEMS), "--out", str(_out(place))]
-        return [Command(tuned_words(place, made, self.samples), made, resumes=True), Command(asked, place.directory)]
+        before, out = tuning(place, self.samples), _out(place)
+        model = before.directory / "model"
+        words = ["eval", *place.started, "--model", str(model), "--eval.max_samples", str(PROBLEMS), "--out", str(out)]
+        return [before, Command(words, place.directory, of=(model,), out=out)]
 
     def read(self, place: Place) -> Read:
         said = json.loads(_out(place).read_text())
@@ -114,10 +117,10 @@ class Sweep:
     calls: tuple[int, ...]
 
     def commands(self, place: Place) -> list[Command]:
-        model = place.seed_dir / self.of / "model"
+        model, out = place.seed_dir / self.of / "model", _out(place)
         values = ",".join(map(str, self.calls))
         words = ["eval", *place.started, "--model", str(model), "--eval.max_samples", str(PROBLEMS), "--sweep", f"env.max_calls={values}"]
-        return [Command([*words, "--out", str(_out(place))], place.directory)]
+        return [Command([*words, "--out", str(out)], place.directory, of=(model,), out=out)]
 
     def read(self, place: Place) -> Read:
         (suite,) = json.loads(_out(place).read_text())["suites"].values()

@@ -2,10 +2,10 @@
 
     RUN_DIR/..             what the command writes
     RUN_DIR.train.log      what it printed
-    RUN_DIR.train.json     {"words", "seconds", "finished"}: what was asked, how long it took so far, whether it ended well
+    RUN_DIR.train.json     {"words", "seconds", "finished", "weights"}: what was asked, how long it took so far, whether it ended well, of which weights
 
-What is finished, and was asked in the same words, is not run again. What was interrupted goes on from its checkpoint, where it has one; what was asked in
-other words is deleted and run anew.
+What is finished, was asked in the same words of the same weights, and is still there, is not run again. What was interrupted goes on from its checkpoint,
+where it has one; what was asked in other words, or of a model that is another by now, is deleted and run anew.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..errors import ReproductionFailed
+from ..evaluation.settings import weights_of
 
 LOOK_S = 2.0
 """Between two looks at what the running command has logged; its end is noticed at once."""
@@ -33,11 +34,16 @@ LAST_LINES = 2000
 
 
 class Command(NamedTuple):
-    """`words` behind `openrlhf-tir`; `directory` is what it writes; `resumes`: it goes on from a checkpoint with --resume."""
+    """`words` behind `openrlhf-tir`; `directory` is what it writes; `resumes`: it goes on from a checkpoint with --resume.
+
+    `of`: directories of models that it reads; `out`: a file that it writes beside its directory.
+    """
 
     words: list[str]
     directory: Path
     resumes: bool = False
+    of: tuple[Path, ...] = ()
+    out: Path | None = None
 
     @property
     def log(self) -> Path:
@@ -47,6 +53,16 @@ class Command(NamedTuple):
     def mark(self) -> Path:
         return self._beside("json")
 
+    @property
+    def weights(self) -> list[list[Any]]:
+        """What tells the models that it reads from those that were in their place before."""
+        return [weights_of(str(directory)) for directory in self.of]
+
+    @property
+    def made(self) -> bool:
+        """Whether what it writes is there."""
+        return self.directory.exists() and (self.out is None or self.out.exists())
+
     def _beside(self, suffix: str) -> Path:
         return self.directory.with_name(f"{self.directory.name}.{self.words[0]}.{suffix}")
 
@@ -55,6 +71,7 @@ class Mark(NamedTuple):
     words: list[str]
     seconds: float = 0.0
     finished: bool = False
+    weights: list[list[Any]] | None = None
 
 
 Execute = Callable[[list[str], Path, float, Callable[[], None]], int]
@@ -81,7 +98,11 @@ def mark_of(command: Command) -> Mark | None:
 
 def is_finished(command: Command) -> bool:
     mark = mark_of(command)
-    return mark is not None and mark.finished and mark.words == command.words
+    return mark is not None and mark.finished and _same(mark, command) and command.made
+
+
+def _same(mark: Mark, command: Command) -> bool:
+    return (mark.words, mark.weights) == (command.words, command.weights)
 
 
 def run(command: Command, *, timeout_s: float, tick: Callable[[], None] = lambda: None, execute: Execute | None = None) -> float:
@@ -90,15 +111,15 @@ def run(command: Command, *, timeout_s: float, tick: Callable[[], None] = lambda
     Raises ReproductionFailed when it fails or misses its deadline, and says which log to read.
     """
     mark = mark_of(command)
-    if mark and mark.finished and mark.words == command.words:
+    if mark and is_finished(command):
         return mark.seconds
-    if mark is None or mark.words != command.words:
+    if mark is None or mark.finished or not _same(mark, command) or not command.directory.exists():
         shutil.rmtree(command.directory, ignore_errors=True)
-        mark = Mark(command.words)
+        mark = Mark(command.words, weights=command.weights)
     words = list(command.words)
     if command.resumes and (command.directory / "ckpt" / "latest").exists():
         words.append("--resume")
-    command.directory.parent.mkdir(parents=True, exist_ok=True)
+    command.directory.mkdir(parents=True, exist_ok=True)
     _write(command.mark, mark)
     started, said = time.monotonic(), f"openrlhf-tir {' '.join(words)}"
     try:

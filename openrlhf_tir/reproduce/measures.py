@@ -1,7 +1,8 @@
 """Measures: the columns of a run's metrics.jsonl -> figures of an arm and the points of its curves.
 
 A figure is a number or None, where the run has no such metric. "before" is the base model's, "at the end" the mean of the last LAST updates for what
-is only known of the sampled training responses; held-out figures are those of the last evaluation.
+is only known of the sampled training responses; held-out figures are those of the evaluations before the first update and after the last one: where
+one of them failed there is no such figure, and none of another update takes its place.
 """
 
 from __future__ import annotations
@@ -24,11 +25,18 @@ def points(columns: Columns, name: str) -> list[tuple[float, float]]:
 
 
 def first(name: str) -> Measure:
-    return lambda columns: next((value for _, value in points(columns, name)), None)
+    """Before the first update; None where it was not measured then."""
+    return lambda columns: dict(points(columns, name)).get(0)
 
 
 def last(name: str) -> Measure:
-    return lambda columns: next((value for _, value in reversed(points(columns, name))), None)
+    """After the last update; None where it was not measured then."""
+    return lambda columns: dict(points(columns, name)).get(_end(columns))
+
+
+def _end(columns: Columns) -> int:
+    """The last update that was logged."""
+    return max(columns.get("step", []), default=-1)
 
 
 def mean(name: str) -> Measure:
@@ -59,10 +67,9 @@ def _mean(found: list[tuple[float, float]]) -> float | None:
 
 
 def productivity(columns: Columns) -> float | None:
-    """Right held-out responses per call, at the last evaluation that knows both; None without a call."""
-    right, calls = dict(points(columns, "eval/accuracy")), dict(points(columns, "eval/calls"))
-    both = [step for step in calls if step in right]
-    return right[both[-1]] / calls[both[-1]] if both and calls[both[-1]] else None
+    """Right held-out responses per call after the last update; None without a call, or where one of both was not measured."""
+    right, calls = last("eval/accuracy")(columns), last("eval/calls")(columns)
+    return right / calls if right is not None and calls else None
 
 
 def updates_to_half(columns: Columns) -> float | None:
@@ -76,6 +83,12 @@ def updates_to_half(columns: Columns) -> float | None:
         if reached >= GOAL:
             return step + (later - step) * (GOAL - value) / (reached - value)
     return found[-1][0]
+
+
+def reached_half(columns: Columns) -> float | None:
+    """1.0 where the held-out accuracy reaches GOAL, 0.0 where it never does and `updates_to_half` is what it took at least."""
+    found = points(columns, "eval/accuracy")
+    return float(any(value >= GOAL for _, value in found)) if found else None
 
 
 def together(columns: Columns) -> float | None:
@@ -109,6 +122,7 @@ MEASURES: dict[str, Measure] = {
     "pass": at_the_end("reward/code_ok"),
     "pass_halfway": halfway("reward/code_ok"),
     "updates_to_half": updates_to_half,
+    "reached_half": reached_half,
 }
 USUAL = ("accuracy_before", "accuracy", "greedy_accuracy", "code_ratio_before", "code_ratio")
 CURVES = ("eval/accuracy", "eval/code_ratio", "eval/calls", "code_pass_correct", "code_pass_incorrect", "reward/format_ok", "reward/code_ok")

@@ -26,6 +26,11 @@ SEEDS = (42, 7, 11, 1, 2, 3, 4, 5)
 """In the order in which they are taken."""
 
 
+def seeds_from(first: int, count: int) -> tuple[int, ...]:
+    """So many seeds, `first` before those of SEEDS."""
+    return tuple(dict.fromkeys((first, *SEEDS)))[:count]
+
+
 class SeedResult(NamedTuple):
     seed: int
     arms: dict[str, Read]

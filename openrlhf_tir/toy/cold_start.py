@@ -44,6 +44,10 @@ GATES: dict[str, tuple[float, float]] = {
 than one time in twelve was seen to end below 0.90 (code_correct .87 -> accuracy .87, .94 -> .90, .97 -> .96)."""
 
 
+STEERED = "code_ratio"
+"""The figure that the tool ratio of most lessons decides."""
+
+
 class Stage(NamedTuple):
     steps: int
     tool_ratio: float
@@ -109,18 +113,19 @@ def check_gates(figures: BaseScores, gates: Gates = GATES) -> list[str]:
     return [f"{name} {measured[name]:.3f} is outside {lo:.2f}..{hi:.2f}" for name, (lo, hi) in gates.items() if not lo <= measured[name] <= hi]
 
 
-def repair(figures: BaseScores, settled_ratio: float, gates: Gates = GATES) -> tuple[list[Stage], float]:
+def repair(figures: BaseScores, settled_ratio: float, gates: Gates = GATES, steered: str = STEERED) -> tuple[list[Stage], float]:
     """What to train next after a missed gate, and the tool ratio that it settles at.
 
-    Code that does not work yet, or a broken format: more tool traces, then settle again. A wrong amount of code: settle at a ratio moved by
-    the distance from the middle of the gate. Accuracy alone out of range, while code works: it goes up and down with the amount of code.
+    Code that does not work yet, or a broken format: more tool traces, then settle again. `steered` names the figure that the tool ratio decides
+    (Lesson.steered): where it has a gate the ratio is moved by its distance from the gate's middle. Accuracy alone out of range, while code works:
+    it goes up and down with the amount of code, where that is what is steered.
     """
     low, high = gates["accuracy"]
-    shift = sum(gates["code_ratio"]) / 2 - figures.code_ratio if "code_ratio" in gates else 0.0
-    if not _missed(figures, "code_ratio", gates) and _missed(figures, "accuracy", gates):
+    shift = sum(gates[steered]) / 2 - getattr(figures, steered) if steered in gates else 0.0
+    if steered == STEERED and not _missed(figures, steered, gates) and _missed(figures, "accuracy", gates):
         shift = 0.04 if figures.accuracy < low else -0.04 if figures.accuracy > high else 0.0
     ratio = min(0.6, max(0.1, settled_ratio + shift))
-    weak = _missed(figures, "code_correct", gates) or _missed(figures, "format_ok", gates)
+    weak = any(_missed(figures, name, gates) for name in ("code_correct", "format_ok") if name != steered)
     return ([Stage(160, 0.85)] if weak else []) + [Stage(60, ratio)], ratio
 
 
@@ -138,6 +143,7 @@ async def cold_start(
     schedule: Schedule = Schedule(),
     draw: Draw = draw_trace,
     gates: Gates = GATES,
+    steered: str = STEERED,
     on_step: Callable[[Batch, Mapping[str, float]], None] = lambda batch, metrics: None,
 ) -> BaseScores:
     """Runs the schedule and, at most `max_repairs` times, a repair. Returns the figures that passed.
@@ -155,9 +161,9 @@ async def cold_start(
         if not missed:
             return figures
         if attempt < schedule.max_repairs:
-            stages, ratio = repair(figures, ratio, gates)
+            stages, ratio = repair(figures, ratio, gates, steered)
             todo = repair_batches(schedule, stages, rng, draw)
     raise ColdStartError(
         f"The base model misses its gates after {schedule.steps} steps and {schedule.max_repairs} repairs: {'; '.join(missed)}. "
-        "Try another --seed; the gates are in openrlhf_tir/toy (cold_start.py, lessons)."
+        "Try another seed (--train.seed; `reproduce`: --first-seed); the gates are in openrlhf_tir/toy (cold_start.py, lessons)."
     )

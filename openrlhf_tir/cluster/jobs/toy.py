@@ -91,7 +91,8 @@ async def make_base(services: Services, base: ToyBase, inputs: Inputs) -> tuple[
     )
     services.pool.on_join = publisher.join
     measured: list[tuple[EvalResult, EvalResult]] = []
-    schedule, gates = base.lesson.schedule, base.lesson.gates
+    lesson = base.lesson
+    schedule, gates = lesson.schedule, lesson.gates
 
     async def sft_step(rows: list[ColdStartTrace], lr: float) -> Mapping[str, float]:
         async with publisher.fine_tuning():
@@ -115,7 +116,7 @@ async def make_base(services: Services, base: ToyBase, inputs: Inputs) -> tuple[
             if not measured:
                 advance(note=f"loss {metrics['loss']:.3f}")
 
-        await cold_start(sft_step, judge, seed=base.seed, schedule=schedule, draw=base.lesson.draw, gates=gates, on_step=on_step)
+        await cold_start(sft_step, judge, seed=base.seed, schedule=schedule, draw=lesson.draw, gates=gates, steered=lesson.steered, on_step=on_step)
     await services.learner.export(base.directory)
     services.pool.on_join, services.pool.model = None, str(base.directory)  # what starts from here on loads what the others hold
     await publisher.close()

@@ -21,7 +21,7 @@ from typing import Any
 
 from ...data.sft.tokens import SftRow
 from ...errors import unknown
-from ..cold_start import GATES, Schedule
+from ..cold_start import GATES, STEERED, Schedule
 from ..task import Split
 
 QUICKSTART = "quickstart"
@@ -39,6 +39,8 @@ class Lesson:
     rows: Callable[[int, Split, int], list[dict[str, Any]]]
     gates: Mapping[str, tuple[float, float]] = field(default_factory=lambda: GATES)
     schedule: Schedule = field(default_factory=Schedule)
+    steered: str = STEERED
+    """The figure that the tool ratio decides, and by whose distance from its gate a repair moves the ratio; "": none, a repair leaves it."""
     examples: Callable[[int, int], list[dict[str, Any]]] | None = None
     corpus: Callable[[], list[dict[str, Any]]] | None = None
 

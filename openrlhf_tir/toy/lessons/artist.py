@@ -55,4 +55,4 @@ def draw_trace(rng: Random, tool_ratio: float) -> SftRow:
 
 
 GATES = {"accuracy": (0.55, 0.82), "format_ok": (0.30, 0.50), "code_correct": (0.55, 0.85)}
-LESSON = Lesson(draw_trace, make_problems, GATES, Schedule(stages=(Stage(760, 0.85), Stage(120, STRICT))))
+LESSON = Lesson(draw_trace, make_problems, GATES, Schedule(stages=(Stage(760, 0.85), Stage(120, STRICT))), steered="format_ok")

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -27,6 +29,7 @@ class Execute:
     def __call__(self, arguments, log, timeout_s, tick):
         self.words.append(arguments[3:])
         log.write_text(self.says)
+        Path(arguments[arguments.index("--run-dir") + 1]).mkdir(exist_ok=True)
         if self.raises:
             raise self.raises
         return self.code
@@ -42,10 +45,38 @@ def test_what_is_finished_is_not_run_again(tmp_path):
 def test_what_was_asked_in_other_words_is_deleted_and_run_anew(tmp_path):
     execute = Execute()
     run(command(tmp_path), timeout_s=9, execute=execute)
-    (tmp_path / "rl").mkdir()
     (tmp_path / "rl" / "metrics.jsonl").write_text("of the run before")
     run(command(tmp_path, "--train.max_steps", "3"), timeout_s=9, execute=execute)
     assert len(execute.words) == 2 and not (tmp_path / "rl" / "metrics.jsonl").exists()
+
+
+def test_what_was_finished_and_is_gone_is_run_anew(tmp_path):
+    asked, execute = command(tmp_path)._replace(out=tmp_path / "rl.figures.json"), Execute()
+    asked.out.write_text("{}")
+    run(asked, timeout_s=9, execute=execute)
+    run(asked, timeout_s=9, execute=execute)
+    assert len(execute.words) == 1
+    shutil.rmtree(asked.directory)
+    assert not is_finished(asked)
+    run(asked, timeout_s=9, execute=execute)
+    asked.out.unlink()
+    assert not is_finished(asked)
+    run(asked, timeout_s=9, execute=execute)
+    assert len(execute.words) == 3
+
+
+def test_what_was_made_of_a_model_that_is_another_by_now_is_deleted_and_run_anew(tmp_path):
+    model, execute = tmp_path / "base" / "model.safetensors", Execute()
+    model.parent.mkdir()
+    model.write_bytes(b"of the run before")
+    asked = command(tmp_path)._replace(of=(model.parent,))
+    run(asked, timeout_s=9, execute=execute)
+    assert is_finished(asked)
+    (asked.directory / "eval").mkdir()
+    model.write_bytes(b"trained further")
+    assert not is_finished(asked)
+    run(asked, timeout_s=9, execute=execute)
+    assert len(execute.words) == 2 and is_finished(asked) and not (asked.directory / "eval").exists()
 
 
 def test_what_was_interrupted_goes_on_from_its_checkpoint_and_keeps_its_seconds(tmp_path):

@@ -48,6 +48,17 @@ def test_every_command_of_every_arm_is_one_that_the_program_takes(name, tmp_path
             assert cfg.train.seed == 42 and cfg.run_dir.is_relative_to(tmp_path)
 
 
+def test_a_model_that_is_destroyed_without_the_mask_still_trains_to_the_end(tmp_path):
+    miniature = methods.named("zero_tir_rl")
+    place = place_of(miniature, tmp_path)
+    orders = {}
+    for name, arm in miniature.arms.items():
+        (command,) = arm.commands(place)
+        args, _ = build_parser("train").parse_known_args(command.words)
+        orders[name] = config_of(args).filter.order
+    assert orders["off"] == [] and orders["on"] == orders["off_then_on"] == ["accuracy", "zero_variance"]
+
+
 @pytest.mark.parametrize("name", methods.NAMES)
 def test_its_prompts_are_written_as_its_lesson_teaches_them_and_its_responses_fit(name, tmp_path):
     miniature = methods.named(name)

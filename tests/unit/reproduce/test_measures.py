@@ -12,7 +12,8 @@ COLUMNS = {
     "step": [0, 1, 2, 3, 4, 5],
     "eval/accuracy": [0.2, None, 0.4, None, 0.6, 0.9],
     "eval/code_ratio": [0.1, None, 0.4, None, 0.7, 0.8],
-    "eval/calls": [None, None, 2.0, None, 1.5, None],
+    "eval/calls": [None, None, 2.0, None, None, 1.5],
+    "eval/greedy_accuracy": [None, None, None, None, 0.9, None],
     "calls_mean": [None, 1.8, 1.6, 1.4, 1.2, 1.0],
     "code_pass_correct": [None, 1.0, None, 0.5, None, None],
 }
@@ -25,15 +26,21 @@ COLUMNS = {
         ("accuracy", 0.9),
         ("calls_before", 1.8),
         ("calls", 1.5),
-        ("productivity", 0.6 / 1.5),
+        ("productivity", 0.9 / 1.5),
         ("updates_to_half", 3.0),
         ("pass_correct", 0.75),
         ("pass_incorrect", None),
-        ("greedy_accuracy", None),
+        ("greedy_accuracy", None),  # known of another update only
+        ("reached_half", 1.0),
     ],
 )
 def test_a_figure(name, value):
     assert MEASURES[name](COLUMNS) == (None if value is None else pytest.approx(value))
+
+
+def test_an_evaluation_that_failed_has_no_figure_and_that_of_another_update_does_not_take_its_place():
+    columns = {"step": [0, 1, 2, 3], "eval/accuracy": [None, 0.5, 0.6, None], "eval/calls": [None, 1.5, 1.4, 1.3]}
+    assert all(MEASURES[name](columns) is None for name in ("accuracy_before", "accuracy", "productivity")) and MEASURES["calls"](columns) == 1.3
 
 
 def test_at_the_end_is_the_mean_of_the_last_updates():
@@ -49,7 +56,8 @@ def test_two_curves_that_rise_in_step_correlate_fully_and_opposite_ones_the_othe
 
 def test_a_half_that_is_never_reached_took_longer_than_the_run_and_one_that_was_there_took_nothing():
     steps = {"step": [0, 4, 8]}
-    assert measures.updates_to_half({**steps, "eval/accuracy": [0.1, 0.2, 0.3]}) == 8
+    never = {**steps, "eval/accuracy": [0.1, 0.2, 0.3]}
+    assert measures.updates_to_half(never) == 8 and measures.reached_half(never) == 0.0
     assert measures.updates_to_half({**steps, "eval/accuracy": [0.6, 0.4, 0.7]}) == 0
     assert measures.updates_to_half({**steps, "eval/accuracy": [0.1, 0.4, 0.8]}) == pytest.approx(5.0)
 

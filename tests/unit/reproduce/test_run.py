@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from contextlib import contextmanager
 
 import pytest
@@ -12,7 +13,7 @@ from openrlhf_tir.cluster.run_lock import run_lock
 from openrlhf_tir.errors import ReproductionFailed
 from openrlhf_tir.reproduce import methods
 from openrlhf_tir.reproduce.commands import How
-from openrlhf_tir.reproduce.run import reproduce
+from openrlhf_tir.reproduce.run import reproduce, seeds_from
 
 from .fakes import Fake, rows_of_a_run
 
@@ -93,6 +94,52 @@ def test_a_sweep_is_of_the_arm_before_it_and_is_judged_by_n(tmp_path):
     words = json.loads((tmp_path / "interaction_scaling/seed-42/sweep.eval.json").read_text())["words"]
     assert words[words.index("--model") + 1] == str(tmp_path / "interaction_scaling/seed-42/rl/model")
     assert words[words.index("--sweep") + 1] == "env.max_calls=0,2,4,20"
+
+
+def test_a_model_that_is_trained_anew_is_swept_anew(tmp_path):
+    fake = Fake(sweep={0: 0.04, 2: 0.5, 4: 0.93, 20: 0.93})
+    go("interaction_scaling", tmp_path, fake)
+    model = tmp_path / "interaction_scaling/seed-42/rl/model"
+    model.mkdir()
+    (model / "model.safetensors").write_bytes(b"trained further")
+    go("interaction_scaling", tmp_path, fake)
+    go("interaction_scaling", tmp_path, fake)
+    assert [what for what, *_ in fake.asked] == ["toy-model", "train", "eval", "eval"]
+
+
+def test_an_arm_whose_directory_is_deleted_is_run_again(tmp_path):
+    fake = Fake()
+    go("zerotir", tmp_path, fake)
+    shutil.rmtree(tmp_path / "zerotir/seed-42/rl")
+    assert go("zerotir", tmp_path, fake)["seen"] is True
+    assert [what for what, *_ in fake.asked] == ["toy-model", "train", "train"]
+
+
+def retool_rows(arm: str) -> list[dict]:
+    return rows_of_a_run(0.13, before=0.12) if arm == "base_rl" else rows_of_a_run(0.95)
+
+
+def test_retools_cold_start_comes_before_its_rl_and_fine_tuning_alone_is_judged_by_an_evaluation(tmp_path):
+    fake = Fake(retool_rows)
+    summary = go("retool", tmp_path, fake)
+    tuned = [("sft", "sft_start"), ("eval", "sft"), ("sft", "sft_rl_start"), ("train", "sft_rl")]
+    assert [asked[:2] for asked in fake.asked[1:]] == [("train", "base_rl"), *tuned]
+    assert summary["seen"] is True and summary["seeds"][0]["arms"]["sft"] == {"accuracy": 0.42, "code_ratio": 0.36, "greedy_accuracy": 0.42}
+    words = json.loads((tmp_path / "retool/seed-42/sft_rl.train.json").read_text())["words"]
+    assert words[words.index("--actor.model_name_or_path") + 1] == str(tmp_path / "retool/seed-42/sft_rl_start/model")
+    page = (tmp_path / "retool/index.html").read_text()
+    assert "<td>sft</td>" in page and "<td>0.420</td>" in page
+
+
+def test_tool_n1s_fine_tuning_is_reported_beside_its_rl(tmp_path):
+    fake = Fake(lambda arm: rows_of_a_run(**{"reward/format_ok": 1.0}))
+    summary = go("tool_n1", tmp_path, fake)
+    assert [what for what, *_ in fake.asked] == ["toy-model", "train", "train", "sft", "eval"]
+    assert summary["seen"] is True and "<td>sft</td>" in (tmp_path / "tool_n1/index.html").read_text()
+
+
+def test_the_first_seed_can_be_another_and_comes_before_the_usual_ones():
+    assert seeds_from(42, 3) == (42, 7, 11) and seeds_from(7, 2) == (7, 42) and seeds_from(99, 2) == (99, 42)
 
 
 def test_a_base_that_is_there_is_taken(tmp_path):

@@ -9,6 +9,7 @@ import pytest
 
 from openrlhf_tir.errors import ColdStartError
 from openrlhf_tir.toy.cold_start import Schedule, Stage, batches, check_gates, cold_start, repair
+from openrlhf_tir.toy.lessons import artist, retool
 
 SHORT = Schedule(stages=(Stage(6, 1.0), Stage(4, 0.0)), batch_size=3, lr=1.0, warmup_steps=2, final_lr_ratio=0.2, repair_lr_ratio=0.8, max_repairs=2)
 
@@ -73,6 +74,19 @@ def test_code_that_does_not_work_is_learned_further_before_settling():
 def test_too_much_accuracy_with_working_code_lowers_the_amount_of_code():
     stages, ratio = repair(Measured(accuracy=0.47, code_ratio=0.39), 0.30)
     assert len(stages) == 1 and ratio == pytest.approx(0.26)
+
+
+def test_artists_ratio_is_of_thoughts_so_its_format_moves_it_and_is_no_weakness():
+    # The gate's middle is 0.40: 0.53 measured is 0.13 too much.
+    stages, ratio = repair(Measured(accuracy=0.7, format_ok=0.53, code_correct=0.7), 0.4, artist.GATES, artist.LESSON.steered)
+    assert stages == [Stage(60, ratio)] and ratio == pytest.approx(0.27)
+    _, ratio = repair(Measured(accuracy=0.9, format_ok=0.40, code_correct=0.7), 0.4, artist.GATES, artist.LESSON.steered)
+    assert ratio == pytest.approx(0.4), "how often it thinks changes no answer"
+
+
+def test_retools_ratio_is_of_exercises_so_no_figure_of_its_base_moves_it():
+    _, ratio = repair(Measured(accuracy=0.3, code_ratio=0.1), 0.5, retool.GATES, retool.LESSON.steered)
+    assert ratio == 0.5
 
 
 class Scripted:
