@@ -53,6 +53,9 @@ class BroadcastTransport:
         self.learner, self.workers, self.deadlines = learner, workers, deadlines
         self.version = 0
         self.digest: str | None = None
+        """Of `version`; None while nobody was sent it."""
+        self._last: str | None = None
+        """Of what was sent last, whichever version that was."""
         self.begun = False
         self.seconds, self.nbytes = 0.0, 0
         self._before: str | None = None
@@ -67,7 +70,7 @@ class BroadcastTransport:
     async def take(self, version: int, must_differ: bool, *, full: bool = False) -> None:
         """The weights stay where they are until they are sent. `full` as ever."""
         self.version, self.begun = version, True
-        self._before = self.digest if must_differ else None
+        self.digest, self._before = None, self._last if must_differ else None
 
     async def whole(self) -> None:
         """It always is."""
@@ -114,7 +117,8 @@ class BroadcastTransport:
         if sent.digest is not None:
             if sent.digest == self._before:
                 raise WeightsUnverified(same_weights(self.version, sent.digest))
-            self.digest, self._before = sent.digest, None
+            self.digest = self._last = sent.digest
+            self._before = None
             what = f"The use of version {self.version} by"
             uses = [
                 in_time(self.deadlines.push, e.use_received(self.version, sent.digest, canary), f"{what} {name_of(e)}") for e in (engines[i] for i in whole)
