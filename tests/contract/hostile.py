@@ -256,7 +256,7 @@ BOMBS = [
     ),
     ends(
         "files and memory together",
-        "import time\nfor d in ('/tmp', '/dev/shm'): open(d + '/x', 'wb').write(bytes(60 << 20))\nx = bytearray(440 << 20)\nfor i in range(0, len(x), 4096): x[i] = 1\ntime.sleep(600)",
+        "import time\nfor d in ('/tmp', '/dev/shm'): open(d + '/x', 'wb').write(bytes(60 << 20))\nx = b'x' * (440 << 20)\ntime.sleep(600)",
         "memory",
     ),
     ends(
