@@ -99,12 +99,14 @@ async def test_a_seed_repeats_a_response_and_temperature_zero_is_greedy(engine, 
 
 
 @pytest.mark.parametrize("stop", [(), ("e",)])
-async def test_a_response_that_is_handed_over_in_the_middle_has_the_tokens_of_one_that_stays(engine, prompt, stop):
+async def test_a_response_that_is_handed_over_in_the_middle_has_the_tokens_of_one_that_stays(engine, prompt, stop, monkeypatch):
     """To the same engine, as a request of its own: stopped where it is, its prefix computed again."""
     codec = HfCodec(make_tokenizer())
     handover = Handover(engine, lambda prompt_ids, ids: text_of(codec, prompt_ids, ids))
     sampling = Sampling(200, stop, temperature=0.0)
     stayed = await engine.generate(prompt, sampling, request_id="stays/0")
+    asked, track = [], engine.requests.track
+    monkeypatch.setattr(engine.requests, "track", lambda request_id: (asked.append(request_id), track(request_id))[1])
     with handover.writing("moves"):
         moving = asyncio.create_task(handover.around(engine).generate(prompt, sampling, request_id="moves/0"))
         while not moving.done() and not engine.progress().get("moves/0"):
@@ -112,6 +114,8 @@ async def test_a_response_that_is_handed_over_in_the_middle_has_the_tokens_of_on
         crossed = await handover.move("moves", "lane", engine)
         moved = await moving
         assert crossed and handover.paths["moves"].tokens == len(moved.token_ids)
+    if not stop:  # with one it may have ended before it was stopped
+        assert asked == ["moves/0", "moves/0~1"], "what follows the tokens so far is a request of its own"
     assert moved.token_ids.tolist() == stayed.token_ids.tolist()
     assert (moved.text, moved.finish_reason, moved.stop_reason) == (stayed.text, stayed.finish_reason, stayed.stop_reason)
     np.testing.assert_allclose(moved.logprobs, stayed.logprobs, atol=TOLERANCE)
@@ -405,13 +409,14 @@ async def test_deltas_reach_every_layer_in_flight_and_one_that_is_damaged_is_fol
         engine._node.delta(path, 11, *changes)  # the node's copy has the new weights, which the engine was not told to load
         c = await engine.generate(prompt, Sampling(32), request_id="ahead")
         assert worst(old, prompt, c) <= TOLERANCE and worst(learner, prompt, c) > 100 * TOLERANCE, "the engine samples from the file itself"
-        return changes
+        so_far = engine.stats()["tokens_generated"]
+        tasks.extend(asyncio.create_task(engine.generate(prompt, Sampling(200), request_id=f"delta{i}")) for i in range(24))
+        while engine.stats()["tokens_generated"] < so_far + 24:
+            await asyncio.sleep(0)
+        return changes  # the engine is frozen next
 
+    tasks: list[asyncio.Task] = []
     learner.publish_changes = patched_ahead
-    so_far = engine.stats()["tokens_generated"]
-    tasks = [asyncio.create_task(engine.generate(prompt, Sampling(200), request_id=f"delta{i}")) for i in range(24)]
-    while engine.stats()["tokens_generated"] < so_far + 24 * 10:
-        await asyncio.sleep(0.005)
     report = await publisher.publish(11, must_differ=True)
     assert report.delta and report.refused == 0 and report.canary_max_diff <= TOLERANCE and engine.stats()["push_pause_s"] > 0
     spanning = [c for c in await asyncio.gather(*tasks) if len(set(c.versions.tolist())) == 2]

@@ -45,6 +45,11 @@ async def rolled(pool: RolloutPool, lanes: PoolLanes, attempt: int, *, moves: bo
     return (await pool.fetch([payload]))[0]
 
 
+async def tokens_sampled(pool: RolloutPool) -> list[float]:
+    """So far, by each actor."""
+    return [(await m.actor.stats.remote())["tokens_generated"] for m in pool.members]
+
+
 @pytest.mark.long  # two actors import torch and load a model
 async def test_a_response_that_moves_between_actors_has_the_tokens_of_one_that_stays(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
@@ -57,10 +62,13 @@ async def test_a_response_that_moves_between_actors_has_the_tokens_of_one_that_s
         try:
             lanes = PoolLanes(pool)
             stayed = await rolled(pool, lanes, 0, moves=False)
+            before = await tokens_sampled(pool)
             moved = await rolled(pool, lanes, 1, moves=True)
+            sampled = [now - then for now, then in zip(await tokens_sampled(pool), before, strict=True)]
         finally:
             await pool.stop()
     assert pool.lane_moves > 0
+    assert min(sampled) > 0, "the group has one home: what the other actor sampled was moved there"
     assert len(moved.trajectories) == SAMPLES
     for a, b in zip(stayed.trajectories, moved.trajectories, strict=True):
         assert a.token_ids.tolist() == b.token_ids.tolist()
