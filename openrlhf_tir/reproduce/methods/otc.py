@@ -41,7 +41,7 @@ MINIATURE = Miniature(
         "otc_grpo": Train((*GRPO, "--reward.group", "otc", "--reward.group_options", f"c={C}"), FIGURES),
     },
     checks=checks,
-    panels=(Panel("eval/accuracy", "Held-out accuracy"), Panel("eval/calls", "Calls per held-out response")),
+    panels=(Panel("eval/accuracy", "Held-out accuracy"), Panel("eval/calls", "Calls per response")),
     columns=("accuracy_before", "accuracy", "calls_before", "calls", "productivity"),
     by_construction="The base was taught to run a program up to three times over, which changes nothing: calls that can be saved are there by construction.",
 )
