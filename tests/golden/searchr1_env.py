@@ -7,11 +7,10 @@ an answer before a search included. A real engine stops at whichever comes first
 from __future__ import annotations
 
 import asyncio
-import re
 
 from env_servers.search.env import format_passages
 from openrlhf_tir.episodes.episode import Limits, run_episode
-from openrlhf_tir.episodes.turns.searchr1 import INVALID, STOPS, SearchR1
+from openrlhf_tir.episodes.turns.searchr1 import STOPS, SearchR1
 from openrlhf_tir.protocol import StepReply
 
 from ._compare import mismatches
@@ -26,13 +25,17 @@ DEFAULT = [
 
 
 class ScriptedRetriever:
-    def __init__(self, results):
-        self.results, self.queries = results, []
+    """`asked` False: the reference's last generation, whose search is parsed and not run. Our loop ends before it (`max_calls`)."""
+
+    def __init__(self, results, asked):
+        self.results, self.asked, self.queries = results, asked, []
 
     async def reset(self):
         return ""
 
     async def step(self, action, *, step_id):
+        if not self.asked:
+            return StepReply(session_id="s", step_id=step_id, observation="")
         self.queries.append(action)
         found = self.results.get(action)
         documents = DEFAULT if found is None else [hit["document"] for hit in found]
@@ -45,27 +48,16 @@ def stopped(text: str) -> dict:
     return {"text": text[:end], "finish_reason": "stop", "stop_reason": stop}
 
 
-def _last_turn(text: str) -> dict:
-    """Of the turn whose search is not run: our loop ends there; what the reference says of it, and appends to what nobody reads, is worked out."""
-    action = re.search(r"<(search|answer)>(.*?)</\1>", text, re.DOTALL)
-    searched, done = bool(action and action[1] == "search"), bool(action and action[1] == "answer")
-    observation = SearchR1(max_calls=0).insertion("") if searched else "" if done else INVALID
-    said = {"kept_text": text, "action": action[1] if action else None, "observation": observation}
-    return {**said, "done": int(done), "valid_action": int(bool(action)), "is_search": int(searched)}
-
-
 def check(row: dict, compat: bool) -> list[str] | None:
     if not row["active"]:
         return None  # a sample that ended is not asked again here
     last = {"text": "", "finish_reason": "stop", "stop_reason": None}
-    engine, env = ScriptedEngine([stopped(row["generated"]), last]), ScriptedRetriever(row.get("retriever_result_for_query", {}))
-    protocol = SearchR1(max_calls=1 if row["do_search"] else 0)
+    engine, env = ScriptedEngine([stopped(row["generated"]), last]), ScriptedRetriever(row.get("retriever_result_for_query", {}), row["do_search"])
+    protocol = SearchR1(max_calls=1)
     limits = Limits(max_new_tokens=1 << 20, output_max_tokens=1 << 20)  # rows hold what comes before the cut to 500 tokens
     traj = asyncio.run(run_episode([], index=0, engine=engine, env=env, codec=CharCodec(), protocol=protocol, limits=limits, request_id="r"))
     observation = "".join(s.text for s in traj.segments if s.source == "env")
     searched, done = bool(traj.calls), len(engine.segments) == 1
-    if not row["do_search"]:
-        return mismatches(_last_turn(traj.segments[0].text), row["expected"], skip=("content", "queries_sent"))
     got = {
         "kept_text": traj.segments[0].text,
         "action": "search" if searched else "answer" if done else None,
@@ -75,5 +67,6 @@ def check(row: dict, compat: bool) -> list[str] | None:
         "valid_action": int(searched or done),
         "is_search": int(searched),
     }
-    content = {"content": env.queries[0]} if searched else {}
-    return mismatches({**got, **content}, row["expected"], skip=() if searched else ("content",))
+    content = {"content": traj.calls[0].action} if searched else {}
+    skip = [name for name, unknown in (("content", not searched), ("queries_sent", not row["do_search"])) if unknown]
+    return mismatches({**got, **content}, row["expected"], skip=skip)

@@ -3,8 +3,9 @@
 What fails by no fault of the row is tried again in another container, `retries` times, with a growing pause: a start as a whole, a judgement as a
 whole. What fails in the middle of a session is not: what the model has done there is gone, and with it the sample.
 
-A container that is lost while tests run is told apart by trial: a patch that loses two fresh ones in a row, where the same tests without it lose none,
-ends its own containers (`container_ended`, no reward). Where they are lost without it too it is the runtime's fault, or the row's.
+A container that is lost while tests run is told apart by trial: a patch that loses one, and another after the same tests without it have lost none, ends
+its own containers (`container_ended`, no reward). Where they are lost without it too it is the runtime's fault, or the row's; so that a bad moment of the
+runtime is not the patch's, the trial without it is in between.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any, Protocol, TypeVar
 
 from env_servers.swe.backend import Work
@@ -28,8 +29,6 @@ from .place import Place, prepared
 from .work import RemoteWork
 
 T = TypeVar("T")
-LOSSES = 2
-"""Containers in a row that a patch's tests lose before the tests are run without it."""
 WITHOUT = b""
 
 
@@ -75,15 +74,14 @@ class Remote:
         return await self._again(start)
 
     async def _verdict(self, task: SweTask, image: str, patch: bytes) -> Report:
-        lost = ""
-        for losses in range(1, LOSSES + 1):
-            try:
-                return await self._again(lambda: self._judge(task, image, patch))
-            except LostInTests as e:
-                lost = str(e)
-            await asyncio.sleep(pause_s(losses))
+        with suppress(LostInTests):
+            return await self._again(lambda: self._judge(task, image, patch))
+        await asyncio.sleep(pause_s(1))
         await self._again(lambda: self._judge(task, image, WITHOUT))
-        return Report(False, "container_ended", detail=lost)
+        try:
+            return await self._again(lambda: self._judge(task, image, patch))
+        except LostInTests as e:
+            return Report(False, "container_ended", detail=str(e))
 
     async def _judge(self, task: SweTask, image: str, patch: bytes) -> Report:
         async with self._fresh(image) as container:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from ..arms import Train
 from ..miniature import Arms, Base, Check, Miniature, Panel, at_least
 
-STRICT, TOOL, FASTER, NOT_BEHIND = 0.95, 0.95, 0.1, -0.03
-"""NOT_BEHIND: with both arms near the top the shares of calls that ran differ by sampling, standard error .015."""
+STRICT, TOOL, FASTER = 0.95, 0.95, 0.1
 FIGURES = ("format_before", "format_halfway", "format", "pass_before", "pass_halfway", "pass")
 TURNS = ("--env.protocol", "artist", "--env.max_calls", "2", "--rollout.max_new_tokens", "260", "--data.max_len", "340", "--reward.name", "artist")
 METHOD = (
@@ -21,15 +20,14 @@ def checks(arms: Arms) -> list[Check]:
         at_least("strict format at the end with the composite reward", composite["format"], STRICT),
         at_least("calls that ran at the end with the composite reward", composite["pass"], TOOL),
         at_least("strict format halfway, composite minus answer alone", composite["format_halfway"] - answer["format_halfway"], FASTER),
-        at_least("calls that ran halfway, composite minus answer alone", composite["pass_halfway"] - answer["pass_halfway"], NOT_BEHIND),
+        at_least("calls that ran halfway, composite minus answer alone", composite["pass_halfway"] - answer["pass_halfway"], 0.0),
     ]
 
 
 MINIATURE = Miniature(
     name="artist",
     title="ARTIST: a composite reward",
-    claim="With rewards for format and tool success beside the answer's, both rise to 95 %: the format faster than with the answer alone, "
-    "the calls not slower.",
+    claim="With rewards for format and tool success beside the answer's, both rise to 95 %, and faster than with the answer alone.",
     base=Base("artist", TURNS),
     arms={"composite": Train(METHOD, FIGURES), "answer_only": Train((*METHOD, "--reward.options", "answer_only=true"), FIGURES)},
     checks=checks,

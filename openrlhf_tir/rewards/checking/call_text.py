@@ -80,6 +80,8 @@ def _value(node: ast.expr) -> Any:
 
 def _arithmetic(node: ast.expr) -> Any:
     """What operators make of numbers, strings and lists; without names, which stand for nothing here. Raises ValueError for what would be too large."""
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        return -_arithmetic(node.operand)
     if not isinstance(node, ast.BinOp):
         return ast.literal_eval(node)
     left, right = _arithmetic(node.left), _arithmetic(node.right)

@@ -118,5 +118,5 @@ def rows(n: int, split: Split, seed: int) -> list[dict[str, Any]]:
     ]
 
 
-GATES = {"accuracy": (0.12, 0.30), "format_ok": (0.95, 1.0)}
+GATES = {"accuracy": (0.12, 0.25), "format_ok": (0.95, 1.0)}
 LESSON = Lesson(draw_trace, rows, GATES, Schedule(stages=(Stage(700, 0.85), Stage(120, RIGHT))))

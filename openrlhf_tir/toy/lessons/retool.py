@@ -6,7 +6,7 @@ r"""ReTool's: a base that can write a program and read an output, each when aske
 
     trace    User: What is 7*8?\nAssistant:<code>\n```python\nprint(7*8)\n```\n</code>\n<interpreter>\n56</interpreter>\n\n<answer>\n\boxed{56}\n</answer>
 
-`examples` are the traces of the cold start, of which a third computes and the others state the answer: fine-tuning shows that a program can be run, and
+`examples` are the traces of the cold start, of which COMPUTES compute and the others state the answer: fine-tuning shows that a program can be run, and
 leaves it to RL to find out that it should be. The tool ratio is the share of the first two kinds. Rows as DAPO-Math-17k's.
 """
 
@@ -24,8 +24,9 @@ from ..tokenizer import EOS_ID, encode
 from ..traces import GUESS, prompt_of
 from . import Lesson
 
-COMPUTES = 0.36
-"""Share of the cold start's traces that run a program."""
+COMPUTES = 0.28
+"""Share of the cold start's traces that run a program. Right 19 times of 20, where the others guess right in .10 to .16 of the cases: fine-tuning alone
+is to be right in .34 to .38, below the method's bar by what another sample may differ."""
 
 
 def program(problem: Problem) -> str:
@@ -78,6 +79,6 @@ def examples(n: int, seed: int) -> list[dict[str, Any]]:
     return [{"prompt": p.question, "response": response(p, computes=rng.random() < COMPUTES)} for p in problems]
 
 
-GATES = {"accuracy": (0.0, 0.16), "code_ratio": (0.0, 0.02), "format_ok": (0.90, 1.0)}
+GATES = {"accuracy": (0.0, 0.15), "code_ratio": (0.0, 0.02), "format_ok": (0.90, 1.0)}
 LESSON = Lesson(draw_trace, rows, GATES, Schedule(stages=(Stage(760, 0.85), Stage(120, 0.5))), steered="", examples=examples)
 """Steered by nothing: the tool ratio is of exercises in writing and reading, and no response to a problem follows it."""

@@ -55,5 +55,5 @@ def examples(n: int, seed: int) -> list[dict[str, Any]]:
 
 
 LESSON = Lesson(
-    draw_trace, rows, {"accuracy": (0.14, 0.28), "format_ok": (0.95, 1.0)}, Schedule(stages=(Stage(640, 0.85), Stage(120, RIGHT))), examples=examples
+    draw_trace, rows, {"accuracy": (0.14, 0.25), "format_ok": (0.95, 1.0)}, Schedule(stages=(Stage(640, 0.85), Stage(120, RIGHT))), examples=examples
 )

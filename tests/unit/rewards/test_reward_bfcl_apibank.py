@@ -97,6 +97,7 @@ def test_what_is_no_call_is_a_value_error_and_never_evaluated(text):
         ("3 * 'ab'", "ababab"),
         ("1 << 3", 8),
         ("2 * (1 + -3)", -4),
+        ("-(1 + 2) * 3", -9),
     ],
 )
 def test_arithmetic_of_an_argument_is_worked_out(argument, value):

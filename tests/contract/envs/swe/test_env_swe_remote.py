@@ -203,14 +203,14 @@ ENDS = "import os, signal; os.kill(-1, signal.SIGKILL)"
 async def test_a_patch_that_ends_its_own_container_has_not_mended_the_bug(remote, stand_in, image):
     last = await finished(remote, image[1], f"echo '{ENDS}' > src/lib.py")
     assert (last.reward, last.signals["evaluation"]) == (0.0, "container_ended"), last.signals
-    assert (stand_in.started, remote.faults[LostInTests]) == (4, 2), "a session, two judgements, and one without the patch"
+    assert (stand_in.started, remote.faults[LostInTests]) == (4, 2), "a session, and a judgement without the patch between two with it"
 
 
 async def test_tests_that_end_their_container_without_the_patch_too_are_a_fault(remote, stand_in, image):
     row = {**image[1], "test_patch": image[1]["test_patch"].replace("+def test_two(tens):", f"+def test_two(tens):\n+    {ENDS}").replace("+2,8", "+2,9")}
     with pytest.raises(LostInTests, match="RuntimeLost"):
         await finished(remote, row, MEND)
-    assert (stand_in.started, remote.faults[LostInTests]) == (4, 3)
+    assert (stand_in.started, remote.faults[LostInTests]) == (3, 2), "a session, a judgement, and one without the patch"
 
 
 async def test_a_container_that_is_lost_once_while_tests_run_costs_nothing(remote, stand_in, image, monkeypatch):
@@ -226,7 +226,7 @@ async def test_a_container_that_is_lost_once_while_tests_run_costs_nothing(remot
 
     monkeypatch.setattr(judging, "run_job", lost_first)
     assert (await finished(remote, image[1], MEND)).reward == 1.0
-    assert (stand_in.started, remote.faults[LostInTests]) == (3, 1)
+    assert (stand_in.started, remote.faults[LostInTests]) == (4, 1), "a session, and a judgement without the patch between two with it"
 
 
 @pytest.mark.parametrize("remote", [{"test_s": 2.0}], indirect=True)
