@@ -3,6 +3,7 @@
     trivial and sympy snippets through POST /run_code, both servers in turns, at 1, 8 and 64 callers  -> throughput, p50, p99, ratios
     trivial snippets through POST /step_batch                                                         -> executions per second
     calls of functions through POST /step_batch, one call an action                                    -> calls per second
+    benchmarks.envs.sessions                         -> 2,000 sessions with state open at once: p99 of an answer, memory of each
     simple numerals through POST /verify of the maths server, one and 500 to a request                -> answers per second
     hostile snippets through POST /step, as scripts and in sessions with state                        -> how many were contained
     hostile programs in other languages through POST /run_code                                        -> how many were contained
@@ -80,7 +81,8 @@ async def measure(args: argparse.Namespace) -> dict[str, float | None]:
             facts |= await hostile_suite(http, every=6 if args.quick else 1, stateful=stateful)
         facts |= await hostile_languages_suite(http, every=6 if args.quick else 1)
     quick = ["--quick"] if args.quick else []
-    facts |= puzzles() | alone("benchmarks.envs.swe", *quick) | alone("benchmarks.envs.swe_overlap", *quick)
+    facts |= alone("benchmarks.envs.sessions", *(["--seconds", "5"] if args.quick else [])) | puzzles()
+    facts |= alone("benchmarks.envs.swe", *quick) | alone("benchmarks.envs.swe_overlap", *quick)
     return facts | alone("benchmarks.envs.search", "--passages", str(20_000 if args.quick else args.passages))
 
 

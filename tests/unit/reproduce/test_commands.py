@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import signal
 import subprocess
@@ -145,9 +144,9 @@ def test_what_ends_the_wait_tells_the_command_to_stop_and_waits_for_it(tmp_path,
         if not up.is_set() and log.exists() and "up" in log.read_text():
             up.set()
             if how == "interrupt":
-                os.kill(os.getpid(), signal.SIGINT)
+                signal.raise_signal(signal.SIGINT)
 
     expected = subprocess.TimeoutExpired if how == "deadline" else KeyboardInterrupt
     with pytest.raises(expected):
-        commands._execute([sys.executable, "-c", ENDS_WELL], log, 60, tick, clock=lambda: 100.0 if up.is_set() else 0.0)
+        commands._execute([sys.executable, "-c", ENDS_WELL], log, 60, tick, clock=lambda: 100.0 if up.is_set() and how == "deadline" else 0.0)
     assert up.is_set() and log.read_text() == "up\ntold to stop\n"
