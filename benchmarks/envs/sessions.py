@@ -4,8 +4,8 @@
     each asks for a call that changes its state, thinks, asks again           calls per second, p50 and p99 of an answer, failed
     the same again with two processes of the server (`--processes 2`)
 
-A session thinks for an exponentially distributed time of `--think-s` on average, which stands for the decoding of some 500 tokens between two calls: the load is open,
-and what is late is late because of the server. Requests are single, as with one rollout actor for each few sessions. The last line is JSON.
+A session thinks for an exponentially distributed time of `--think-s` on average, which stands for the decoding of some 500 tokens between two
+calls: the load is open, and what is late is late because of the server. Requests are single, as of many rollout actors. The last line is JSON.
 """
 
 from __future__ import annotations
