@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from .style import Theme, legend_above, new_figure
+from .style import Theme, legend_above, new_figure, ticks_at_steps
 
 MAX_BARS = 90
 Columns = dict[str, list]
@@ -280,6 +280,6 @@ def finish(figure: Figure, axes: list[Axes]) -> Figure:
     for ax in axes:
         ax.set_xlabel("learner step")
         ax.margins(x=0.015)
-        ax.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=7, steps=[1, 2, 5, 10]))
+        ticks_at_steps(ax)
         legend_above(ax)
     return figure

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
 from ..report import html
-from ..report.style import DARK, LIGHT, Theme, legend_above, new_figure, png, themed
+from ..report.style import DARK, LIGHT, Theme, legend_above, new_figure, png, themed, ticks_at_steps
 from .arms import Read
 from .miniature import Check, Miniature
 
@@ -86,6 +86,8 @@ def curves(miniature: Miniature, results: Sequence[Result], theme: Theme) -> Fig
                 ax.plot(x, [y for _, y in points], color=color, lw=1.8, marker=".", alpha=1.0 if len(lines) == 1 else 0.7, label=name if i == 0 else None)
         if places:
             ax.set_xticks(range(len(places)), [f"{p:g}" for p in places])
+        else:
+            ticks_at_steps(ax)
         if "calls" in panel.curve and "pass" not in panel.curve:
             ax.set_ylim(bottom=0)
         else:
