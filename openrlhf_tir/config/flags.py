@@ -16,7 +16,8 @@ from collections.abc import Collection, Sequence
 from typing import Annotated, Any, Literal, NoReturn, Union, get_args, get_origin
 
 from ..errors import ConfigError
-from . import effects, openrlhf_flags, openrlhf_renamed
+from . import openrlhf_flags, openrlhf_renamed
+from .effects.check import without_effect
 from .paths import shown
 from .problems import Problems
 from .schema import Config
@@ -176,7 +177,7 @@ def config_from(args: argparse.Namespace, problems: Problems, *, makes_data: boo
     problems.add(unknown_flags(args.unknown))
     given = overrides_and_problems(args, problems)
     cfg = attempt(args.recipe, given, problems)
-    problems.add(effects.without_effect(cfg, given, makes_data=makes_data))
+    problems.add(without_effect(cfg, given, makes_data=makes_data))
     return cfg
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from openrlhf_tir.algorithms.advantages import ESTIMATORS
 from openrlhf_tir.cli import COMMANDS, main
-from openrlhf_tir.config.effects import GROUP_ESTIMATORS, IDLE, NOT_WHITENED
+from openrlhf_tir.config.effects.rows import GROUP_ESTIMATORS, IDLE, NOT_WHITENED
 from openrlhf_tir.config.openrlhf_flags import RULES
 from openrlhf_tir.config.openrlhf_renamed import NAMES, advice
 from openrlhf_tir.config.rules import CRITIC_FREE
