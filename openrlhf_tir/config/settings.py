@@ -118,6 +118,14 @@ def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     return out
 
 
+def _joined(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """`merge`, where a reward that `over` names takes the place of the weighted sum of `base`, which would hide it, and of its tables of options."""
+    mine, theirs = over.get("reward", {}), base.get("reward", {})
+    if "name" in mine and "weights" not in mine and theirs.get("weights"):
+        base = {**base, "reward": {k: v for k, v in theirs.items() if k not in ("weights", "options")}}
+    return merge(base, over)
+
+
 def read_recipe(name: str, problems: Problems, beside: Path | None = None, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
     """The nested table of a recipe with everything that it extends merged in, without the keys that `problems` has been told of.
 
@@ -136,7 +144,7 @@ def read_recipe(name: str, problems: Problems, beside: Path | None = None, seen:
         return table
     if not isinstance(parent, str):
         raise ConfigError(f"'extends' in {path} is {shown(parent)}. It names one recipe: extends = \"other.toml\".")
-    return merge(read_recipe(parent, problems, path.parent, (*seen, path.resolve())), table)
+    return _joined(read_recipe(parent, problems, path.parent, (*seen, path.resolve())), table)
 
 
 def _known(table: Mapping[str, Any], path: Path, problems: Problems) -> dict[str, Any]:
@@ -215,7 +223,7 @@ def attempt(recipe: str | None, overrides: Mapping[str, Any], problems: Problems
             problems.add(str(unknown_key(key, known, "among the overrides")))
     given = own_files.renamed(nest({k: v for k, v in overrides.items() if k in known}), own_files.absolute(Path()))
     own = read_recipe(recipe, problems) if recipe else {}
-    table = merge(_without_other_modes(own, overrides.get("pipeline.mode")), _clip_for_both_sides(given))
+    table = _joined(_without_other_modes(own, overrides.get("pipeline.mode")), _clip_for_both_sides(given))
     _leave_out_unprintable(table, problems)
     cfg = _validated(table, problems)
     problems.add(rules_of(cfg))

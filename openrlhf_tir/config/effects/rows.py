@@ -32,6 +32,8 @@ def _without_floor(role: str) -> Callable[[Config], bool]:
 NOT_WHITENED = ("rloo", "group_norm", "dr_grpo", "opo", "flash_reinforce")
 GROUP_ESTIMATORS = ("reinforce_baseline", *NOT_WHITENED)
 """Ours, by what they leave unused; a test compares them with the registry, which is above this module."""
+WITHOUT_FORMAT = {"env", "model", "remote"}
+"""Rewards that others give. One's own may read the format."""
 
 IDLE = [
     Idle(
@@ -102,6 +104,16 @@ IDLE = [
     Idle("ckpt.save_hf", lambda c: c.ckpt.save_steps < 1, "while --ckpt.save_steps is -1: no update is one of so many. Set that, or leave it out."),
     Idle("logger.tensorboard_dir", lambda c: not c.logger.tensorboard, "without --logger.tensorboard. Leave it out."),
     Idle(
+        "data.chat_template_options",
+        lambda c: not c.data.apply_chat_template and not _by_agent(c),
+        "without --data.apply_chat_template: prompts are texts. Set that, or leave it out.",
+    ),
+    Idle(
+        "vllm.gpu_memory_utilization vllm.kv_cache_mib vllm.enforce_eager vllm.enable_prefix_caching vllm.engine_args",
+        lambda c: c.rollout.engine == "torch",
+        "with --rollout.engine torch. Use vllm, or leave it out.",
+    ),
+    Idle(
         "data.dataloader_num_workers",
         lambda c: not c.data.apply_chat_template,
         "without --data.apply_chat_template: a text template costs nothing. Leave it out.",
@@ -121,19 +133,26 @@ IDLE = [
     Idle("rollout.max_batch", lambda c: c.rollout.max_wait_ms == 0, "while --rollout.max_wait_ms is 0: nothing waits. Set that, or leave it out."),
     Idle("env.max_batch", lambda c: c.env.batch_wait_ms == 0, "while --env.batch_wait_ms is 0: nothing waits. Set that, or leave it out."),
     Idle(
-        "env.name env.url env.file env.server env.server_options env.stateful",
-        lambda c: bool(c.envs),
-        "with [envs.NAME]: each environment has its own. Give it as --envs.NAME.url and the like, or leave it out.",
-    ),
-    Idle(
-        "env.workers env.stateful env.server_options",
+        "env.workers env.stateful env.server_options env.code_timeout_s",
         lambda c: c.env.url is not None,
         "with --env.url: that server was started with its own. Set it there, or leave --env.url out to have a server started.",
     ),
+    Idle("env.workers", lambda c: c.env.file is not None, "with --env.file: an environment class has a server with one worker. Leave it out."),
+    Idle(
+        "env.stateful env.code_timeout_s",
+        lambda c: c.env.url is None and (c.env.file is not None or _serves(c) != "python_tir"),
+        "but with the environment python_tir, which runs code. Set what this one has with --env.server_options, or leave it out.",
+    ),
     Idle(
         "reward.env_reduce",
-        lambda c: not any("env" in (e.reward.weights or [e.reward.name]) for e in c.environments.values()),
+        lambda c: "env" not in c.reward.used,
         "without the reward 'env'. Set --reward.name env or add it to --reward.weights, or leave it out.",
+    ),
+    Idle("reward.name", lambda c: bool(c.reward.weights), "beside --reward.weights, which say what is added up. Leave one of them out."),
+    Idle(
+        "reward.format",
+        lambda c: set(c.reward.used) <= WITHOUT_FORMAT,
+        "with rewards that do not look at the response's tags. Leave it out.",
     ),
     Idle(
         "reward.overlong_penalty_factor",
@@ -185,20 +204,30 @@ IDLE = [
         "while --logger.wandb.key is unset: there is no wandb run. Set the key (or env), or leave it out.",
     ),
     Idle(
-        "eval.split eval.max_samples",
+        "eval.split eval.max_samples eval.max_tries eval.timeout_s",
         lambda c: c.eval.dataset is None,
         "without --eval.dataset. Give the held-out problems, or leave it out.",
     ),
     Idle(
-        "env.max_calls env.protocol env.output_max_tokens env.budget_message eval.max_calls",
+        "env.max_calls env.protocol env.options env.output_max_tokens env.budget_message eval.max_calls",
         lambda c: _by_agent(c),
         "with --rollout.agent external or --train.agent_func_path: the agent decides what it calls. Leave it out.",
     ),
 ]
 
+ONE_ENVIRONMENT = Idle(
+    "env.name env.url env.file env.server env.server_options env.stateful",
+    lambda c: bool(c.envs),
+    "with [envs.NAME]: each environment has its own. Give it as --envs.NAME.url and the like, or leave it out.",
+)
+
 
 def _by_agent(cfg: Config) -> bool:
     return cfg.rollout.agent == "external" or cfg.train.agent_func_path is not None
+
+
+def _serves(cfg: Config) -> str:
+    return cfg.env.server or cfg.env.name
 
 
 def _auto(cfg: Config) -> bool:

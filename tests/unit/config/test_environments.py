@@ -85,7 +85,10 @@ def test_flags_of_an_environment_win_and_mistakes_in_them_are_told(two):
     assert "Unknown key 'envs.guess.max_cals' on the command line. Did you mean 'envs.guess.max_calls'?" in wrong
     assert any(line.startswith("--env.url has no effect with [envs.NAME]") for line in wrong)
     _, wrong = parsed("--envs.calc.url", "http://x", "--envs.calc.workers", "4")
-    assert wrong == ["--envs.calc.workers has no effect with envs.calc.url: that server was started with its own. Set it there, or leave the URL out."]
+    assert wrong == [
+        "--envs.calc.workers has no effect with --envs.calc.url: that server was started with its own. Set it there, or leave --envs.calc.url out to have "
+        "a server started."
+    ]
 
 
 @pytest.mark.parametrize(

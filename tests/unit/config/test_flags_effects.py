@@ -8,7 +8,7 @@ import pytest
 
 from openrlhf_tir.algorithms.advantages import ESTIMATORS
 from openrlhf_tir.cli import COMMANDS, main
-from openrlhf_tir.config.effects.rows import GROUP_ESTIMATORS, IDLE, NOT_WHITENED
+from openrlhf_tir.config.effects.rows import GROUP_ESTIMATORS, IDLE, NOT_WHITENED, ONE_ENVIRONMENT
 from openrlhf_tir.config.openrlhf_flags import RULES
 from openrlhf_tir.config.openrlhf_renamed import NAMES, advice
 from openrlhf_tir.config.rules import CRITIC_FREE
@@ -78,6 +78,17 @@ def mistakes(capsys, *argv: str) -> list[str]:
         ("--ckpt.save_hf --ckpt.save_steps -1", "--ckpt.save_hf has no effect while --ckpt.save_steps is -1"),
         ("--logger.tensorboard_dir tb --no-logger.tensorboard", "--logger.tensorboard_dir has no effect without --logger.tensorboard"),
         ("--data.dataloader_num_workers 2", "--data.dataloader_num_workers has no effect without --data.apply_chat_template"),
+        ("--env.code_timeout_s 3 --env.url http://h:1", "--env.code_timeout_s has no effect with --env.url"),
+        ("--env.code_timeout_s 3 --env.name echo", "--env.code_timeout_s has no effect but with the environment python_tir"),
+        ("--env.stateful --env.file env_servers.guess:GuessEnv", "--env.stateful has no effect but with the environment python_tir"),
+        ("--env.workers 8 --env.file env_servers.guess:GuessEnv", "--env.workers has no effect with --env.file"),
+        ("--eval.max_tries 5", "--eval.max_tries has no effect without --eval.dataset"),
+        ("--vllm.enforce_eager --rollout.engine torch", "--vllm.enforce_eager has no effect with --rollout.engine torch"),
+        ("--reward.format boxed --reward.name env", "--reward.format has no effect with rewards that do not look at the response's tags"),
+        ("--reward.name zerotir --reward.weights math=1 env=0.1", "--reward.name has no effect beside --reward.weights"),
+        ("--data.chat_template_options enable_thinking=false", "--data.chat_template_options has no effect without --data.apply_chat_template"),
+        ("--env.options base_stops=User: --rollout.agent external", "--env.options has no effect with --rollout.agent external"),
+        ("--env.name echo --envs.a.url http://h:1", "--env.name has no effect with [envs.NAME]"),
         ("--env.max_calls 7 --rollout.agent external", "--env.max_calls has no effect with --rollout.agent external"),
     ],
 )
@@ -90,9 +101,47 @@ def test_a_flag_that_changes_nothing_is_refused(capsys, argv, fact):
 def test_every_rule_of_effects_is_tried_above_and_names_fields():
     marks = test_a_flag_that_changes_nothing_is_refused.pytestmark
     tried = " ".join(argv for argv, _ in marks[0].args[1])
-    for idle in IDLE:
+    for idle in [*IDLE, ONE_ENVIRONMENT]:
         assert set(idle.keys.split()) <= set(known_keys())
         assert any(f"--{key} " in f"{tried} " for key in idle.keys.split()), idle.keys
+
+
+TWO_ENVS = "--envs.a.url http://a:1 --envs.b.url http://b:1 "
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (
+            "--envs.a.filter.accuracy_range 0.2 0.7 --envs.a.filter.names zero_variance",
+            "--envs.a.filter.accuracy_range has no effect while --envs.a.filter.names leaves the filter 'accuracy' out",
+        ),
+        (
+            "--envs.a.reward.name math --envs.a.reward.env_reduce last",
+            "--envs.a.reward.env_reduce has no effect without the reward 'env'. Set --envs.a.reward.name",
+        ),
+        ("--envs.a.code_timeout_s 3", "--envs.a.code_timeout_s has no effect with --envs.a.url"),
+        ("--env.workers 8", "--env.workers has no effect with --env.url"),
+        ("--filter.accuracy_range 0.2 0.7 --filter.names zero_variance", "--filter.accuracy_range has no effect while --filter.names leaves"),
+    ],
+)
+def test_what_one_environment_does_not_look_at_is_said_of_that_one(capsys, argv, said):
+    (line,) = mistakes(capsys, "show-config", *f"{TWO_ENVS} {argv}".split())
+    assert said in line
+
+
+def test_what_one_of_several_environments_looks_at_is_let_pass(capsys):
+    argv = "--filter.names zero_variance --filter.accuracy_range 0.2 0.7 --envs.b.filter.names accuracy --reward.env_reduce last --envs.a.reward.name env"
+    assert shown(capsys, *f"{TWO_ENVS} {argv}".split())["filter"]["accuracy_range"] == [0.2, 0.7]
+
+
+def test_a_reward_named_by_a_flag_is_used_in_place_of_the_recipes_weights(capsys, tmp_path):
+    (tmp_path / "r.toml").write_text("[reward.weights]\nenv = 1.0\nformat = 0.1\n[reward.options.env]\n")
+    (tmp_path / "child.toml").write_text('extends = "r.toml"\n[reward]\nname = "zerotir"\n')
+    assert shown(capsys, "--recipe", str(tmp_path / "r.toml"), "--reward.name", "zerotir")["reward"] == {"name": "zerotir"}
+    assert shown(capsys, "--recipe", str(tmp_path / "child.toml"))["reward"] == {"name": "zerotir"}
+    both = shown(capsys, "--recipe", str(tmp_path / "r.toml"), "--reward.env_reduce", "last")["reward"]
+    assert both["weights"] == {"env": 1.0, "format": 0.1}
 
 
 def test_a_flag_that_says_what_holds_anyway_is_let_pass(capsys):
