@@ -77,7 +77,7 @@ class Pipeline:
             watchdog = self.tasks.create_task(self.watchdog.run(), name="watchdog")
             training = self.tasks.create_task(self.train(resume), name="train")
             if await self.stop.or_done(training):
-                self.state.budget.pause()
+                self.state.pause()
                 said = await wind_down(training, self.state, self.saver, self.stop)
             watchdog.cancel()
             for roll in self.rollouts.values():
@@ -101,7 +101,7 @@ class Pipeline:
         if self.state.pushed < self.version:  # the prompts ran out between two pushes
             await self.push()
         await self.saver.finish()
-        self.state.ledger.finished()
+        self.state.finished()
 
     async def produce(self) -> None:
         """Until the run is over: a prompt may come back, as surplus, after the last one was issued."""
@@ -176,7 +176,7 @@ class Pipeline:
         """
         state = self.state
         if self.cfg.pipeline.drain:
-            state.budget.pause()
+            state.pause()
             with self.observer.phase("drain", self.version):
                 await state.signal.until(lambda: not state.rolling)
         with self.observer.phase("push", self.version):

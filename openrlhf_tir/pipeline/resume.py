@@ -18,7 +18,6 @@ from typing import Any
 
 from ..errors import CheckpointDamaged
 from ..ports import Learner, Rollout
-from ..replay.lines import BEGINNING
 from ..types import BatchItem
 from .checkpoints.checkpoint import Checkpoints
 from .observer import Observer
@@ -167,7 +166,7 @@ class Saver:
         """Back to the last checkpoint's cut, or to the beginning if none was committed."""
         path = self.checkpoints.latest()
         if path is None:
-            self.state.ledger.rolled_back(BEGINNING, [])
+            self.state.begin_anew()
             self.observer.rewind(0)
             return
         facts, rows = await asyncio.to_thread(self.checkpoints.read, path)

@@ -21,7 +21,7 @@ from ..errors import PipelineError
 from ..ports import Prompts
 from ..replay.buffer import ReplayBuffer
 from ..replay.ledger import Ledger
-from ..replay.lines import Mark
+from ..replay.lines import BEGINNING, Mark
 from ..types import BatchItem, GroupKey, GroupMeta, GroupState, StepReport, Task
 from .budget import Budget, gate_open
 from .depth import depth_for
@@ -87,6 +87,10 @@ class RunState:
         self.flights[flight.dispatch] = self.rolling[flight.dispatch] = flight
         self.budget.enter()
         return flight, self.method.placed(task, flight.key.prompt, self.version)
+
+    def pause(self) -> None:
+        """Issue nothing until the engines have the next weights."""
+        self.budget.pause()
 
     def measured(self, flight: Flight, meta: GroupMeta, now: float, engines: Mapping[str, float]) -> None:
         """A group was judged: what the depth controller learns from it. Before `settle`."""
@@ -263,6 +267,14 @@ class RunState:
             "rolling": [asdict(f) for f in self.rolling.values()],
         }
         return Cut(self.version, facts, self.in_hand + [(self.flights[dispatch], item) for dispatch, item in self.replay.items()])
+
+    def begin_anew(self) -> None:
+        """No checkpoint was committed: whatever the ledger says happened never did."""
+        self.ledger.rolled_back(BEGINNING, [])
+
+    def finished(self) -> None:
+        """The run is over, and all of it is in the ledger."""
+        self.ledger.finished()
 
     def restore(self, facts: dict[str, Any], version: int, accepted: list[tuple[Flight, BatchItem]]) -> None:
         """The inverse of `cut`, in a new state. Events after the cut never happened; what rolled is queued again as a new attempt."""
