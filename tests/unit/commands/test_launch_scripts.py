@@ -100,6 +100,7 @@ def test_every_command_of_the_recipes_page_passes_on_a_machine_without_gpus(tmp_
     write_rows(tmp_path / "swe.jsonl", enough(SAMPLES["skyrl_v0_7b"], most))
     (tmp_path / "corpus.jsonl").write_text('{"id": "0", "contents": "Oslo"}\n')
     model_in(tmp_path / "cold_start")
+    model_in(tmp_path / "stage1")
     monkeypatch.setenv("RAY_ADDRESS", "head:6379")
     lines = [line for b in blocks() if (b.page, b.language) == ("recipes.md", "bash") for line in b.text.splitlines() if line.endswith("--check-only")]
     tried = set()

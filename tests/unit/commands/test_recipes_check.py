@@ -17,14 +17,19 @@ CHATML = """{% for m in messages %}<|im_start|>{{ m.role }}
 {{ m.content }}<|im_end|>
 {% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
 {% endif %}"""
+SKYRL = ("skyrl_v0_14b", "skyrl_v0_7b", "skyrl_v0_7b_stage2", "skyrl_v0_8b")
 SAMPLES = {
     "artist_functions_7b": [{"prompt": "Book a table.", "label": "-", "meta": {"domains": ["calendar"], "gold": [[]]}}],
     "artist_math_7b": [{"prompt": "1+1?", "label": "2"}],
+    "interaction_scaling_1_5b": rows()["orz.json"],
     "otc_grpo_search": rows()["flashrag.jsonl"],
     "otc_grpo_torl": rows()["torl.parquet"],
+    "otc_ppo_search": rows()["searchr1.jsonl"],
+    "otc_ppo_torl": rows()["torl.parquet"],
     "retool_32b": rows()["dapo.parquet"],
+    "retool_ppo_32b": rows()["dapo.parquet"],
     "search_r1_7b": rows()["searchr1.jsonl"],
-    "skyrl_v0_7b": [{"prompt": "Mend it.", "label": "-", "env": "swe", "meta": {"repo": "roman"}}],
+    **{name: [{"prompt": "Mend it.", "label": "-", "env": "swe", "meta": {"repo": "roman"}}] for name in SKYRL},
     "tool_n1_7b": rows()["tooln1.jsonl"],
     "toolrl_3b": rows()["toolrl.jsonl"],
     "torl_1_5b": rows()["torl.parquet"],
@@ -116,6 +121,44 @@ def test_a_recipe_on_the_wrong_data_says_which_field_it_wants(beside_a_cluster, 
                 "actor.learning_rate": 1e-6,
             },
         ),
+        (
+            "skyrl_v0_7b_stage2",
+            {"rollout.batch_size": 16, "rollout.temperature": 0.5, "env.max_calls": 25, "actor.model_name_or_path": "runs/skyrl_v0_7b/model"},
+        ),
+        (
+            "skyrl_v0_8b",
+            {
+                "rollout.batch_size": 32,
+                "rollout.n_samples_per_prompt": 8,
+                "rollout.temperature": 0.6,
+                "rollout.top_p": 0.95,
+                "rollout.top_k": 20,
+                "env.max_calls": 25,
+                "env.options": {"max_turn_tokens": 1536},
+                "actor.entropy_coef": 0.0,
+                "actor.clip": (0.2, 0.2),
+            },
+        ),
+        (
+            "skyrl_v0_14b",
+            {
+                "rollout.batch_size": 32,
+                "rollout.n_samples_per_prompt": 8,
+                "rollout.temperature": 0.6,
+                "env.max_calls": 35,
+                "env.max_concurrency": 192,
+                "env.options": {"max_turn_tokens": 3072},
+                "actor.entropy_coef": 0.001,
+                "actor.clip": (0.2, 0.28),
+                "algo.advantage.estimator": "gae",
+                "critic.learning_rate": 1e-5,
+                "algo.kl.init_coef": 0.001,
+            },
+        ),
+        ("otc_ppo_search", {"reward.name": "otc", "reward.options": {"base": "searchr1", "c": 4}, "reward.group": None, "algo.advantage.estimator": "gae"}),
+        ("otc_ppo_torl", {"reward.name": "otc", "reward.options": {"base": "torl", "c": 3}, "env.max_calls": 3, "algo.advantage.estimator": "gae"}),
+        ("retool_ppo_32b", {"rollout.n_samples_per_prompt": 1, "critic.learning_rate": 2e-6, "critic.freezing_steps": 20, "algo.kl.init_coef": 0.0}),
+        ("interaction_scaling_1_5b", {"env.max_calls": 4, "critic.updates": 12, "algo.advantage.estimator": "gae"}),
         ("otc_grpo_search", {"reward.group": "otc", "reward.group_options": {"c": 4}, "reward.name": "searchr1", "rollout.n_samples_per_prompt": 5}),
         ("otc_grpo_torl", {"reward.group": "otc", "reward.group_options": {"c": 3}, "reward.name": "torl", "env.max_calls": 3}),
     ],
@@ -133,7 +176,8 @@ def test_a_recipe_has_its_papers_values(recipe, settings):
 
 
 @pytest.mark.parametrize(
-    ("recipe", "prompts", "updates"), [("retool_32b", 512, 8), ("tool_n1_7b", 1024, 4), ("toolrl_3b", 512, 4), ("search_r1_7b", 512, 2), ("torl_7b", 128, 1)]
+    ("recipe", "prompts", "updates"),
+    [("retool_32b", 512, 8), ("tool_n1_7b", 1024, 4), ("toolrl_3b", 512, 4), ("search_r1_7b", 512, 2), ("torl_7b", 128, 1), ("retool_ppo_32b", 1024, 2)],
 )
 def test_a_rollout_batch_makes_as_many_updates_as_the_papers(recipe, prompts, updates):
     cfg = load(recipe)

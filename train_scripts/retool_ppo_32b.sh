@@ -1,0 +1,8 @@
+#!/usr/bin/env bash
+# ReTool 32B with PPO, from a cold-started model (--actor.model_name_or_path).
+# Eight nodes of 8 GPUs: 32 learner ranks, 8 engines over 4 GPUs each.
+# Data: as for retool_32b.
+#   HOSTS=head,worker1 retool_ppo_32b.sh --data.prompt_dataset dapo.parquet [any flag of `openrlhf-tir train`]
+# Inside a SLURM allocation HOSTS is not needed. train_scripts/setup_env.sh --gpu must have run on every node (launch_multinode.sh).
+set -euo pipefail
+exec bash "$(dirname "${BASH_SOURCE[0]}")/launch_multinode.sh" ${HOSTS:+--hosts "$HOSTS"} -- --recipe retool_ppo_32b "$@"
