@@ -27,7 +27,7 @@ from openrlhf_tir.http_guard.connections import ConnectionLimits
 from openrlhf_tir.http_guard.guard import BodyLimits, Guard
 from openrlhf_tir.http_guard.json_body import answer_malformed
 from openrlhf_tir.http_guard.leaving import answer_leavers, unless_client_leaves
-from openrlhf_tir.protocol import EnvSchema, Health, Outcome, ResetReply, ResetRequest, StepReply, StepRequest
+from openrlhf_tir.protocol import NOT_NEEDED, EnvSchema, Health, Outcome, ResetReply, ResetRequest, StepReply, StepRequest
 
 from .admission import Admission, CapacityFull
 from .env import MALFORMED_TASK, Env
@@ -43,7 +43,8 @@ class ServingConfig:
 
     env: str
     action: str
-    isolation: str = "none"
+    isolation: str = NOT_NEEDED
+    """What confines the code that it runs; "none" where it runs what a model writes, unconfined. See `protocol.Health`."""
     stateful: bool = False
     tools: Sequence[dict[str, Any]] = ()
     """Schemas of its tools, as OpenAI's."""

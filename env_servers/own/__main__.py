@@ -10,6 +10,7 @@ from env_servers.processes import run_copies
 from env_servers.serving import create_env_app
 from openrlhf_tir.errors import ConfigError
 from openrlhf_tir.plugins import ENVIRONMENT, load
+from openrlhf_tir.protocol import NOT_NEEDED
 
 
 def main() -> None:
@@ -23,8 +24,8 @@ def main() -> None:
     except ConfigError as e:
         sys.exit(f"{type(e).__name__}: {e}")
     run_copies(args)
-    action = str(getattr(cls, "action", "text"))
-    config = serving_config(args, env=args.name, action=action, stateful=bool(getattr(cls, "stateful", True)), tools=list(getattr(cls, "tools", [])))
+    said = {"action": str(getattr(cls, "action", "text")), "isolation": str(getattr(cls, "isolation", NOT_NEEDED))}
+    config = serving_config(args, env=args.name, stateful=bool(getattr(cls, "stateful", True)), tools=list(getattr(cls, "tools", [])), **said)
     serve(create_env_app(cls, config), args)
 
 

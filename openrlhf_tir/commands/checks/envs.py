@@ -15,6 +15,7 @@ from ...config.environments import Environment
 from ...config.problems import Problems
 from ...envs.probe import probe_env
 from ...errors import ConfigError
+from ...protocol import NOT_NEEDED, UNISOLATED
 from .host import Machine, check_isolation
 
 NEED_OPTIONS = ("search",)
@@ -89,6 +90,8 @@ def _check_server(cfg: Config, e: Environment, url: str, wait_s: float) -> str:
     if schema.env != e.serves:
         fields = "env.name or env.url" if e.section == "env" else f"{e.section}.server or {e.section}.url"
         raise ConfigError(f"The server at {url} is env {schema.env!r}, the tasks use {e.serves!r}. Set {fields} to match.")
-    if health.isolation == "none":
+    if health.isolation == UNISOLATED:
         return f"environment {e.name} at {url}: capacity {schema.capacity}; it runs model-written code WITHOUT isolation"
+    if health.isolation == NOT_NEEDED:
+        return f"environment {e.name} at {url}: capacity {schema.capacity}"
     return f"environment {e.name} at {url}: isolation {health.isolation}, capacity {schema.capacity}"

@@ -30,6 +30,19 @@ def test_a_server_of_another_environment_is_refused(ready, env_server):
     assert "is env 'search', the tasks use 'python_tir'" in refused(ready, env__url=env_server.url)
 
 
+@pytest.mark.parametrize(
+    ("health", "said"),
+    [
+        ({"isolation": "none"}, "capacity 3; it runs model-written code WITHOUT isolation"),
+        ({"isolation": "not_needed"}, "capacity 3"),
+        ({}, "isolation unknown, capacity 3"),
+    ],
+)
+def test_only_a_server_that_says_that_it_runs_code_unconfined_is_called_so(ready, env_server, health, said):
+    env_server.bodies["/health"] = {"env": "python_tir", **health}
+    assert f"environment python_tir at {env_server.url}: {said}" in check(load(None, {**ready, "env.url": env_server.url}), machine=CPU)
+
+
 def test_every_server_of_a_list_is_asked(ready, env_server):
     assert "127.0.0.1:9/health does not answer" in refused(ready, error=Unavailable, env__url=f"{env_server.url}, http://127.0.0.1:9")
 
