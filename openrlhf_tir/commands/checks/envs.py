@@ -20,8 +20,6 @@ from .host import Machine, check_isolation
 
 NEED_OPTIONS = ("search",)
 """Servers of ours that cannot be started without server_options."""
-RUN_CODE = ("python_tir", "swe")
-"""Servers of ours that run what a model writes."""
 
 
 def environments_of(cfg: Config) -> list[Environment]:
@@ -58,7 +56,7 @@ def check_env(cfg: Config, e: Environment, machine: Machine, wait_s: float = 0.0
     flags = server_flags(e)
     if e.env.file:
         return [f"environment {e.name}: a server of {e.env.file} will be started, in a process of its own"]
-    if e.serves in RUN_CODE:
+    if e.runs_code:
         check_isolation(machine, e.serves)
     check_server_flags(e, flags)
     of, workers = "" if e.serves == e.name else f" of {e.serves}", f" with {e.env.workers} workers" if e.serves in WITH_WORKERS else ""
