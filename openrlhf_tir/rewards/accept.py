@@ -35,7 +35,7 @@ def named(place: plugins.Place, name: str, function: Callable[..., Any], error: 
 
 
 def _wrong(place: plugins.Place, name: str, function: Callable[..., Any], what: str, error: type[MethodError]) -> MethodError:
-    return error(f"{place.setting} = {name!r}: {plugins.location(function)}: {what}. A {place.kind} is {place.shape}.")
+    return error(f"{place.setting} = {name!r}: {plugins.location(function)}: {what}. {place.described}")
 
 
 def _number(value: Any) -> float | None:

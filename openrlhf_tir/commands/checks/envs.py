@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import io
 import os
-from contextlib import redirect_stderr
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr
 from importlib import import_module
 from pathlib import Path
 
+from ... import plugins
 from ...backoff import until_available
 from ...cluster.env_process import WITH_WORKERS, server_flags, server_module
 from ...config import Config
@@ -55,6 +57,7 @@ def check_env(cfg: Config, e: Environment, machine: Machine, wait_s: float = 0.0
     server_module(e)
     flags = server_flags(e)
     if e.env.file:
+        check_class(e, flags)
         return [f"environment {e.name}: a server of {e.env.file} will be started, in a process of its own"]
     if e.runs_code:
         check_isolation(machine, e.serves)
@@ -65,21 +68,40 @@ def check_env(cfg: Config, e: Environment, machine: Machine, wait_s: float = 0.0
 
 def check_server_flags(e: Environment, flags: list[str]) -> None:
     """A server of ours takes the flags that it would be started with, by its own parser; a corpus is there. Raises ConfigError."""
-    said = io.StringIO()
     if not e.env.server_options and e.serves not in NEED_OPTIONS:
         return
     parser = import_module(f"{server_module(e)}.__main__").parser()
+    with _words_of(e):
+        args = parser.parse_args(flags)
+    corpus = getattr(args, "corpus", None)
+    if corpus is not None and not Path(corpus).is_file():
+        raise ConfigError(f"{e.section}.server_options.corpus = {str(corpus)!r} is no file (looked at {Path(corpus).absolute()}). Correct the path.")
+
+
+def check_class(e: Environment, flags: list[str]) -> None:
+    """A class of the user's own takes the keywords that it would be made with. Raises ConfigError."""
+    try:
+        cls = plugins.load(plugins.ENVIRONMENT, str(e.env.file))
+    except ConfigError:
+        return  # told by `preflight.check_names_of_env`
+    own = import_module(f"{server_module(e)}.__main__")
+    with _words_of(e):
+        _, keywords = own.read(flags)
+    own.check(cls, keywords, f"{e.section}.server_options")
+
+
+@contextmanager
+def _words_of(e: Environment) -> Iterator[None]:
+    """A parser that refuses flags of the environment's server becomes a ConfigError."""
+    said = io.StringIO()
     try:
         with redirect_stderr(said):
-            args = parser.parse_args(flags)
+            yield
     except SystemExit:
         wrong = said.getvalue().strip().splitlines()[-1].partition("error: ")[2]
         raise ConfigError(
             f"{e.section}.server_options = {e.env.server_options}: the {e.serves} server says: {wrong}. `python -m {server_module(e)} --help` lists its flags."
         ) from None
-    corpus = getattr(args, "corpus", None)
-    if corpus is not None and not Path(corpus).is_file():
-        raise ConfigError(f"{e.section}.server_options.corpus = {str(corpus)!r} is no file (looked at {Path(corpus).absolute()}). Correct the path.")
 
 
 def _check_server(cfg: Config, e: Environment, url: str, wait_s: float) -> str:
