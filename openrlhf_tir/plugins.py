@@ -218,7 +218,7 @@ def wrong_keywords(cls: Any, given: Mapping[str, Any]) -> str | None:
     except Exception:  # names that only a type checker knows
         return None
     for name, value in given.items():
-        hint = hints.get(name)
+        hint: Any = hints.get(name, Any)
         if hint in PLAIN and (not isinstance(value, PLAIN[hint]) or (isinstance(value, bool) and hint is not bool)):
             return f"{name} = {value!r} is {type(value).__name__}, not {hint.__name__}"
     return None

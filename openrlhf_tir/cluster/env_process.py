@@ -81,7 +81,7 @@ def server_flags(e: Environment) -> list[str]:
         flags += ["--code-timeout", str(e.env.code_timeout_s), *(["--stateful"] if e.env.stateful else [])]
     for key, value in e.env.server_options.items():
         flag = key.replace("_", "-")
-        if flag in OURS or not re.fullmatch(r"[a-z][a-z0-9-]*", flag):
+        if flag in OURS or not (e.env.file or re.fullmatch(r"[a-z][a-z0-9-]*", flag)):
             raise ConfigError(f"{e.section}.server_options has {key!r}, which the run sets itself or no server has. Leave it out.")
         if e.env.file:
             continue  # keywords of the class, which its server tells from flags

@@ -199,5 +199,5 @@ def test_a_class_that_cannot_be_an_environment_or_be_made_is_one_line(ready, tmp
 def test_a_class_takes_its_keywords_and_its_server_its_flags(ready, tmp_path, monkeypatch):
     (tmp_path / "mine.py").write_text(OWN)
     monkeypatch.chdir(tmp_path)
-    options = {"high": 3, "why": "3", "max_queue": 4, "other": [1]}
+    options = {"high": 3, "why": "3", "max_queue": 4, "other": [1], "N": 2}
     assert check(load(None, {**ready, "env.file": "mine.py:Guess", "env.server_options": options}), machine=CPU)
