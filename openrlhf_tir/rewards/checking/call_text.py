@@ -121,9 +121,3 @@ def json_calls(text: str) -> Calls:
 def json_call_arguments(text: str) -> Calls:
     """`json_calls` as {name: parameters}, those without "parameters" left out. Parameters are what the model wrote, a table or not."""
     return [{c["name"]: c["parameters"]} for c in json_calls(text) if "parameters" in c]
-
-
-def call_sources(text: str) -> list[str]:
-    """`json_calls` as Python source, for execution against a simulated API; without parameters, of a call that has none."""
-    calls = [(c["name"], c.get("parameters")) for c in json_calls(text)]
-    return [f"{name}({', '.join(f'{k}={v!r}' for k, v in (p if isinstance(p, dict) else {}).items())})" for name, p in calls]
