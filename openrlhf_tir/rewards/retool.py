@@ -35,6 +35,11 @@ def closed_box(text: str) -> str | None:
     return None
 
 
+def recipe_answer(response: str) -> str | None:
+    """What the recipe compares: the last box of the last 100 characters."""
+    return closed_box(response[-LAST_BOX_CHARS:])
+
+
 def eval_code(segment: str) -> str:
     """The code of a segment that stopped at </code>, as the official evaluation reads it: after the last python fence."""
     return segment.rpartition("```python")[2].replace("```", "").strip()
@@ -54,7 +59,7 @@ def retool(trajectory: Trajectory, task: Task, context: RewardContext, ask: Ask 
         raise unknown("reward.options key", min(strange), OPTIONS, "These are the options of reward.name = 'retool'.")
     messages = 2 + 2 * len(trajectory.calls)
     if options.get("official"):
-        answer = closed_box(trajectory.text[-LAST_BOX_CHARS:])
+        answer = recipe_answer(trajectory.text)
         correct = answer == task.label
     else:
         answer = find_answer(model_text(trajectory), "boxed").text

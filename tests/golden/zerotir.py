@@ -68,7 +68,7 @@ def _math_score(row: dict) -> list[str]:
 def _filters(row: dict) -> list[str]:
     m = row["metrics"]
     got = {
-        "drop_experience": bool(official.drop_sample(m, base_ppl=row["base_ppl"], max_tokens=row["generate_max_len"])),
+        "drop_experience": bool(filters.why_dropped(m, base_ppl=row["base_ppl"], max_tokens=row["generate_max_len"])),
         "is_quality_sample": int(official.is_quality(m, **row["label"])),
         "verifier_failed": int(filters.verifiers_failed(m)),
     }
@@ -81,7 +81,7 @@ def _program(row: dict) -> list[str]:
 
 
 def _reply(row: dict) -> list[str]:
-    output, error = official.observation_of_reply(row["sandbox_reply"])
+    output, error = official.parse_sandbox_reply(row["sandbox_reply"])
     return mismatches({"output": output, "error": error}, row["expected"])
 
 

@@ -6,7 +6,9 @@ import re
 from typing import NamedTuple
 
 from openrlhf_tir.rewards.checking import minerva
-from openrlhf_tir.rewards.retool import LAST_BOX_CHARS, closed_box, softened
+from openrlhf_tir.rewards.retool import recipe_answer, softened
+
+from .zerotir import official_answer
 
 LAST_CHARS = 300
 _ANSWER_LINE = re.compile(r"(?i)Answer\s*:\s*([^\n]+)")
@@ -20,8 +22,8 @@ class Score(NamedTuple):
 
 
 def recipe_score(response: str, gold: str, messages: int) -> Score:
-    """The recipe's strict rule: the same string in the last box of the last 100 characters."""
-    pred = closed_box(response[-LAST_BOX_CHARS:])
+    """The recipe's strict rule: the same string."""
+    pred = recipe_answer(response)
     right = pred == gold
     return Score(1.0 if right else softened(messages), right, pred or "")
 
@@ -50,10 +52,5 @@ def printing(code: str) -> str:
 
 def eval_answer(text: str) -> str:
     r"""The official evaluation's answer: after the last "boxed", braces matched, or what is left where they do not close; without it all of the text."""
-    _, found, rest = text.rpartition("boxed")
-    if not found:
-        return text
-    if not rest.startswith("{"):
-        return rest.split("$")[0].strip()
-    closed = closed_box("\\boxed" + rest)
-    return rest[1:] if closed is None else closed
+    answer = official_answer(text)
+    return text if answer is None else answer

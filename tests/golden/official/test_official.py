@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.golden.official.retool import answer_line_score, eval_answer, printing, recipe_score
-from tests.golden.official.zerotir import is_quality, observation_of_reply, parse_sandbox_reply
+from tests.golden.official.zerotir import is_quality, parse_sandbox_reply
 from tests.unit.filters.test_filters import CLEAN
 
 
@@ -42,10 +42,10 @@ def test_the_official_evaluation_reads_an_open_box_to_the_end_of_the_text(text, 
 
 def test_an_observation_is_stdout_or_the_trimmed_traceback_or_the_status():
     run = {"status": "Finished", "stdout": "7\n", "stderr": '  File "/t/a.py", line 3\n    1/0\n    ~^~\nZeroDivisionError\n'}
-    assert observation_of_reply({"status": "Success", "run_result": run}) == ("7\n", 0)
-    assert observation_of_reply({"status": "Failed", "run_result": run}) == ("  line 3\n    1/0\n    ~~\nZeroDivisionError\n", 1)
-    assert observation_of_reply({"status": "Failed", "run_result": {"status": "TimeLimitExceeded"}}) == ("TimeLimitExceeded", 1)
-    assert observation_of_reply({"status": "SandboxError"}) == (None, 1)
+    assert parse_sandbox_reply({"status": "Success", "run_result": run}) == ("7\n", 0)
+    assert parse_sandbox_reply({"status": "Failed", "run_result": run}) == ("  line 3\n    1/0\n    ~~\nZeroDivisionError\n", 1)
+    assert parse_sandbox_reply({"status": "Failed", "run_result": {"status": "TimeLimitExceeded"}}) == ("TimeLimitExceeded", 1)
+    assert parse_sandbox_reply({"status": "SandboxError"}) == (None, 1)
 
 
 @pytest.mark.parametrize(

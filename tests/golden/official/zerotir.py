@@ -7,17 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from env_servers.python_tir.observation import clean_traceback
-from openrlhf_tir.filters.zerotir import Facts, why_dropped
+from openrlhf_tir.filters.zerotir import Facts
 from openrlhf_tir.rewards.checking import symbolic
 
 _CODE = re.compile(r"```python\n.*?```", re.DOTALL)
 _RUN = re.compile(r"```python.*?```output", re.DOTALL)
-_FILE = re.compile(r'File ".*?", ')
-
-
-def drop_sample(facts: Facts, *, base_ppl: float | None, max_tokens: int) -> bool:
-    """Whether a sample's loss is masked."""
-    return bool(why_dropped(facts, base_ppl=base_ppl, max_tokens=max_tokens))
 
 
 def is_quality(facts: Facts, repeatness_threshold: float = 0.05, **label: object) -> bool:
@@ -55,26 +49,11 @@ def code_pattern_score(response: str) -> float:
     return -0.1 if blocks and blocks != len(_RUN.findall(response)) else 0.0
 
 
-def observation_of_reply(reply: Mapping[str, Any]) -> tuple[str | None, int]:
-    """(text to insert, 1 if the run failed). No run result at all: (None, 1), a fault of the sandbox."""
-    run = reply.get("run_result")
-    if run is None:
-        return None, 1
-    finished = run["status"] == "Finished"
-    if not finished:
-        text = run["status"]
-    elif reply["status"] == "Success":
-        text = run["stdout"]
-    else:
-        text = _FILE.sub("", run["stderr"]).replace("^", "")
-    return text, int(reply["status"] == "Failed" or not finished)
-
-
 def parse_sandbox_reply(reply: Mapping[str, Any]) -> tuple[str | None, int]:
     """(observation, error) of a SandboxFusion `/run_code` reply, as ZeroTIR's client reads it.
 
     error is 1 when the code failed or did not finish. A reply without a result has no observation. Status "SandboxError" with a
-    finished run counts as no error in the reference; so here.
+    finished run counts as no error in the reference.
     """
     run = reply.get("run_result")
     if not run:

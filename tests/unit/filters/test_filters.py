@@ -7,8 +7,7 @@ import pytest
 from openrlhf_tir.config import Filter
 from openrlhf_tir.filters import build
 from openrlhf_tir.filters.samples import SampleFilter
-from openrlhf_tir.filters.zerotir import length_balance, too_many_failed
-from tests.golden.official.zerotir import drop_sample
+from openrlhf_tir.filters.zerotir import length_balance, too_many_failed, why_dropped
 from tests.unit.rewards.reward_fakes import group, scored
 
 
@@ -87,12 +86,12 @@ CLEAN = {
     ],
 )
 def test_samples_are_masked_for_cheating_and_rambling(change, dropped):
-    assert drop_sample({**CLEAN, **change}, base_ppl=None, max_tokens=8192) is dropped
+    assert bool(why_dropped({**CLEAN, **change}, base_ppl=None, max_tokens=8192)) is dropped
 
 
 def test_an_improbable_sample_is_masked():
-    assert drop_sample(CLEAN, base_ppl=5.1, max_tokens=8192)
-    assert not drop_sample(CLEAN, base_ppl=5.0, max_tokens=8192)
+    assert why_dropped(CLEAN, base_ppl=5.1, max_tokens=8192) == "improbable"
+    assert not why_dropped(CLEAN, base_ppl=5.0, max_tokens=8192)
 
 
 def test_a_group_tolerates_two_failed_verdicts_in_five():
