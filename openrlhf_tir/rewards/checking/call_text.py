@@ -14,7 +14,7 @@ from typing import Any
 Calls = list[dict[str, Any]]
 MAX_CHARS = 20_000
 MAX_BITS = 4096
-"""Of an integer that arithmetic makes: 9**9**9 would never end."""
+"""The most bits of an integer that arithmetic makes: 9**9**9 would never end."""
 _ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
