@@ -48,8 +48,12 @@ class SamplingParams:
 
 
 @pytest.fixture
-def vllm(tmp_path, quick):
-    """A tokenizer with a chat template, and the module from which such files take `SamplingParams`."""
+def vllm(tmp_path, quick, monkeypatch):
+    """A tokenizer with a chat template, and the module from which such files take `SamplingParams`.
+
+    The event loops of the worker are in debug mode: one thread that touches another's loop gets an error, and not luck.
+    """
+    monkeypatch.setenv("PYTHONASYNCIODEBUG", "1")
     place = tmp_path / "quick"
     (place / "transformers.py").write_text((place / "transformers.py").read_text() + CHAT_TOKENIZER)
     (place / "vllm").mkdir()
@@ -95,6 +99,7 @@ TURNS = (
         ("game", "", "".join(TURNS), "onetwo", 0.5, {"turn_count": 2.0, "correct": 1.0}),
         ("single_turn", "one", "one", "one", 1.0, {"letters": 3.0, "correct": 1.0}),
     ],
+    ids=["random_steps", "game", "single_turn"],
 )
 async def test_a_form_runs_in_openrlhfs_own_executors(agent_of, tmp_path, form, label, text, sampled, reward, parts):
     from transformers import AutoTokenizer

@@ -34,11 +34,12 @@ class AgentExecutor:
             choice = {"index": 0, "message": {"role": "assistant", "content": said.text}, "finish_reason": said.finish_reason}
             return {"id": uuid4().hex, "object": "chat.completion", "model": body["model"], "choices": [choice]}
 
-        config = uvicorn.Config(app, host="127.0.0.1", port=0, log_level="warning", loop="asyncio")
+        config = uvicorn.Config(app, host="127.0.0.1", port=0, log_level="warning")
         listening = config.bind_socket()
         listening.listen()
         self.url = f"http://127.0.0.1:{listening.getsockname()[1]}/v1/chat/completions"
-        threading.Thread(target=uvicorn.Server(config).run, kwargs={"sockets": [listening]}, daemon=True).start()
+        server = uvicorn.Server(config)
+        threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listening])), daemon=True).start()
 
     async def ask(self, body):
         async with aiohttp.ClientSession(raise_for_status=True) as http, http.post(self.url, json=body) as response:
