@@ -30,7 +30,7 @@ START_TIMEOUT_S = 120.0
 SLOW_START = ("search",)
 """Servers that may build an index at their first start: these have timeouts.start_s."""
 STARTS = 3
-"""How often one that is killed while it starts is started again at once, the first included."""
+"""How often a server that is killed while it starts is started again at once, the first included."""
 log = logging.getLogger(__name__)
 
 

@@ -74,7 +74,7 @@ class Observer:
         self.on_phase: Callable[[], None] = lambda: None
         self._canary = 0.0
         self._push: dict[str, float] = {}
-        """Of the last one."""
+        """Metrics of the last weight push."""
         self.selection = SelectionMeter(self.envs)
         self._last_step = time.monotonic()
         self._before: list[GroupMeta] = []
