@@ -175,4 +175,6 @@ def rows(n: int, split: Split, seed: int) -> list[dict[str, Any]]:
 
 
 GATES = {"accuracy": (0.15, 0.30), "reward/viewed_first": (0.18, 0.32)}
-LESSON = Lesson(draw_trace, rows, GATES, Schedule(stages=(Stage(640, 0.85), Stage(120, READS))), steered="reward/viewed_first")
+STAGES = (Stage(480, 0.85), Stage(120, READS))
+"""Copying what stood in the file and what should stand there is learned between steps 200 and 300, at once; the form of the calls before step 100."""
+LESSON = Lesson(draw_trace, rows, GATES, Schedule(stages=STAGES), steered="reward/viewed_first")
