@@ -14,7 +14,8 @@ PROBLEMS = "64"
 AGENT = ("--env.name", "swe", "--env.protocol", "skyrl", "--env.max_calls", str(TURNS), "--env.output_max_tokens", str(SHOWN), "--env.step_timeout_s", "120")
 REWARD = ("--reward.name", "env", "--reward.options", "signals=viewed_first")
 CHAT = ("--data.apply_chat_template", "true", "--data.input_template", "{}")
-LENGTHS = ("--rollout.max_new_tokens", "620", "--data.max_len", "690", "--vllm.kv_cache_mib", "192", "--eval.max_samples", PROBLEMS)
+LENGTHS = ("--rollout.max_new_tokens", "720", "--data.max_len", "790", "--vllm.kv_cache_mib", "192", "--eval.max_samples", PROBLEMS)
+"""Room for what no example does: a guess that is refused, a look, and an edit. A response that is cut before its last call is not judged."""
 SIZES = ("--rollout.batch_size", "8", "--train.micro_batch_size", "16", "--eval.max_samples", PROBLEMS)
 
 
