@@ -5,8 +5,8 @@
             the `max_turns`-th step is graded as well, and truncated
 
 signals of every step: turn, error_type (None, unknown_function, bad_call, refused, or why a session was ended: time_limit, memory, output_flood,
-ended). Of the last one besides: resolved, evaluation (see grade.Report), tests_passed, tests_total, patch_bytes, patch_left_out. What a model does
-wrong is told to it; a sandbox that fails raises, which is outcome env_error and no reward.
+ended). Of the last one besides: resolved, evaluation (see grade.Report), tests_passed, tests_total, patch_bytes, patch_left_out, viewed_first (see
+looks.Looks). What a model does wrong is told to it; a sandbox that fails raises, which is outcome env_error and no reward.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from openrlhf_tir.protocol import Outcome
 
 from .backend import Backend, Work
 from .grade import Report
+from .looks import Looks
 from .session import Said
 from .stages import Stages
 from .task import SweTask
@@ -68,7 +69,7 @@ class SweEnv(Env):
         SandboxError."""
         given = SweTask.model_validate(task)
         self._max_turns = min(given.max_turns or self._shared.max_turns, self._shared.max_turns)
-        self._turn, self._over = 0, False
+        self._turn, self._over, self._looks = 0, False, Looks()
         start, seconds = self._shared.stages.start, self._shared.start_s
         try:
             async with asyncio.timeout(seconds), start.slot():
@@ -92,7 +93,7 @@ class SweEnv(Env):
             self.place.leave()
         async with self._shared.stages.evaluate.slot():
             report, size = await _graded(self._work)
-        signals |= {**report.signals(), "patch_bytes": size, "finished": end == "finished"}
+        signals |= {**report.signals(), "patch_bytes": size, "finished": end == "finished", "viewed_first": self._looks.viewed_first}
         return Step(said, reward=float(report.resolved), done=end == "finished", truncated=end != "finished", outcome=outcome, signals=signals)
 
     async def _calls(self, work: Work, action: str, deadline_s: float) -> tuple[str, str | None, Literal["finished", "cut", ""]]:
@@ -106,6 +107,7 @@ class SweEnv(Env):
         for name, arguments in calls:
             if name == "finish":
                 return "\n".join([*texts, "The task is finished."]), error, "cut" if arguments["cut"] else "finished"
+            self._looks.note(name, arguments)
             answer = await self._one(work, name, arguments, deadline_s)
             texts.append(answer.text)
             error = error or answer.lost or ("refused" if answer.refused else None)

@@ -43,8 +43,18 @@ def bundled(name: str) -> Source:
         raise ValueError(f"repo = {name!r}: there are {', '.join(names())}; a row of another repository is written owner/name.")
     tree = read_tree(REPOS / name / "repo")
     hidden = {path: content for path, (_, content) in read_tree(REPOS / name / "hidden").items()}
-    packages = sorted({path.partition("/")[0].removesuffix(".py") for path in tree if path.endswith(".py") and not path.startswith("tests/")})
-    return Source(name, tree, Suite("apart", hidden, packages))
+    return Source(name, tree, Suite("apart", hidden, _packages(tree)))
+
+
+def _packages(tree: Tree) -> list[str]:
+    """What hidden tests can import: the top-level names."""
+    return sorted({path.partition("/")[0].removesuffix(".py") for path in tree if path.endswith(".py") and not path.startswith("tests/")})
+
+
+def whole(task: SweTask) -> Source:
+    """The repository that the task brings."""
+    tree = {path: (FILE, text.encode()) for path, text in task.files.items()}
+    return Source(task.repo, tree, Suite("apart", {name: text.encode() for name, text in task.tests.items()}, _packages(tree)))
 
 
 def names() -> list[str]:
@@ -61,6 +71,8 @@ class Sources:
         """Raises ValueError, with a remedy, for a task that cannot be begun."""
         if task.is_row:
             return await self._row(task)
+        if task.tests:
+            return whole(task)
         source = bundled(task.repo)
         if strange := sorted(set(task.files) - set(source.tree)):
             raise ValueError(f"files: {', '.join(strange)} are not in the repository {task.repo}.")

@@ -1,6 +1,8 @@
-"""SweTask: a row's task, checked. What `reset` is told, as JSON; two kinds:
+"""SweTask: a row's task, checked. What `reset` is told, as JSON; three kinds:
 
 bundled    {"repo": "roman", "files": {"roman/parse.py": "..."}}     a repository of `repos/` with some files replaced: the bug
+whole      {"repo": "f", "files": {"f.py": "..."}, "tests": {"test_f.py": "..."}}
+           a small repository that the row brings, the bug in it, and the hidden tests that judge it
 row        {"repo": "owner/name", "base_commit": ..., "test_patch": ..., "FAIL_TO_PASS": [...], "PASS_TO_PASS": [...]}
            as SWE-Gym and SWE-bench have them; the repository comes from the server's --mirror, or is in a container image: of the row
            (`image`), or named after its `instance_id` by the server's --image
@@ -9,6 +11,7 @@ row        {"repo": "owner/name", "base_commit": ..., "test_patch": ..., "FAIL_T
 from __future__ import annotations
 
 import json
+import re
 from typing import Annotated, Any
 
 from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
@@ -20,12 +23,17 @@ def _listed(value: Any) -> Any:
 
 
 TestNames = Annotated[list[str], BeforeValidator(_listed)]
+NAME, TEST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*"), re.compile(r"test_[A-Za-z0-9_]+\.py")
+"""Of a whole repository, which is a directory of a session; and of a file of its hidden tests, which all lie in one directory."""
+MOST_BYTES = 1 << 20
+"""Of a whole repository with its tests. What is larger comes from a mirror or an image."""
 
 
 class SweTask(BaseModel):
     model_config = ConfigDict(extra="ignore")
     repo: str = Field(min_length=1)
-    files: dict[str, str] = Field(default_factory=dict, description="bundled: path -> content in place of the repository's own")
+    files: dict[str, str] = Field(default_factory=dict, description="path -> content; bundled: in place of the repository's own, whole: all there are")
+    tests: dict[str, str] = Field(default_factory=dict, description="whole: name -> content of the hidden tests")
     base_commit: str | None = Field(None, pattern=r"^[0-9A-Za-z][0-9A-Za-z._/-]*$")
     test_patch: str | None = None
     fail_to_pass: TestNames = Field(default_factory=list, alias="FAIL_TO_PASS")
@@ -37,7 +45,11 @@ class SweTask(BaseModel):
     max_turns: int | None = Field(None, ge=1, description="fewer than the server's --max-turns")
 
     @model_validator(mode="after")
-    def _is_whole(self) -> SweTask:
+    def _is_complete(self) -> SweTask:
+        if self.tests and self.is_row:
+            raise ValueError(f"the row of {self.repo} has tests of its own, and a base_commit, a test_patch or an owner besides. Leave one of both out.")
+        if self.tests:
+            self._check_whole()
         if not self.is_row:
             return self
         if self.base_commit is None:
@@ -46,6 +58,25 @@ class SweTask(BaseModel):
             raise ValueError(f"the row of {self.repo} has no tests: it needs test_patch and FAIL_TO_PASS, else nothing can be judged.")
         return self
 
+    def _check_whole(self) -> None:
+        if not NAME.fullmatch(self.repo):
+            raise ValueError(f"repo = {self.repo!r} is no name for a directory: letters, digits, _, . and -.")
+        if strange := sorted(name for name in self.tests if not TEST.fullmatch(name)):
+            raise ValueError(f"tests: {strange[0]!r} is not called test_NAME.py.")
+        if strange := sorted(path for path in self.files if not _is_inside(path)):
+            raise ValueError(f"files: {strange[0]!r} is no path below the repository. Write DIRECTORY/NAME, without .., .git and a / at its beginning.")
+        if both := sorted(path for path in self.files if any(other.startswith(f"{path}/") for other in self.files)):
+            raise ValueError(f"files: {both[0]!r} is a file and a directory. Name one of both otherwise.")
+        if not any(path.endswith(".py") for path in self.files):
+            raise ValueError(f"the task of {self.repo} has tests, and no files with Python in them: a repository that a row brings has all of its files there.")
+        if (size := sum(len(text.encode()) for text in (*self.files.values(), *self.tests.values()))) > MOST_BYTES:
+            raise ValueError(f"the repository {self.repo} has {size} bytes; one that a row brings at most {MOST_BYTES}. Put it into a --mirror.")
+
     @property
     def is_row(self) -> bool:
         return bool(self.base_commit or self.test_patch or self.fail_to_pass or "/" in self.repo)
+
+
+def _is_inside(path: str) -> bool:
+    parts = path.split("/")
+    return "\0" not in path and all(part not in ("", ".", "..", ".git") for part in parts)

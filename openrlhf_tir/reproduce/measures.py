@@ -121,11 +121,14 @@ MEASURES: dict[str, Measure] = {
     "pass_before": at_the_beginning("reward/code_ok"),
     "pass": at_the_end("reward/code_ok"),
     "pass_halfway": halfway("reward/code_ok"),
+    "viewed_before": first("eval/reward/viewed_first"),
+    "viewed": last("eval/reward/viewed_first"),
     "updates_to_half": updates_to_half,
     "reached_half": reached_half,
 }
 USUAL = ("accuracy_before", "accuracy", "greedy_accuracy", "code_ratio_before", "code_ratio")
-CURVES = ("eval/accuracy", "eval/code_ratio", "eval/calls", "code_pass_correct", "code_pass_incorrect", "reward/format_ok", "reward/code_ok")
+OF_CALLS = ("eval/calls", "code_pass_correct", "code_pass_incorrect", "reward/code_ok")
+CURVES = ("eval/accuracy", "eval/code_ratio", "eval/reward/viewed_first", *OF_CALLS, "reward/format_ok")
 
 
 def curves_of(columns: Columns) -> Curves:

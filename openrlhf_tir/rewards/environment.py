@@ -6,7 +6,7 @@ that ended the episode and never said what it was worth: NaN, which JSON has no 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from ..errors import EnvError
 from ..types import RewardParts, Task, Trajectory
@@ -16,11 +16,16 @@ from .math_outcome import call_facts
 REDUCE: dict[str, Callable[[list[float]], float]] = {"sum": sum, "last": lambda rewards: rewards[-1], "max": max}
 
 
+MOST = 1e30
+"""What is further from 0, or NaN, is no measurement: one such value would be all that is left of a mean."""
+
+
 def environment(trajectory: Trajectory, task: Task, context: RewardContext) -> RewardParts:
     """`reward.env_reduce` over the replies' rewards; correct iff it is above option `correct_above` (0).
 
-    parts: env_done (the environment ended the episode), env_rewards (replies with a reward), and those of `call_facts`. Raises EnvError where the
-    environment ended the episode and none of its replies had a reward.
+    parts: env_done (the environment ended the episode), env_rewards (replies with a reward), and those of `call_facts`; besides, for each name in
+    option `signals` (one, or several in a list), the last number or truth that the replies had as a signal of that name, 0 where none had: recorded,
+    and no part of the reward. Raises EnvError where the environment ended the episode and none of its replies had a reward.
     """
     given = [call.reward for call in trajectory.calls if call.reward is not None]
     ended = bool(trajectory.calls) and trajectory.calls[-1].done
@@ -33,4 +38,13 @@ def environment(trajectory: Trajectory, task: Task, context: RewardContext) -> R
     correct = reward > float(context.options.get("correct_above", 0.0))
     readable = float(all(call.outcome == "ok" for call in trajectory.calls))
     facts = {"correct": float(correct), "env_done": float(ended), "env_rewards": float(len(given)), "format_ok": readable}
-    return RewardParts(reward, correct, {**call_facts(trajectory), **facts})
+    return RewardParts(reward, correct, {**_told(trajectory, context.options.get("signals", ())), **call_facts(trajectory), **facts})
+
+
+def _told(trajectory: Trajectory, names: str | Sequence[str]) -> dict[str, float]:
+    """What the replies told under these names; a text is no number."""
+    told: dict[str, float] = {}
+    for name in [names] if isinstance(names, str) else names:
+        found = [value for call in trajectory.calls if isinstance(value := call.signals.get(name), int | float) and abs(value) <= MOST]
+        told[name] = float(found[-1]) if found else 0.0
+    return told

@@ -33,6 +33,15 @@ class BaseScores(Protocol):
     format_ok: float
     code_correct: float
 
+    @property
+    def parts(self) -> Mapping[str, float]:
+        """`reward/PART`: its mean."""
+
+
+def figure(figures: BaseScores, name: str) -> float:
+    """The figure that a gate names: a field of it, or the mean of a part of the reward. A part that no response has is 0."""
+    return float(figures.parts.get(name, 0.0) if name.startswith("reward/") else getattr(figures, name))
+
 
 GATES: dict[str, tuple[float, float]] = {
     "accuracy": (0.25, 0.45),
@@ -109,7 +118,7 @@ def _batch(schedule: Schedule, rng: Random, draw: Draw, ratio: float, lr: float)
 
 def check_gates(figures: BaseScores, gates: Gates = GATES) -> list[str]:
     """One sentence per missed gate; empty when all are passed."""
-    measured = {name: getattr(figures, name) for name in gates}
+    measured = {name: figure(figures, name) for name in gates}
     return [f"{name} {measured[name]:.3f} is outside {lo:.2f}..{hi:.2f}" for name, (lo, hi) in gates.items() if not lo <= measured[name] <= hi]
 
 
@@ -118,21 +127,23 @@ def repair(figures: BaseScores, settled_ratio: float, gates: Gates = GATES, stee
 
     Code that does not work yet, or a broken format: more tool traces, then settle again. `steered` names the figure that the tool ratio decides
     (Lesson.steered): where it has a gate the ratio is moved by its distance from the gate's middle. Accuracy alone out of range, while code works:
-    it goes up and down with the amount of code, where that is what is steered.
+    it goes up and down with the amount of code, where that is what is steered. Accuracy alone too low, where a part of the reward is steered: what
+    follows that part does not work yet.
     """
     low, high = gates["accuracy"]
-    shift = sum(gates[steered]) / 2 - getattr(figures, steered) if steered in gates else 0.0
+    shift = sum(gates[steered]) / 2 - figure(figures, steered) if steered in gates else 0.0
     if steered == STEERED and not _missed(figures, steered, gates) and _missed(figures, "accuracy", gates):
         shift = 0.04 if figures.accuracy < low else -0.04 if figures.accuracy > high else 0.0
     ratio = min(0.6, max(0.1, settled_ratio + shift))
     weak = any(_missed(figures, name, gates) for name in ("code_correct", "format_ok") if name != steered)
+    weak |= steered.startswith("reward/") and not _missed(figures, steered, gates) and figures.accuracy < low
     return ([Stage(160, 0.85)] if weak else []) + [Stage(60, ratio)], ratio
 
 
 def _missed(figures: BaseScores, name: str, gates: Gates) -> bool:
     """A gate that there is none of is not missed."""
     lo, hi = gates.get(name, (float("-inf"), float("inf")))
-    return not lo <= getattr(figures, name) <= hi
+    return not lo <= figure(figures, name) <= hi
 
 
 async def cold_start(

@@ -162,7 +162,8 @@ def image_of(task: SweTask, template: str | None) -> str:
     """Raises ValueError, with a remedy, where nothing says which it is."""
     if not task.is_row:
         raise ValueError(
-            f"repo = {task.repo!r}: a server with --runtime-api takes rows with a base_commit and tests. Start one without for bundled repositories."
+            f"repo = {task.repo!r}: a server with --runtime-api takes rows with a base_commit and tests. "
+            "Start one without for bundled repositories, and for those that a row brings."
         )
     if task.image:
         return task.image

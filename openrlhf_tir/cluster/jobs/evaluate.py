@@ -15,6 +15,7 @@ from ...episodes.group import EvalMode
 from ...errors import METHOD_REASONS, EngineGone, EvaluationFailed, InfraError
 from ...logs.progress import bar
 from ...pipeline.evaluation import attempt
+from ...pipeline.observer import reward_parts
 from ...report.summary import EnvScores, Scores
 from ...types import GroupKey, GroupMeta, Task
 from ..pool import RolloutPool
@@ -53,6 +54,8 @@ class EvalResult:
     calls: float = 0.0
     """Calls per response."""
     by_kind: dict[str, tuple[float, float]] = field(default_factory=dict)
+    parts: dict[str, float] = field(default_factory=dict)
+    """`reward/PART`: its mean over the samples of the groups that have it."""
     by_env: dict[str, EnvResult] = field(default_factory=dict)
     """Environment -> its own figures; empty where all tasks are of one."""
 
@@ -148,6 +151,7 @@ def summarise(tasks: list[Task], ended: list[GroupMeta | str], n: int) -> EvalRe
         samples=len(correct),
         failed=failed,
         calls=float(np.average([m.stats.get("calls", 0.0) for m in metas], weights=weights)),
+        parts=reward_parts(metas, [len(m.correct) for m in metas]),
         by_env=_by_env(tasks, ended, n),
         by_kind={k: (float(np.mean([c for c, _ in v])), float(np.mean([u for _, u in v]))) for k, v in sorted(kinds.items())},
     )

@@ -248,7 +248,7 @@ async def _attempt(
     async def evaluate_now() -> dict[str, float]:
         sampled = await evaluate(services.pool, inputs.held_out, mode_of(cfg), tick=pipeline.watchdog.beat)
         row = {"eval/accuracy": sampled.accuracy, "eval/code_ratio": sampled.code_ratio, "eval/calls": sampled.calls}
-        row["eval/failed_samples"] = float(sampled.failed)
+        row |= {f"eval/{part}": mean for part, mean in sampled.parts.items()} | {"eval/failed_samples": float(sampled.failed)}
         for env, figures in sampled.by_env.items():
             row |= {f"eval/{env}/accuracy": figures.accuracy, f"eval/{env}/code_ratio": figures.code_ratio, f"eval/{env}/calls": figures.calls}
         return row

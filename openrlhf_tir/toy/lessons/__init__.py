@@ -45,7 +45,7 @@ class Lesson:
     corpus: Callable[[], list[dict[str, Any]]] | None = None
 
 
-LESSONS = (QUICKSTART, "world_model", "torl", "torl_calls", "calculator", "toolrl", "tool_n1", "artist", "retool", "search", "functions")
+LESSONS = (QUICKSTART, "world_model", "torl", "torl_calls", "calculator", "toolrl", "tool_n1", "artist", "retool", "search", "functions", "mending")
 """Each is the module of that name beside this one, with a `LESSON`."""
 
 

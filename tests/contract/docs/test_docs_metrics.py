@@ -17,7 +17,7 @@ from openrlhf_tir.learner.roles.beside import value_metrics
 from openrlhf_tir.pipeline.budget import Budget
 from openrlhf_tir.pipeline.depth import AutoDepth
 from openrlhf_tir.pipeline.evaluation import Evaluator
-from openrlhf_tir.pipeline.observer import METRICS, Observer
+from openrlhf_tir.pipeline.observer import METRICS, Observer, reward_parts
 from openrlhf_tir.types import KEEP, GroupKey, PublishReport, StepReport, Verdict
 from tests.pipeline.fakes import group_of
 
@@ -86,6 +86,7 @@ def logged() -> set[str]:
     report = StepReport(version=1, metrics=tally.metrics(), seconds=0.1, trained_tokens=4)
     observer.step(report, Budget(batch_groups=2, max_staleness=1), depth.facts())
     evaluated = {f"eval/{n}" for n in fields("report/summary.py", "Scores") if n != "envs"}
+    evaluated |= {f"eval/{part}" for part in reward_parts([meta], [1])}
     evaluated |= {f"eval/guess/{n}" for n in fields("report/summary.py", "EnvScores")}
     curriculum = PromptStream(2, 0, curriculum=Settings(2, 0.5, 8.0, [(0.0, 1.0)] * 2)).facts()
     return rows.names | set(curriculum) | written_in("cluster/jobs/train.py", "eval/") | evaluated | learner_and_engines()

@@ -53,6 +53,16 @@ async def test_what_is_correct_can_be_asked_for():
     assert environment(t, task("-"), in_run(name="env", options={"correct_above": 0.5})).correct is False
 
 
+async def test_signals_that_are_asked_for_are_recorded_beside_the_reward():
+    replies = {"signals": {"tries": 1, "seen": True, "x": 10**400}}, {"reward": 0.5, "done": True, "signals": {"tries": 2, "seen": None, "why": "late"}}
+    t = await episode(PlayedEngine(*CODE * 2), JudgingEnv(*replies), N=2)
+    asked = environment(t, task("-"), in_run(name="env", options={"signals": ["tries", "seen", "why", "x", "nothing"]}))
+    assert asked.reward == 0.5
+    assert [asked.parts[name] for name in ("tries", "seen", "why", "x", "nothing")] == [2.0, 1.0, 0.0, 0.0, 0.0], "numbers and truths, the last there was"
+    assert environment(t, task("-"), in_run(name="env", options={"signals": "tries"})).parts["tries"] == 2.0
+    assert "tries" not in environment(t, task("-"), in_run(name="env")).parts
+
+
 async def test_a_response_that_earned_nothing_has_reward_0():
     t = await episode(PlayedEngine(ANSWER), JudgingEnv())
     assert environment(t, task("-"), in_run(name="env"))[:2] == (0.0, False)

@@ -27,6 +27,15 @@ def test_a_few_lost_samples_are_counted_and_left_out():
     assert (figures.failed, figures.samples, figures.accuracy) == (2, 198, 0.5)
 
 
+def test_the_parts_of_the_reward_are_means_over_the_samples_that_have_them():
+    """One group of two samples, one of a single one."""
+    one, two = (
+        replace(meta(0), stats={"calls": 1.0, "seen": 0.5}),
+        replace(meta(1), correct=[True], used_code=[True], stats={"calls": 1.0, "seen": 1.0, "late": 1.0}),
+    )
+    assert summarise(TASKS[:2], [one, two], 2).parts == {"reward/seen": pytest.approx(2 / 3), "reward/late": 1.0}
+
+
 def test_more_than_two_percent_are_refused_with_how_many_and_why():
     ended = [meta(i) for i in range(96)] + [replace(meta(96), failures={"timeout": 2})] + ["actor_died"] * 3
     with pytest.raises(EvaluationFailed, match=r"8 of 200 evaluation samples failed .*\(actor_died 6, timeout 2\)") as e:

@@ -15,6 +15,7 @@ COLUMNS = {
     "eval/calls": [None, None, 2.0, None, None, 1.5],
     "eval/greedy_accuracy": [None, None, None, None, 0.9, None],
     "calls_mean": [None, 1.8, 1.6, 1.4, 1.2, 1.0],
+    "eval/reward/viewed_first": [0.25, None, 0.5, None, None, 0.875],
     "code_pass_correct": [None, 1.0, None, 0.5, None, None],
 }
 
@@ -32,6 +33,8 @@ COLUMNS = {
         ("pass_incorrect", None),
         ("greedy_accuracy", None),  # known of another update only
         ("reached_half", 1.0),
+        ("viewed_before", 0.25),
+        ("viewed", 0.875),
     ],
 )
 def test_a_figure(name, value):

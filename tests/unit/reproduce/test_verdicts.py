@@ -32,6 +32,7 @@ SEEN: dict[str, dict[str, dict[str, float]]] = {
         "otc_ppo": {"calls": 1.1, "accuracy": 0.94, "productivity": 0.86},
         "otc_grpo": {"calls": 1.0, "accuracy": 0.95, "productivity": 0.95},
     },
+    "skyrl": {"rl": {"accuracy_before": 0.24, "accuracy": 0.91, "viewed_before": 0.26, "viewed": 0.95}},
 }
 MISSED = [
     ("zerotir", "rl", "accuracy", 0.89, "held-out accuracy after RL is 0.890, at least 0.9 is asked"),
@@ -66,6 +67,9 @@ MISSED = [
     ("otc", "otc_ppo", "calls", 1.5, "otc_ppo: calls, as a share of ToRL's, is 0.938, at most 0.75"),
     ("otc", "otc_grpo", "accuracy", 0.9, "otc_grpo: accuracy minus ToRL's"),
     ("otc", "otc_grpo", "productivity", 0.7, "otc_grpo: right responses per call"),
+    ("skyrl", "rl", "accuracy_before", 0.4, "that are resolved before RL is 0.400, at most 0.35"),
+    ("skyrl", "rl", "accuracy", 0.7, "the same after RL is 0.700, at least 0.75"),
+    ("skyrl", "rl", "viewed", 0.6, "whose file was read before it was edited is 0.340, at least 0.4"),
 ]
 
 
@@ -90,7 +94,7 @@ def test_a_coarse_reward_that_never_gets_to_a_half_took_at_least_the_run_and_the
     assert share.ok is ok and "the coarse one (at least 32: it never got there; the share is at most this)" in share.said
 
 
-@pytest.mark.parametrize(("name", "bar"), [("artist_functions", "BEFORE"), ("tool_n1", "BEFORE"), ("retool", "RL_ALONE")])
+@pytest.mark.parametrize(("name", "bar"), [("artist_functions", "BEFORE"), ("tool_n1", "BEFORE"), ("retool", "RL_ALONE"), ("skyrl", "BEFORE")])
 def test_a_bar_on_what_was_there_before_is_not_one_that_the_lessons_own_gate_lets_a_base_miss(name, bar):
     miniature = methods.named(name)
     _, highest = lessons.named(miniature.base.lesson).gates["accuracy"]

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from random import Random
 
 import pytest
 
 from openrlhf_tir.errors import ColdStartError
 from openrlhf_tir.toy.cold_start import Schedule, Stage, batches, check_gates, cold_start, repair
-from openrlhf_tir.toy.lessons import artist, retool
+from openrlhf_tir.toy.lessons import artist, mending, retool
 
 SHORT = Schedule(stages=(Stage(6, 1.0), Stage(4, 0.0)), batch_size=3, lr=1.0, warmup_steps=2, final_lr_ratio=0.2, repair_lr_ratio=0.8, max_repairs=2)
 
@@ -20,6 +20,7 @@ class Measured:
     code_ratio: float = 0.32
     format_ok: float = 0.99
     code_correct: float = 0.95
+    parts: dict[str, float] = field(default_factory=dict)
 
 
 def test_the_learning_rate_warms_up_and_falls_linearly_over_all_stages():
@@ -87,6 +88,26 @@ def test_artists_ratio_is_of_thoughts_so_its_format_moves_it_and_is_no_weakness(
 def test_retools_ratio_is_of_exercises_so_no_figure_of_its_base_moves_it():
     _, ratio = repair(Measured(accuracy=0.3, code_ratio=0.1), 0.5, retool.GATES, retool.LESSON.steered)
     assert ratio == 0.5
+
+
+def of_mending(accuracy: float, viewed: float) -> Measured:
+    return Measured(accuracy=accuracy, parts={"reward/viewed_first": viewed})
+
+
+def test_a_part_of_the_reward_has_a_gate_and_a_part_that_no_response_has_is_zero():
+    assert check_gates(of_mending(0.24, 0.25), mending.GATES) == []
+    assert check_gates(Measured(accuracy=0.2), mending.GATES) == ["reward/viewed_first 0.000 is outside 0.18..0.32"]
+
+
+def test_mendings_ratio_is_of_files_that_are_read_first():
+    # The gate's middle is 0.25: 0.40 measured is 0.15 too much.
+    stages, ratio = repair(of_mending(0.38, 0.40), 0.3, mending.GATES, mending.LESSON.steered)
+    assert stages == [Stage(60, ratio)] and ratio == pytest.approx(0.15)
+
+
+def test_files_that_are_read_first_often_enough_and_mended_badly_are_mended_in_more_examples():
+    stages, ratio = repair(of_mending(0.05, 0.25), 0.3, mending.GATES, mending.LESSON.steered)
+    assert [s.tool_ratio for s in stages] == [0.85, ratio] and ratio == pytest.approx(0.3)
 
 
 class Scripted:

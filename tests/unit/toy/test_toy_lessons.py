@@ -338,7 +338,7 @@ def _small(asked) -> bool:
 
 
 def test_an_unknown_lesson_is_refused_with_the_list():
-    with pytest.raises(ConfigError, match=r"Unknown --lesson 'nope'. Known: artist, calculator, functions, quickstart, retool, search, "):
+    with pytest.raises(ConfigError, match=r"Unknown --lesson 'nope'. Known: artist, calculator, functions, mending, quickstart, retool, search, "):
         lessons.named("nope")
 
 

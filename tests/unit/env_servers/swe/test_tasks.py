@@ -144,6 +144,37 @@ async def test_a_bundled_task_replaces_files_that_are_there():
         await sources.of(SweTask(repo="roman", files={"roman/new.py": ""}))
 
 
+WHOLE = {"repo": "f", "files": {"f.py": "def f(x):\n    return x+1\n", "data/x.txt": "1"}, "tests": {"test_f.py": "from f import f\n"}}
+
+
+async def test_a_row_may_bring_its_whole_repository_and_the_hidden_tests_are_not_in_it():
+    source = await Sources(None, applied).of(SweTask.model_validate(WHOLE))
+    assert source.name == "f" and {path: content for path, (_, content) in source.tree.items()} == {p: t.encode() for p, t in WHOLE["files"].items()}
+    assert (source.suite.kind, source.suite.packages, dict(source.suite.files)) == ("apart", ["f"], {"test_f.py": b"from f import f\n"})
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"repo": "../f"}, "base_commit"),
+        ({"repo": ".."}, "no name for a directory"),
+        ({"tests": {"../test_f.py": ""}}, "not called test_NAME.py"),
+        ({"tests": {"conftest.py": ""}}, "not called test_NAME.py"),
+        ({"files": {"/etc/f.py": ""}}, "no path below the repository"),
+        ({"files": {"a/../../f.py": ""}}, "no path below the repository"),
+        ({"files": {".git/hooks/f.py": ""}}, "no path below the repository"),
+        ({"files": {"a.py": "", "a.py/b.py": ""}}, "a file and a directory"),
+        ({"files": {}}, "no files with Python"),
+        ({"files": {"f.py": "x" * (1 << 20)}}, "at most 1048576"),
+        ({"files": {"f.py": "\ud800"}}, "surrogates not allowed"),
+        ({"test_patch": "x", "base_commit": "HEAD"}, "Leave one of both out"),
+    ],
+)
+def test_a_whole_repository_that_is_none_is_refused_by_name(change, said):
+    with pytest.raises(ValueError, match=said):
+        SweTask.model_validate(WHOLE | change)
+
+
 def test_what_counts_as_passed():
     every, chosen = Suite("apart", {}), Suite("inside", {}, must_pass=["a"])
     assert Outcome({"a": "passed"}, all_well=True).passes(every)

@@ -1,0 +1,38 @@
+"""A trace of the lesson `mending` as an episode: SkyRL's turns, the toy tokenizer's chat template, an environment of the caller's."""
+
+from __future__ import annotations
+
+from openrlhf_tir.config import Config
+from openrlhf_tir.data.sft.tokens import SftRow
+from openrlhf_tir.engines.codec import HfCodec
+from openrlhf_tir.episodes.chats import Chats
+from openrlhf_tir.episodes.episode import Limits, run_episode
+from openrlhf_tir.episodes.turns import make
+from openrlhf_tir.toy.lessons import mending
+from openrlhf_tir.toy.tokenizer import build_tokenizer
+from openrlhf_tir.types import Task, Trajectory
+
+from .test_toy_lessons import Writes, text_of
+
+
+async def played(trace: SftRow, question: str, env) -> Trajectory:
+    """The trace's own words of the model through the turns; checks that what comes of it begins with the trace: what the environment says at the end
+    is behind it, as nothing of the model's follows that could be learned."""
+    tokenizer = build_tokenizer()
+    cfg = Config(env={"name": "swe", "protocol": "skyrl", "max_calls": mending.TURNS, "output_max_tokens": mending.SHOWN}, data={"apply_chat_template": True})
+    codec = HfCodec(tokenizer)
+    chats = Chats.of(cfg, cfg.env, codec, tokenizer)
+    assert chats is not None
+    task, protocol = chats.task(Task(question, "-")), make(cfg.env)
+    prompt = codec.encode_prompt(task.prompt)
+    assert trace.token_ids[: len(prompt)].tolist() == prompt and not trace.weights[: len(prompt)].any()
+    written = [int(i) for i, weight in zip(trace.token_ids, trace.weights, strict=True) if weight > 0]
+    limits = Limits(800, mending.SHOWN)
+    show = chats.show(protocol, task)
+    episode = await run_episode(prompt, index=0, engine=Writes(written), env=env, codec=codec, protocol=protocol, limits=limits, request_id="r", show=show)
+    assert episode.failed is None, episode.why
+    taught = len(trace.token_ids) - len(prompt)
+    said, wanted = text_of(episode.token_ids[:taught]), text_of(trace.token_ids[len(prompt) :])
+    assert said == wanted, f"{said!r}, and not {wanted!r}"
+    assert episode.is_model[:taught].tolist() == (trace.weights[len(prompt) :] > 0).tolist() and not episode.is_model[taught:].any()
+    return episode
