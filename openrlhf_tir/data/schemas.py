@@ -20,6 +20,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from ..errors import DataError, unknown
+from ..rewards import tooln1 as tooln1_reward
+from ..rewards import toolrl as toolrl_reward
 from . import tool_n1
 from .agent_schemas import bfcl_multi_turn, swegym
 from .fields import field, kind, text_of
@@ -76,6 +78,7 @@ def toolrl(where: str, row: Row) -> dict[str, Any]:
     target = text_of(where, row, "reward_model.ground_truth")
     if not any(tag in target for tag in ("<think>", "<tool_call>", "<response>")):
         raise DataError(f"{where}: reward_model.ground_truth is {kind(target)}, no target text with <think>, <tool_call> or <response>. Correct the row.")
+    _readable(where, toolrl_reward.gold_calls, target)
     return made
 
 
@@ -86,7 +89,16 @@ def tooln1(where: str, row: Row) -> dict[str, Any]:
     made, label = verl(where, row), text_of(where, row, "reward_model.ground_truth")
     if label.lstrip().startswith("{"):
         raise DataError(f"{where}: reward_model.ground_truth is one call, {label[:80]!r}, which no response can match. Make it a JSON list of calls.")
+    _readable(where, tooln1_reward.gold_calls, label)
     return {**made, LABEL: label}
+
+
+def _readable(where: str, gold_calls: Callable[[str], list[Any]], label: str) -> None:
+    """The reward reads the true calls. Raises DataError where it cannot."""
+    try:
+        gold_calls(label)
+    except ValueError as e:
+        raise DataError(f"{where}: reward_model.ground_truth: {e}. Correct or remove the row.") from None
 
 
 def searchr1(where: str, row: Row) -> dict[str, Any]:
