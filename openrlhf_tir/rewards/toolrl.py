@@ -6,7 +6,7 @@
 A truth call is compared with the best unused prediction of its name (greedy; the paper says optimal). Equality is Python's.
 
 options (reward.options) are `Variant`'s fields, and `updates_per_step` (1): the variants that change over training count the reference's steps,
-each of which makes several updates there.
+each of which makes several updates there. `dynamic_length` brings `length` with it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Collection
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple
 
 from ..config.paths import shown
@@ -185,6 +185,8 @@ def toolrl(trajectory: Trajectory, task: Task, context: RewardContext) -> Reward
     if strange := set(context.options) - known:
         raise unknown("reward.options key", min(strange), known, "These are the options of reward.name = 'toolrl'.")
     variant = Variant(**{name: bool(value) for name, value in context.options.items() if name != PER_STEP})
+    if variant.dynamic_length:  # the reference's flag alone does nothing; the paper's variant is a reward of length
+        variant = replace(variant, length=True)
     per_step = context.options.get(PER_STEP, 1)
     if not isinstance(per_step, int) or per_step < 1:
         raise ConfigError(f"reward.options.{PER_STEP} = {per_step!r} is no number of updates. Use 1, or 4 as in the paper's runs.")
