@@ -42,7 +42,7 @@ def verl(where: str, row: Row) -> dict[str, Any]:
     """The label is text, or JSON of what is there."""
     messages = field(where, row, "prompt", list, "a list of chat messages")
     truth = field(where, row, "reward_model.ground_truth", object, "the answer")
-    if truth is None or truth == "" or truth == []:
+    if truth is None or truth in ("", [], {}):
         raise DataError(
             f"{where}: reward_model.ground_truth is {kind(truth)}, not an answer: text, a number, a list or an object. Fill it in or remove the row."
         )
@@ -115,6 +115,8 @@ def searchr1(where: str, row: Row) -> dict[str, Any]:
     answers = [target] if isinstance(target, str) else target
     if not isinstance(answers, list) or not answers or not all(isinstance(a, str) for a in answers):
         raise DataError(f"{where}: the gold answers are {kind(target)}, not a list of texts. Correct or remove the row.")
+    if not all(answer.strip() for answer in answers):
+        raise DataError(f"{where}: the gold answers are {kind(target)}, one of them empty, which an empty answer would match. Correct or remove the row.")
     return {**made, INPUT: question if question.endswith("?") else question + "?", LABEL: json.dumps({"target": answers}, ensure_ascii=False)}
 
 

@@ -122,6 +122,9 @@ def changed(sample, change):
     [
         ("searchr1.jsonl", lambda r: r.update(prompt="text"), "line 1: prompt is 'text' (str), not a list of chat messages"),
         ("searchr1.jsonl", lambda r: r["reward_model"].update(ground_truth={"target": [7]}), "line 1: the gold answers are [7] (list), not a list of texts"),
+        ("searchr1.jsonl", lambda r: r["reward_model"].update(ground_truth={"target": [""]}), "line 1: the gold answers are [''] (list), one of them empty"),
+        ("flashrag.jsonl", lambda r: r.update(golden_answers=["Oslo", " "]), "line 1: the gold answers are ['Oslo', ' '] (list), one of them empty"),
+        ("toolrl.jsonl", lambda r: r["reward_model"].update(ground_truth={}), "line 1: reward_model.ground_truth is {} (dict), not an answer"),
         ("toolrl.jsonl", lambda r: r["reward_model"].update(ground_truth=None), "line 1: reward_model.ground_truth is None (NoneType)"),
         ("toolrl.jsonl", lambda r: r["reward_model"].update(ground_truth="call it"), "line 1: reward_model.ground_truth is 'call it' (str), no target text"),
         ("tooln1.jsonl", lambda r: r.update(tools="[{"), "line 1: tools is no JSON"),
