@@ -13,7 +13,7 @@ from ..config.paths import shown
 from ..errors import DataError
 
 ROLES = ("system", "developer", "user", "assistant", "tool", "function", "ipython", "observation")
-"""Of chat messages, as the chat templates of models know them. Most templates leave a message of another role out, without a word."""
+"""The roles of chat messages that the chat templates of models know. Most templates leave a message of another role out, without a word."""
 MAX_DEPTH = 64
 """Nesting of a value. JSON writers recurse; no data set needs this much."""
 

@@ -81,7 +81,7 @@ def truth_calls(text: str) -> list[Any]:
 
 
 def _lines(text: str) -> list[str]:
-    """Of the first <tool_call> block."""
+    """The lines of the first <tool_call> block."""
     return text.split("<tool_call>")[1].split("</tool_call>")[0].strip().split("\n")
 
 
