@@ -53,16 +53,28 @@ class FunctionTask(BaseModel):
         return self
 
     def world(self) -> World:
-        """A fresh one. Raises ValueError for a domain or a function that is not there."""
+        """A fresh one. Raises ValueError for a domain or a function that is not there, and a state that is none of its domain's."""
         if strange := sorted(set(self.domains) - set(DOMAINS)):
             raise ValueError(f"domains: {', '.join(strange)}: there are {', '.join(DOMAINS)}.")
-        states = self.state or {}
-        made = [DOMAINS[d](states.get(d) or DOMAINS[d].initial(random.Random(f"{self.seed} {d}"))) for d in self.domains]
+        if strange := sorted(set(self.state or {}) - set(self.domains)):
+            raise ValueError(f"state: {', '.join(strange)}: the task's domains are {', '.join(self.domains)}.")
+        made = [DOMAINS[d](self._state_of(d)) for d in self.domains]
         world = World(made, frozenset(self.hidden))
         named = {*self.hidden, *(c.name for turn in self.gold for c in turn), *(n for line in self.user for n in line.reveal)}
         if strange := sorted(named - set(world.owner)):
             raise ValueError(f"{', '.join(strange)}: no function of the domains {', '.join(self.domains)}.")
         return world
+
+    def _state_of(self, domain: str) -> dict[str, Any]:
+        """Raises ValueError for a state without the variables that the domain has, and of their types."""
+        initial = DOMAINS[domain].initial(random.Random(f"{self.seed} {domain}"))
+        given = (self.state or {}).get(domain, initial)
+        if given.keys() != initial.keys():
+            raise ValueError(f"state.{domain} has {', '.join(given) or 'nothing'}; a state of {domain} has {', '.join(initial)}.")
+        for name, value in initial.items():
+            if value is not None and _kind(given[name]) != _kind(value):
+                raise ValueError(f"state.{domain}.{name} is {_kind(given[name])}; it is {_kind(value)} in a state of {domain}.")
+        return given
 
     def run_gold(self, world: World, turns: int | None = None) -> list[list[Made]]:
         """Carry out the gold calls of the first turns on `world` (hidden ones too). Raises ValueError where one cannot be carried out."""
@@ -72,3 +84,9 @@ class FunctionTask(BaseModel):
             if made.error:
                 raise ValueError(f"gold: {made.key} cannot be carried out: {made.error}")
         return results
+
+
+def _kind(value: Any) -> str:
+    """A value's type in JSON, in words."""
+    kinds = {dict: "an object", list: "a list", str: "text", bool: "true or false", int: "a number", float: "a number"}
+    return kinds.get(type(value), "null")

@@ -5,12 +5,13 @@ task -> begin -> Work: bash, edit, ... -> patch -> judge -> Report -> close
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol
 
 from env_servers.python_tir.warm.notebooks import Notebooks
 
 from .grade import Grader, Report
+from .rows import Rows
 from .session import Said, Session
 from .sources import Source, Sources
 from .task import SweTask
@@ -50,9 +51,12 @@ class Local:
 
     def __init__(self, notebooks: Notebooks, sources: Sources, grader: Grader) -> None:
         self.notebooks, self.sources, self.grader = notebooks, sources, grader
+        self.rows = Rows(lambda source: grader.whole_files(source.tree, source.suite))
 
     async def begin(self, task: SweTask) -> Work:
-        work = _LocalWork(self.notebooks, self.grader, await self.sources.of(task))
+        source = await self.sources.of(task)
+        judgeable = await self.rows.at_start(task, source) if task.is_row else None  # bugs of ours were verified when they were made
+        work = _LocalWork(self.notebooks, self.grader, source, judgeable)
         try:
             await work.open()
         except BaseException:
@@ -66,9 +70,11 @@ class Local:
 
 
 class _LocalWork(Session):
-    def __init__(self, notebooks: Notebooks, grader: Grader, source: Source) -> None:
+    def __init__(self, notebooks: Notebooks, grader: Grader, source: Source, judgeable: Callable[[], Awaitable[None]] | None) -> None:
         super().__init__(notebooks, f"/tmp/{source.name}", source.tree)
-        self._grader, self._source = grader, source
+        self._grader, self._source, self._judgeable = grader, source, judgeable
 
     async def judge(self, patch: bytes) -> Report:
+        if self._judgeable is not None:
+            await self._judgeable()
         return await self._grader.evaluate(self._source.tree, patch, self._source.suite)

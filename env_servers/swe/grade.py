@@ -75,6 +75,12 @@ class Grader:
         async with self._free:
             return await self._run({path: content for path, (mode, content) in tree.items() if mode != LINK}, suite, [])
 
+    async def whole_files(self, tree: Tree, suite: Suite) -> Outcome:
+        """What the files of the tests that must pass say of a repository as it is. Of kind "inside". Raises SandboxError."""
+        async with self._free:
+            files = {path: content for path, (mode, content) in tree.items() if mode != LINK}
+            return await run_inside(self._sandbox, files, suite, self._test_s, whole=True)
+
     async def _run(self, files: Mapping[str, bytes], suite: Suite, left_out: list[str]) -> Report:
         run = examine if suite.kind == "apart" else run_inside
         return report_of(await run(self._sandbox, files, suite, self._test_s), suite, left_out)

@@ -3,7 +3,7 @@
     a repository of ours -> one small change (mutate.py) -> hidden tests fail on it, and say what the issue is -> the patch back is resolved
 
 A change that no hidden test catches, or that only makes them hang, is no task. --rows FILE makes prompts of rows that you have (SWE-Gym's, SWE-bench's)
-instead: nothing of them is run here.
+instead; with --mirror DIR each of them is held against its repository there, and one whose tests are not found, or pass before any patch, is refused.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from env_servers.python_tir.sandbox import SandboxError
 from .describe import CALLS_TEXT, issue, patch_text, prompt
 from .grade import Grader
 from .mutate import Mutant, mutants
-from .sources import Source, bundled, names
+from .rows import fault_of
+from .sources import Source, Sources, bundled, names
 from .start import new_sandbox
 from .task import SweTask
 
@@ -103,6 +104,30 @@ def row_of(given: dict[str, Any], protocol: str, root: str = ROOT) -> dict[str, 
     return {"prompt": prompt(name, root.format(name=name), statement.strip(), protocol), "label": given.get("patch", ""), "env": "swe", "meta": meta}
 
 
+async def rows_of(args: argparse.Namespace) -> AsyncIterator[dict[str, Any]]:
+    """The rows of --rows as ours. Raises ValueError that names the line of one that cannot be judged, SandboxError."""
+    sandbox = new_sandbox(evaluations=1) if args.mirror else None
+    grader = Grader(sandbox, places=2, test_s=args.test_timeout) if sandbox else None
+    sources = Sources(args.mirror, grader.applied) if grader else None
+    try:
+        for number, line in enumerate(args.rows.read_text(encoding="utf-8").splitlines(), 1):
+            if not line.strip():
+                continue
+            try:
+                row = row_of(json.loads(line), args.protocol, args.root)
+                if grader and sources:
+                    task = SweTask.model_validate(row["meta"])
+                    source = await sources.of(task)
+                    if fault := fault_of(task, await grader.whole_files(source.tree, source.suite)):
+                        raise ValueError(fault)
+            except ValueError as e:
+                raise ValueError(f"{args.rows} line {number}: {e}") from None
+            yield row
+    finally:
+        if sandbox:
+            await sandbox.close()
+
+
 def parser() -> argparse.ArgumentParser:
     raw = argparse.RawDescriptionHelpFormatter
     p = argparse.ArgumentParser(prog="python -m env_servers.swe.make_tasks", description=__doc__, formatter_class=raw)
@@ -115,6 +140,9 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--rows", type=Path, metavar="FILE.jsonl", help="rows with repo, base_commit, problem_statement, test_patch, FAIL_TO_PASS, PASS_TO_PASS")
     root = "--rows: where the repository is in a session; /testbed in the containers of SWE-Gym and SWE-bench (default: %(default)s)"
     p.add_argument("--root", default=ROOT, metavar="PATH", help=root)
+    mirror = "--rows: directory of their git repositories, as the server's: each row's tests are run on its repository as it is (default: not run)"
+    p.add_argument("--mirror", type=Path, metavar="DIR", help=mirror)
+    p.add_argument("--test-timeout", type=float, default=60.0, metavar="S", help="--mirror: wall clock of one row's tests (default: %(default)s)")
     p.add_argument("--out", type=Path, required=True, metavar="FILE.jsonl")
     return p
 
@@ -122,13 +150,8 @@ def parser() -> argparse.ArgumentParser:
 async def write(args: argparse.Namespace) -> int:
     count = 0
     with args.out.open("w", encoding="utf-8") as f:
-        if args.rows:
-            for line in args.rows.read_text(encoding="utf-8").splitlines():
-                if line.strip():
-                    f.write(json.dumps(row_of(json.loads(line), args.protocol, args.root), ensure_ascii=False) + "\n")
-                    count += 1
-            return count
-        async for row in rows(args.count, args.seed, args.repos, args.protocol, args.hint, args.workers):
+        made = rows_of(args) if args.rows else rows(args.count, args.seed, args.repos, args.protocol, args.hint, args.workers)
+        async for row in made:
             f.write(json.dumps(row, ensure_ascii=False) + "\n")
             count += 1
     return count
@@ -140,7 +163,9 @@ def main() -> None:
         count = asyncio.run(write(args))
     except (SandboxError, ValueError) as e:
         sys.exit(f"No tasks were made: {e}")
-    how = "each with tests that fail before its gold patch and pass after it" if not args.rows else f"from {args.rows}, not run"
+    how = "each with tests that fail before its gold patch and pass after it"
+    if args.rows:
+        how = f"from {args.rows}, {'each with tests that are there and fail before a patch' if args.mirror else 'not run'}"
     print(f"{args.out}: {count} rows, {how}")
 
 

@@ -12,6 +12,8 @@ from typing import Any
 from ..config.paths import shown
 from ..errors import DataError
 
+ROLES = ("system", "developer", "user", "assistant", "tool", "function", "ipython", "observation")
+"""The roles of chat messages that the chat templates of models know. Most templates leave a message of another role out, without a word."""
 MAX_DEPTH = 64
 """Nesting of a value. JSON writers recurse; no data set needs this much."""
 
@@ -63,4 +65,12 @@ def messages(value: Any, where: str, name: str) -> Any:
         chat = isinstance(message, dict) and isinstance(message.get("role"), str)
         if not chat or not (isinstance(message.get("content"), str) or (message.get("content") is None and message.get("tool_calls"))):
             raise DataError(f'{where}: {name}[{i}] = {shown(message, 120)} is no chat message. Write {{"role": "user", "content": "..."}} with text in both.')
+        if message["role"] not in ROLES:
+            raise DataError(f"{where}: {name}[{i}] has the role {shown(message['role'], 60)}, which no chat template knows. Write one of {', '.join(ROLES)}.")
     return json_value(value, where, name)
+
+
+def learnable(message: Any, where: str, name: str) -> None:
+    """A message of the assistant that is learned says or calls something. Raises DataError."""
+    if not any(message.get(part) and str(message[part]).strip() for part in ("content", "tool_calls", "reasoning_content")):
+        raise DataError(f"{where}: {name} is an assistant's message without text: there is nothing to learn. Fill it in or remove the row.")

@@ -174,7 +174,7 @@ def _problem(where: str, row: Mapping[str, Any], cfg: Data) -> Problem:
 
 
 def _empty(value: Any) -> bool:
-    return value is _MISSING or value is None or value == [] or (isinstance(value, str) and not value.strip())
+    return value is _MISSING or value is None or value in ([], {}) or (isinstance(value, str) and not value.strip())
 
 
 def _env_column(row: Mapping[str, Any], where: str, cfg: Data) -> str | None:

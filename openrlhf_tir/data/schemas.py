@@ -20,6 +20,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from ..errors import DataError, unknown
+from ..rewards import tooln1 as tooln1_reward
+from ..rewards import toolrl as toolrl_reward
 from . import tool_n1
 from .agent_schemas import bfcl_multi_turn, swegym
 from .fields import field, kind, text_of
@@ -40,7 +42,7 @@ def verl(where: str, row: Row) -> dict[str, Any]:
     """The label is text, or JSON of what is there."""
     messages = field(where, row, "prompt", list, "a list of chat messages")
     truth = field(where, row, "reward_model.ground_truth", object, "the answer")
-    if truth is None or truth == "" or truth == []:
+    if truth is None or truth in ("", [], {}):
         raise DataError(
             f"{where}: reward_model.ground_truth is {kind(truth)}, not an answer: text, a number, a list or an object. Fill it in or remove the row."
         )
@@ -76,6 +78,7 @@ def toolrl(where: str, row: Row) -> dict[str, Any]:
     target = text_of(where, row, "reward_model.ground_truth")
     if not any(tag in target for tag in ("<think>", "<tool_call>", "<response>")):
         raise DataError(f"{where}: reward_model.ground_truth is {kind(target)}, no target text with <think>, <tool_call> or <response>. Correct the row.")
+    _readable(where, toolrl_reward.gold_calls, target)
     return made
 
 
@@ -86,7 +89,16 @@ def tooln1(where: str, row: Row) -> dict[str, Any]:
     made, label = verl(where, row), text_of(where, row, "reward_model.ground_truth")
     if label.lstrip().startswith("{"):
         raise DataError(f"{where}: reward_model.ground_truth is one call, {label[:80]!r}, which no response can match. Make it a JSON list of calls.")
+    _readable(where, tooln1_reward.gold_calls, label)
     return {**made, LABEL: label}
+
+
+def _readable(where: str, gold_calls: Callable[[str], list[Any]], label: str) -> None:
+    """The reward reads the true calls. Raises DataError where it cannot."""
+    try:
+        gold_calls(label)
+    except ValueError as e:
+        raise DataError(f"{where}: reward_model.ground_truth: {e}. Correct or remove the row.") from None
 
 
 def searchr1(where: str, row: Row) -> dict[str, Any]:
@@ -103,6 +115,8 @@ def searchr1(where: str, row: Row) -> dict[str, Any]:
     answers = [target] if isinstance(target, str) else target
     if not isinstance(answers, list) or not answers or not all(isinstance(a, str) for a in answers):
         raise DataError(f"{where}: the gold answers are {kind(target)}, not a list of texts. Correct or remove the row.")
+    if not all(answer.strip() for answer in answers):
+        raise DataError(f"{where}: the gold answers are {kind(target)}, one of them empty, which an empty answer would match. Correct or remove the row.")
     return {**made, INPUT: question if question.endswith("?") else question + "?", LABEL: json.dumps({"target": answers}, ensure_ascii=False)}
 
 

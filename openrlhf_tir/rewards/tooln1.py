@@ -12,6 +12,7 @@ import re
 from collections import Counter
 from typing import Any
 
+from ..config.paths import shown
 from ..errors import unknown
 from ..types import RewardParts, Task, Trajectory
 from .checking.answer_text import model_text
@@ -53,6 +54,17 @@ def canonical(calls: list[Any]) -> Counter[tuple[str, str]] | None:
         return Counter((c["name"], json.dumps(c["arguments"], sort_keys=True)) for c in calls)
     except (ValueError, RecursionError):
         return None  # nested deeper than it can be written again
+
+
+def gold_calls(text: str) -> list[dict[str, Any]]:
+    """The true calls that a label holds. Raises ValueError for what no response can match, or, as the reference fails there, what is no JSON."""
+    value = _json(text)
+    if not isinstance(value, list):
+        raise ValueError(f'{shown(text, 80)} is not a JSON list of calls [{{"name": text, "arguments": object}}, ...]')
+    for i, call in enumerate(value):
+        if canonical([call]) is None:
+            raise ValueError(f'call {i + 1} is {shown(call, 80)}, not {{"name": text, "arguments": object}}')
+    return value
 
 
 def _names(calls: Counter[tuple[str, str]]) -> Counter[str]:

@@ -6,7 +6,7 @@
 A truth call is compared with the best unused prediction of its name (greedy; the paper says optimal). Equality is Python's.
 
 options (reward.options) are `Variant`'s fields, and `updates_per_step` (1): the variants that change over training count the reference's steps,
-each of which makes several updates there.
+each of which makes several updates there. `dynamic_length` brings `length` with it.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ import json
 import re
 from collections import Counter
 from collections.abc import Collection
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple
 
+from ..config.paths import shown
 from ..errors import ConfigError, unknown
 from ..types import RewardParts, Task, Trajectory
 from .checking.answer_text import model_text
@@ -76,8 +77,27 @@ def truth_calls(text: str) -> list[Any]:
     """As `calls_in`, of a target, which the reference does not ask for its closing tag."""
     if "<tool_call>" not in text:
         raise ValueError("no tool_call block")
-    block = text.split("<tool_call>")[1].split("</tool_call>")[0]
-    return [json.loads(line) for line in block.strip().split("\n")]
+    return [json.loads(line) for line in _lines(text)]
+
+
+def _lines(text: str) -> list[str]:
+    """The lines of the first <tool_call> block."""
+    return text.split("<tool_call>")[1].split("</tool_call>")[0].strip().split("\n")
+
+
+def gold_calls(target: str) -> list[dict[str, Any]]:
+    """The calls of a target, none where it has no <tool_call>, each with a name and parameters. Raises ValueError that names the line of the block
+    which is none: with a line that is no JSON nothing can be scored, and with another form of call only the very same text is right."""
+    calls = []
+    for n, line in enumerate(_lines(target) if "<tool_call>" in target else (), 1):
+        try:
+            call = json.loads(line)
+        except (ValueError, RecursionError):
+            call = None
+        if not (isinstance(call, dict) and isinstance(call.get("name"), str) and isinstance(call.get("parameters"), dict)):
+            raise ValueError(f'line {n} of its <tool_call> is {shown(line, 80)}, not a JSON object {{"name": text, "parameters": object}}')
+        calls.append(call)
+    return calls
 
 
 def _jaccard(a: Collection, b: Collection, ordered: bool) -> float:
@@ -165,6 +185,8 @@ def toolrl(trajectory: Trajectory, task: Task, context: RewardContext) -> Reward
     if strange := set(context.options) - known:
         raise unknown("reward.options key", min(strange), known, "These are the options of reward.name = 'toolrl'.")
     variant = Variant(**{name: bool(value) for name, value in context.options.items() if name != PER_STEP})
+    if variant.dynamic_length:  # the reference's flag alone does nothing; the paper's variant is a reward of length
+        variant = replace(variant, length=True)
     per_step = context.options.get(PER_STEP, 1)
     if not isinstance(per_step, int) or per_step < 1:
         raise ConfigError(f"reward.options.{PER_STEP} = {per_step!r} is no number of updates. Use 1, or 4 as in the paper's runs.")

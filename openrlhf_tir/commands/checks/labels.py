@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from ...config.environments import Environment
 from ...data.prompts import Problem
 from ...errors import DataError
+from ...rewards import tooln1, toolrl
 
 MATHS = ("math", "zerotir", "torl", "retool", "artist")
 COMPARES = {**dict.fromkeys(MATHS, ("answer",)), "searchr1": ("answer", "answers"), "toolrl": ("steps",), "tooln1": ("calls",)}
@@ -25,6 +26,8 @@ SAID = {
     "steps": "ToolRL's steps (recipe toolrl_3b)",
     "calls": "Tool-N1's list of calls (recipe tool_n1_7b)",
 }
+READ = {"toolrl": toolrl.gold_calls, "tooln1": tooln1.gold_calls}
+"""By reward: the true calls of a label, which raises ValueError for what the reward cannot read."""
 PLAYED_FROM = {"functions": ("domains", "gold"), "swe": ("repo",)}
 """What an environment needs of a row's meta."""
 HOLDS_REPOSITORIES = ("mirror", "docker", "runtime_api")
@@ -41,6 +44,10 @@ def check_row(problem: Problem, e: Environment) -> None:
                 f"{problem.where}: the label {problem.label[:60]!r} is {SAID[found]}, and the reward {reward!r} of {e.section} compares with {wanted}. "
                 "Give rows of this method, or use the recipe of these rows."
             )
+        try:
+            READ.get(reward, str)(problem.label)
+        except ValueError as fault:
+            raise DataError(f"{problem.where}: the label, which the reward {reward!r} reads: {fault}. Correct or remove the row.") from None
     if missing := [key for key in PLAYED_FROM.get(e.serves, ()) if key not in problem.meta and not e.env.file]:
         raise DataError(
             f"{problem.where}: meta has no {missing[0]!r}, from which the environment {e.serves!r} plays an episode. Give rows of its own "

@@ -42,6 +42,9 @@ def run(args: argparse.Namespace) -> int:
 
     if args.pass_rate is None and args.learning_impact is None:
         raise ConfigError("Select by what? Give --pass-rate LOW HIGH, e.g. 0.2 0.8, or --learning-impact.")
+    if args.pass_rate and args.pass_rate[0] > args.pass_rate[1]:
+        low, high = args.pass_rate
+        raise ConfigError(f"--pass-rate {low:g} {high:g}: LOW is above HIGH, so no row can stay. Turn them round: --pass-rate {high:g} {low:g}.")
     check_target(args.out, args.sources)
     check_new_file(args.out, "--out")
     cfg, bad = data_of(args), BadRows(args.on_bad_row, MOST_BAD)

@@ -15,6 +15,7 @@ from typing import Any
 
 from ...config.paths import shown
 from ...errors import DataError
+from .. import checks
 from ..chat_template import ChatTemplate, TemplateRefuses
 from . import blocks
 from .tokens import Piece
@@ -36,6 +37,7 @@ def chains_of(
     chain: Chain = []
     so_far = ""
     for i in said if every else said[-1:]:
+        checks.learnable(messages[i], where, f"messages[{i}]")
         before, response = _turn(where, messages, i, tools, template)
         if not before.startswith(so_far):
             chains.append(chain)

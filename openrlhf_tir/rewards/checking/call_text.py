@@ -29,10 +29,15 @@ _ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.BitOr: operator.or_,
     ast.BitXor: operator.xor,
 }
+_SIGNS: dict[type[ast.unaryop], Callable[[Any], Any]] = {ast.USub: operator.neg, ast.UAdd: operator.pos, ast.Invert: operator.invert, ast.Not: operator.not_}
 
 
 def python_calls(text: str) -> Calls:
-    """Calls of "[f(x=1), g.h(y='a')]", brackets optional. Positional arguments are dropped, as in BFCL. Raises ValueError."""
+    """Calls of "[f(x=1), g.h(y='a')]", brackets optional. Raises ValueError.
+
+    As in BFCL: positional arguments are dropped, a function that is no name ("f()(x=1)", "1()") is called "", and of an unpacked "**x" the
+    argument's name is None. Neither is ever right, but where nothing is to be called they are calls.
+    """
     text = text.strip("`\n ")
     text = ("" if text.startswith("[") else "[") + text + ("" if text.endswith("]") else "]")
     if len(text) > MAX_CHARS:
@@ -47,11 +52,20 @@ def python_calls(text: str) -> Calls:
 
 
 def _call(node: ast.expr) -> dict[str, Any]:
-    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name | ast.Attribute):
-        raise ValueError(f"{ast.unparse(node)} is no call of a named function")
-    if any(k.arg is None for k in node.keywords):
-        raise ValueError(f"{ast.unparse(node)} unpacks its arguments")
-    return {ast.unparse(node.func): {k.arg: _value(k.value) for k in node.keywords}}
+    if not isinstance(node, ast.Call):
+        raise ValueError(f"{ast.unparse(node)} is no call")
+    return {_name(node.func): {k.arg: _value(k.value) for k in node.keywords}}
+
+
+def _name(function: ast.expr) -> str:
+    """The dotted name; what is no name at its start is left out: "g" of "f().g", "" of "x[0]"."""
+    match function:
+        case ast.Attribute(value=of, attr=last):
+            before = _name(of)
+            return f"{before}.{last}" if before else last
+        case ast.Name(id=name):
+            return name
+    return ""
 
 
 def _value(node: ast.expr) -> Any:
@@ -59,8 +73,8 @@ def _value(node: ast.expr) -> Any:
     match node:
         case ast.Constant(value=value):
             return "..." if value is ... else value
-        case ast.UnaryOp(op=ast.USub(), operand=operand):
-            return -_value(operand)
+        case ast.UnaryOp(operand=ast.Constant(value=int() | float() | complex() as number)):
+            return -number  # whatever the operator: BFCL takes each for a minus, "+1" and "not 1" too
         case ast.List(elts=items):
             return [_value(i) for i in items]
         case ast.Tuple(elts=items):
@@ -73,15 +87,17 @@ def _value(node: ast.expr) -> Any:
             return _arithmetic(node)
         case ast.Call(keywords=keywords) if keywords:
             return _call(node)
-        case ast.Call() | ast.Subscript():
+        case ast.Call():
             return ast.unparse(node)
+        case ast.Subscript(value=of, slice=index):
+            return f"{ast.unparse(of)}[{ast.unparse(index)}]"
     raise ValueError(f"{ast.unparse(node)} is no value")
 
 
 def _arithmetic(node: ast.expr) -> Any:
     """What operators make of numbers, strings and lists; without names, which stand for nothing here. Raises ValueError for what would be too large."""
-    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-        return -_arithmetic(node.operand)
+    if isinstance(node, ast.UnaryOp):
+        return _SIGNS[type(node.op)](_arithmetic(node.operand))
     if not isinstance(node, ast.BinOp):
         return ast.literal_eval(node)
     left, right = _arithmetic(node.left), _arithmetic(node.right)

@@ -50,6 +50,14 @@ def test_a_field_of_the_wrong_type_is_told_in_every_schema(sample, capsys, tmp_p
     assert told or sample == "orz.json"
 
 
+def test_an_empty_message_of_the_assistant_is_no_row_of_a_cold_start(capsys, tmp_path):
+    asked, empty, right = ({"role": role, "content": text} for role, text in (("user", "q"), ("assistant", " "), ("assistant", "a")))
+    path = jsonl(tmp_path / "d.jsonl", [{"messages": [asked, right]}, {"messages": [asked, empty]}, {"messages": [asked, empty, asked, right]}])
+    assert data("check", path, "--row-schema", "retool_sft") == 2
+    err = capsys.readouterr().err
+    assert "line 2: messages[1] is an assistant's message without text" in err and "line 3: messages[1] is" in err and "line 1" not in err
+
+
 def test_all_bad_rows_are_told_at_once_and_skipping_counts_and_lists_them(capsys, tmp_path):
     path = jsonl(tmp_path / "d.jsonl", [{"prompt": "1+1?", "label": "2"}, {"prompt": "", "label": "2"}, {"prompt": "x", "label": None}])
     assert data("check", path) == 2
@@ -176,6 +184,7 @@ def test_what_select_cannot_do_is_said(capsys, tmp_path):
     for argv, said in (
         (("--samples", run), "Select by what? Give --pass-rate LOW HIGH"),
         (("--samples", run, "--pass-rate", 0, 1), "None of the 1 rows of"),
+        (("--samples", run, "--pass-rate", 0.8, 0.2), "--pass-rate 0.8 0.2: LOW is above HIGH"),
         (("--samples", tmp_path / "no", "--pass-rate", 0, 1), "does not exist. Give the directory of a run"),
     ):
         assert data("select", train, *argv, "--out", out) == 2

@@ -119,6 +119,15 @@ def test_a_recipe_on_another_methods_rows_says_so_by_file_and_row(recipe, kind, 
         check(load(recipe, {**overrides(recipe, beside_a_cluster), "data.prompt_dataset": str(data)}), machine=CPU)
 
 
+def test_gold_calls_of_a_plain_row_that_the_reward_cannot_read_are_told_before_a_run(beside_a_cluster, tmp_path):
+    cfg = load("toolrl_3b")
+    data = tmp_path / "rows.json"
+    row = {"prompt": [{"role": "user", "content": "q"}], "label": "<think> t </think>\n<tool_call>\nnot json\n</tool_call>"}
+    data.write_text(json.dumps([row] * cfg.rollout.batch_size))
+    with pytest.raises(DataError, match=r"rows\.json item 1: the label, which the reward 'toolrl' reads: line 1 of its <tool_call> is 'not json'"):
+        check(load("toolrl_3b", {**overrides("toolrl_3b", beside_a_cluster), "data.prompt_dataset": str(data)}), machine=CPU)
+
+
 @pytest.mark.parametrize(
     ("recipe", "settings"),
     [

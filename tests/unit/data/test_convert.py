@@ -133,6 +133,78 @@ def test_a_malformed_source_row_names_line_field_and_type_and_may_be_skipped(tmp
     assert bad.count == 1
 
 
+def test_tool_n1s_calls_become_toolrls_prompt_and_target_and_come_back(tmp_path):
+    first = convert(SAMPLES / "toolace.json", "tooln1", tmp_path / "n1.jsonl", row_schema="toolace")
+    rl = convert(first, "toolrl", tmp_path / "rl.jsonl")
+    (_, one), (given, two) = read(rl, row_schema="toolrl")
+    assert two == (
+        "<think> I should use the appropriate tool with proper parameters to respond to the user's need. </think>\n"
+        '<tool_call>\n{"name": "Weather Now", "parameters": {"city": "Bergen"}}\n</tool_call>'
+    )
+    assert one.count('"parameters"') == 2 and '"arguments"' not in one
+    assert load("toolrl")(says(two), Task("", two), in_run(name="toolrl")).reward == 4.0
+    system, user = (m["content"] for m in given)
+    assert '1. Name: Weather Now\nDescription: Weather of a city.\nParameters: {"city": {"type": "string"}}\n' in system and "arguments" not in system
+    assert user.startswith("**Dialogue Records History**\n<user> ") and '<tool_call>\n{"name": "Weather Now", "parameters": {"city": "Oslo"}}\n' in user
+    assert "<obs> " in user and "<response> " in user
+    assert [m["role"] for m in given] == ["system", "user"]
+    back = convert(rl, "tooln1", tmp_path / "back.jsonl")
+    assert read(back, row_schema="tooln1") == read(first, row_schema="tooln1")
+    assert {row["data_source"] for _, row in read_json(back)} == {"toolcall"}
+
+
+def test_what_toolrl_or_tool_n1_cannot_hold_is_refused_with_line_and_reason(tmp_path):
+    with pytest.raises(DataError, match=r"hammer\.jsonl line 2 calls nothing, and ToolRL's target is then the text of a reply"):
+        convert(SAMPLES / "hammer.jsonl", "toolrl", tmp_path / "o.jsonl", row_schema="hammer")
+    with pytest.raises(DataError, match=r"toolrl\.jsonl line 1: its system message has no tools as \"1\. Name"):
+        convert(SAMPLES / "toolrl.jsonl", "tooln1", tmp_path / "o.jsonl")
+    data = tmp_path / "d.jsonl"
+    for to, label, said in [
+        ("toolrl", "42", "the label '42' is neither ToolRL's target nor Tool-N1's list of calls"),
+        ("tooln1", "42", "the label '42' is neither"),
+        ("toolrl", json.dumps(CALL), "its system message has no <tools>"),
+        ("tooln1", "<think> t </think>", "its prompt is not one user message that starts with"),
+    ]:
+        data.write_text(json.dumps({"prompt": [{"role": "user", "content": "a"}], "label": label}))
+        with pytest.raises(DataError, match=rf"d\.jsonl line 1: {said}"):
+            convert(data, to, tmp_path / "o.jsonl")
+    assert not (tmp_path / "o.jsonl").exists()
+
+
+def test_a_reply_without_calls_is_an_empty_list_in_tool_n1(tmp_path):
+    system = '**Available Tools**\n1. Name: f\nDescription: two\nlines\nParameters: {}\n2. Name: g\nDescription: \nParameters: {"x": 1}\n'
+    user = "**Dialogue Records History**\n<user> Go. </user>\n<think> t </think>\n<response> Where? </response>\n<user> On. </user>"
+    chat = [{"role": "system", "content": system}, {"role": "user", "content": user}]
+    data = tmp_path / "d.jsonl"
+    data.write_text(json.dumps({"prompt": chat, "label": "<think> t </think>\n<response> No. </response>"}))
+    ((given, label),) = read(convert(data, "tooln1", tmp_path / "o.jsonl"), row_schema="tooln1")
+    assert label == "[]" and [(m["role"], m["content"]) for m in given[1:]] == [("user", "Go."), ("assistant", "Where?"), ("user", "On.")]
+    (_, row) = next(read_json(tmp_path / "o.jsonl"))
+    assert json.loads(row["tools"]) == [
+        {"name": "f", "description": "two\nlines", "parameters": {}},
+        {"name": "g", "description": "", "parameters": {"x": 1}},
+    ]
+
+
+@pytest.mark.parametrize("to", ["torl", "dapo", "orz", "zerotir"])
+def test_a_label_that_is_no_single_answer_is_refused_by_schemas_of_maths(tmp_path, to):
+    for sample, said in [
+        ("searchr1.jsonl", "Search-R1's list of gold answers"),
+        ("hammer.jsonl", "one of Tool-N1's"),
+        ("toolrl.jsonl", "one of ToolRL's"),
+        ("swegym.jsonl", "one of SWE-Gym's"),
+    ]:
+        with pytest.raises(DataError, match=rf"{sample} line 1: the label .* is {said}, where this schema holds one answer as text"):
+            convert(SAMPLES / sample, to, tmp_path / "o.jsonl", row_schema="hammer" if sample.startswith("hammer") else None)
+    data = tmp_path / "d.jsonl"
+    for label, said in [('{"a": 1}', "an object"), (json.dumps(CALL), "a list of objects"), ("<think> t </think>", "ToolRL's target")]:
+        data.write_text(json.dumps({"prompt": "a", "label": label}))
+        with pytest.raises(DataError, match=f"is {said}, where"):
+            convert(data, to, tmp_path / "o.jsonl")
+    data.write_text(json.dumps({"prompt": "a", "label": "[1, 2]"}))
+    assert convert(data, to, tmp_path / "o.jsonl").exists()
+
+
 def test_masked_names_are_the_same_in_tools_history_and_answer(tmp_path):
     made = convert(SAMPLES / "toolace.json", "tooln1", tmp_path / "m.jsonl", augment=Augment(mask_names=1.0, seed=3), row_schema="toolace")
     for _, row in read_json(made):

@@ -106,12 +106,25 @@ def test_max_samples_takes_the_first_rows(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "bad", [{"prompt": "x"}, {"prompt": "x", "label": None}, {"prompt": "x", "label": ""}, {"prompt": "x", "label": json.dumps({"gold_ans": None})}]
+    "bad",
+    [
+        {"prompt": "x"},
+        {"prompt": "x", "label": None},
+        {"prompt": "x", "label": ""},
+        {"prompt": "x", "label": {}},
+        {"prompt": "x", "label": json.dumps({"gold_ans": None})},
+    ],
 )
 def test_a_row_without_a_label_names_file_and_line(tmp_path, bad):
     source = jsonl(tmp_path / "d.jsonl", [*ROWS, bad])
     with pytest.raises(DataError, match=r"d\.jsonl line 3 has no label in column 'label'"):
         tasks(source)
+
+
+def test_a_message_of_a_role_that_no_template_knows_is_refused(tmp_path):
+    chat = [{"role": "user", "content": "a"}, {"role": "x", "content": "b"}]
+    with pytest.raises(DataError, match=r"d\.jsonl line 1: prompt\[1\] has the role 'x', which no chat template knows\. Write one of system, "):
+        tasks(jsonl(tmp_path / "d.jsonl", [{"prompt": chat, "label": "1"}]))
 
 
 def test_a_label_of_zero_is_a_label(tmp_path):

@@ -61,6 +61,56 @@ def test_a_raw_row_of_tool_n1_becomes_its_prompt_and_every_variant_scores_its_ow
     assert load("tooln1")(says("<think>t</think> <tool_call>[]</tool_call>"), second, context).correct
 
 
+def verl_row(source, truth):
+    return {"data_source": source, "prompt": [{"role": "user", "content": "q"}], "reward_model": {"ground_truth": truth}}
+
+
+@pytest.mark.parametrize(
+    ("source", "truth"),
+    [
+        ("rlla", "<think> t </think>\n<response> Hello </response>"),
+        ("rlla", "<think> t </think>"),
+        ("rlla", '<think> t </think>\n<tool_call>\n{"name": "f", "parameters": {"q": NaN}, "more": 1}\n</tool_call>\n<response> x </response>'),
+        ("rlla", '<tool_call>{"name": "f", "parameters": {}}'),
+        ("toolcall", "[]"),
+        ("toolcall", json.dumps(json.dumps(CALL))),
+        ("toolcall", '[{"name": "f", "arguments": [NaN]}]'),
+    ],
+)
+def test_a_gold_answer_that_the_official_code_scores_is_read_as_it_is(tmp_path, source, truth):
+    path = jsonl(tmp_path / "d.jsonl", [verl_row(source, truth)])
+    assert [t.label for t in load_prompts(Data(prompt_dataset=path, apply_chat_template=True, max_len=10_000), CharTokenizer()).tasks] == [truth]
+
+
+NO_TOOLRL_CALL = 'not a JSON object {"name": text, "parameters": object}'
+NO_TOOLN1_CALL = 'not {"name": text, "arguments": object}'
+
+
+@pytest.mark.parametrize(
+    ("source", "gold", "said"),
+    [
+        ("rlla", "not json", f"line 1 of its <tool_call> is 'not json', {NO_TOOLRL_CALL}"),
+        ("rlla", "", f"line 1 of its <tool_call> is '', {NO_TOOLRL_CALL}"),
+        ("rlla", "[1]", NO_TOOLRL_CALL),
+        ("rlla", '{"name": "f"}', NO_TOOLRL_CALL),
+        ("rlla", '{"name": 1, "parameters": {}}', NO_TOOLRL_CALL),
+        ("rlla", '{"name": "f", "parameters": []}', NO_TOOLRL_CALL),
+        ("rlla", '{"name": "f", "parameters": {}}\n\n{"name": "g", "parameters": {}}', f"line 2 of its <tool_call> is '', {NO_TOOLRL_CALL}"),
+        ("toolcall", "not json", "'not json' is not a JSON list of calls"),
+        ("toolcall", "null", "'null' is not a JSON list of calls"),
+        ("toolcall", "[1]", f"call 1 is 1, {NO_TOOLN1_CALL}"),
+        ("toolcall", '[{"name": "f", "arguments": {}}, {"name": "f"}]', f"call 2 is {{'name': 'f'}}, {NO_TOOLN1_CALL}"),
+        ("toolcall", '[{"name": 1, "arguments": {}}]', f"call 1 is {{'name': 1, 'arguments': {{}}}}, {NO_TOOLN1_CALL}"),
+    ],
+)
+def test_gold_calls_that_the_reward_cannot_read_name_line_field_and_form(tmp_path, source, gold, said):
+    truth = f"<think> t </think>\n<tool_call>\n{gold}\n</tool_call>" if source == "rlla" else gold
+    path = jsonl(tmp_path / "d.jsonl", [verl_row(source, truth)])
+    with pytest.raises(DataError) as e:
+        load_prompts(Data(prompt_dataset=path, apply_chat_template=True), CharTokenizer())
+    assert f"{path} line 1: reward_model.ground_truth: " in str(e.value) and said in str(e.value)
+
+
 def changed(sample, change):
     row = json.loads((SAMPLES / sample).read_text().splitlines()[0])
     change(row)
@@ -72,6 +122,9 @@ def changed(sample, change):
     [
         ("searchr1.jsonl", lambda r: r.update(prompt="text"), "line 1: prompt is 'text' (str), not a list of chat messages"),
         ("searchr1.jsonl", lambda r: r["reward_model"].update(ground_truth={"target": [7]}), "line 1: the gold answers are [7] (list), not a list of texts"),
+        ("searchr1.jsonl", lambda r: r["reward_model"].update(ground_truth={"target": [""]}), "line 1: the gold answers are [''] (list), one of them empty"),
+        ("flashrag.jsonl", lambda r: r.update(golden_answers=["Oslo", " "]), "line 1: the gold answers are ['Oslo', ' '] (list), one of them empty"),
+        ("toolrl.jsonl", lambda r: r["reward_model"].update(ground_truth={}), "line 1: reward_model.ground_truth is {} (dict), not an answer"),
         ("toolrl.jsonl", lambda r: r["reward_model"].update(ground_truth=None), "line 1: reward_model.ground_truth is None (NoneType)"),
         ("toolrl.jsonl", lambda r: r["reward_model"].update(ground_truth="call it"), "line 1: reward_model.ground_truth is 'call it' (str), no target text"),
         ("tooln1.jsonl", lambda r: r.update(tools="[{"), "line 1: tools is no JSON"),

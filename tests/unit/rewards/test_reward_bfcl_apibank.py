@@ -64,7 +64,12 @@ def test_parallel_calls_match_in_any_order_each_once():
     "text",
     [
         "[f(x=__import__('os').system('true')())]",
-        "[f(**x)]",
+        "[f(x=--1)]",
+        "[f(x=not not 1)]",
+        "[f(x=-a)]",
+        "[f(x=-None)]",
+        "[f(x=-(1 + 2))]",
+        "[1]",
         "[f(x=9**9**9)]",
         "[f(x=1 << 9**9)]",
         "[f(x='a' * 10**9)]",
@@ -102,6 +107,30 @@ def test_what_is_no_call_is_a_value_error_and_never_evaluated(text):
 )
 def test_arithmetic_of_an_argument_is_worked_out(argument, value):
     assert python_calls(f"[f(x={argument})]") == [{"f": {"x": value}}]
+
+
+@pytest.mark.parametrize(("argument", "value"), [("-1", -1), ("+1", -1), ("~1.5", -1.5), ("not 1", -1), ("-True", -1), ("1 + +3", 4), ("2 * ~3", -8)])
+def test_every_operator_before_a_number_is_a_minus_as_in_bfcl_save_within_arithmetic(argument, value):
+    assert python_calls(f"[f(x={argument})]") == [{"f": {"x": value}}]
+
+
+@pytest.mark.parametrize(
+    ("text", "call"),
+    [
+        ("f()(x=1)", {"": {"x": 1}}),
+        ("x[0](y=2)", {"": {"y": 2}}),
+        ("1()", {"": {}}),
+        ("a.b.c()", {"a.b.c": {}}),
+        ("f().g.h(x=1)", {"g.h": {"x": 1}}),
+        ("f(**x)", {"f": {None: "x"}}),
+        ("f(x=g()(y=1))", {"f": {"x": {"": {"y": 1}}}}),
+        ("f(x=(a + b)[1, 2])", {"f": {"x": "a + b[(1, 2)]"}}),
+    ],
+)
+def test_odd_calls_are_calls_as_in_bfcl_where_nothing_is_to_be_called(text, call):
+    assert python_calls(text) == [call]
+    assert bfcl(text, json.dumps({"function": [ADD], "possible_answer": []})).reward == 0.0
+    assert bfcl(text).reward == 0.0
 
 
 def checked(value, allowed, kind="dict", items=None):

@@ -110,3 +110,11 @@ def test_a_variant_counts_the_papers_steps_of_several_updates(update, value):
 def test_a_step_of_no_updates_is_refused():
     with pytest.raises(ConfigError, match="updates_per_step = 0 is no number"):
         toolrl(says(TRUTH), task(TRUTH), in_run(name="toolrl", options={"updates_per_step": 0}))
+
+
+@pytest.mark.parametrize(("update", "words", "paid"), [(0, 384, 1.0), (0, 192, 0.5), (105, 320, 0.5)])
+def test_a_growing_length_is_rewarded_without_being_asked_for_a_length_besides(update, words, paid):
+    context = RewardContext.of(Reward(name="toolrl", options={"dynamic_length": True}), RunFacts(update=update))
+    scored = toolrl(says(step(WEATHER, think="w " * words)), task(TRUTH), context)
+    assert (scored.reward, scored.parts["length"]) == (4.0 + paid, paid)
+    assert score(step(WEATHER, think="w " * words), TRUTH, Variant(dynamic_length=True), update).length == 0.0, "the reference's flag alone"

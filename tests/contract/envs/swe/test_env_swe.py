@@ -276,6 +276,38 @@ async def test_rows_of_another_form_are_judged_by_their_tests(ours, mirror, name
     assert (last.reward, last.signals["patch_left_out"]) == (reward, LEFT_OUT.get(name, [])), last.signals
 
 
+UNFIT = {
+    "no such test": (
+        {"FAIL_TO_PASS": ["tests/test_lib.py::test_two", "tests/test_lib.py::nope"]},
+        "FAIL_TO_PASS names 'tests/test_lib.py::nope', which pytest does not find",
+    ),
+    "no such test to pass": ({"PASS_TO_PASS": ["tests/test_lib.py::nope"]}, "PASS_TO_PASS names 'tests/test_lib.py::nope'"),
+    "a test that passes": (
+        {"test_patch": TEST_PATCH.replace("twice(0) == 0", "twice(0) == 1").replace("\n\n\n def", "\n \n \n def")},
+        "FAIL_TO_PASS names 'tests/test_lib.py::test_zero', which passes in the repository as it is: any patch would do",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", UNFIT)
+async def test_a_row_that_its_own_tests_contradict_is_the_callers_mistake(server, mirror, name):
+    change, said = UNFIT[name]
+    async with Http(server) as http:
+        status, body, _ = await http.send("POST", "/reset", json={"task": {**mirror[1], **change}})
+        assert status == 422 and said in body["detail"], body
+
+
+def test_rows_are_held_against_their_repositories_when_tasks_are_made_of_them(mirror, tmp_path):
+    row = {**mirror[1], "problem_statement": "twice(0) is 1.", "instance_id": "lib-1"}
+    given, out = tmp_path / "rows.jsonl", tmp_path / "out.jsonl"
+    command = [sys.executable, "-m", "env_servers.swe.make_tasks", "--rows", str(given), "--mirror", str(mirror[0]), "--out", str(out)]
+    given.write_text(json.dumps(row) + "\n")
+    assert "1 rows, from" in subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    given.write_text(json.dumps(row) + "\n" + json.dumps({**row, **UNFIT["no such test"][0]}))
+    refused = subprocess.run(command, capture_output=True, text=True)
+    assert refused.returncode == 1 and f"{given} line 2: the row lib-1 at " in refused.stderr and UNFIT["no such test"][1] in refused.stderr
+
+
 class InProcess:
     """A trajectory's session, without HTTP."""
 

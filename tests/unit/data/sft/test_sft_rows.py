@@ -67,6 +67,13 @@ def test_of_one_turn_only_the_last_message_is_learned():
     assert said({"messages": CALLED}, multiturn=False) == "It is 4.<|im_end|>"
 
 
+def test_an_empty_message_is_refused_where_it_would_be_learned():
+    empty = {"role": "assistant", "content": ""}
+    with pytest.raises(DataError, match=r"messages\[1\] is an assistant's message without text: there is nothing to learn"):
+        read({"messages": [ASKED, empty, ASKED, SAID]})
+    assert said({"messages": [ASKED, empty, ASKED, SAID]}, multiturn=False) == "It is 4.<|im_end|>"
+
+
 def test_what_an_interpreter_wrote_inside_of_a_message_is_read_and_not_learned():
     row = samples()["retool_sft.jsonl"][0]
     ((text, learned),) = read(row)

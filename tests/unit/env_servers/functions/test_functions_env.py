@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import random
 
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 from pydantic import ValidationError
 
+from env_servers.functions.domains import DOMAINS
 from env_servers.functions.env import FunctionsEnv
 from env_servers.functions.make_tasks import VARIANTS, make_task
 from env_servers.functions.policy import SCENARIOS, Solver, policy_task
@@ -91,6 +93,27 @@ async def test_a_wrong_action_is_an_observation(action, kind, says):
 async def test_a_task_that_is_none_is_the_callers_mistake(wrong):
     with pytest.raises((ValueError, ValidationError)):
         await FunctionsEnv().reset({**TASK, **wrong}, 0)
+
+
+@pytest.mark.parametrize(
+    ("state", "said"),
+    [
+        ({"files": {"zz": 1}}, r"state\.files has zz; a state of files has tree, here"),
+        ({"files": {}}, r"state\.files has nothing; a state of files has tree, here"),
+        ({"files": {"tree": {}, "here": [], "zz": 1}}, r"state\.files has tree, here, zz; a state of files has tree, here"),
+        ({"files": {"tree": [], "here": []}}, r"state\.files\.tree is a list; it is an object in a state of files"),
+        ({"files": TASK["state"]["files"], "travel": {}}, r"state: travel: the task's domains are files"),
+        ({"moon": {}}, r"state: moon: the task's domains are files"),
+    ],
+)
+async def test_a_state_that_is_none_of_its_domains_is_refused_before_the_first_step(state, said):
+    with pytest.raises(ValueError, match=said):
+        await FunctionsEnv().reset({**TASK, "state": state}, 0)
+
+
+async def test_a_variable_that_starts_without_a_value_may_have_one():
+    state = DOMAINS["travel"].initial(random.Random(0))
+    await FunctionsEnv().reset({"domains": ["travel"], "state": {"travel": {**state, "budget": 900.5}}, "gold": [[]]}, 0)
 
 
 async def test_a_hidden_function_is_offered_when_the_user_says_so():

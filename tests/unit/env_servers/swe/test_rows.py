@@ -1,0 +1,115 @@
+"""A row that its own tests contradict is refused, and never a reward; what that costs is paid once."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from env_servers.python_tir.sandbox import SandboxError
+from env_servers.swe.rows import Rows, RowUnfit, fault_of
+from env_servers.swe.sources import Source
+from env_servers.swe.suite import Outcome, Suite
+from env_servers.swe.task import SweTask
+
+SOURCE = Source("lib", {}, Suite("inside", {}))
+FAILED, PASSES = Outcome({"t.py::a": "failed"}), Outcome({"t.py::a": "passed"})
+
+
+def task(fail=("t.py::a",), ok=(), **more):
+    return SweTask.model_validate({"repo": "o/lib", "base_commit": "c0", "test_patch": "p", "FAIL_TO_PASS": list(fail), "PASS_TO_PASS": list(ok), **more})
+
+
+@pytest.mark.parametrize(
+    ("row", "outcome", "said"),
+    [
+        (task(), FAILED, None),
+        (task(ok=["t.py::b"]), Outcome({"t.py::a": "failed", "t.py::b": "passed", "t.py::c": "passed"}), None),
+        (task(["t.py::nope"]), FAILED, "the row o/lib at c0: FAIL_TO_PASS names 't.py::nope', which pytest does not find in the repository"),
+        (task(ok=["t.py::nope"]), FAILED, "PASS_TO_PASS names 't.py::nope', which pytest does not find"),
+        (
+            task(["t.py::a", "t.py::b"]),
+            Outcome({"t.py::a": "failed", "t.py::b": "passed"}),
+            "FAIL_TO_PASS names 't.py::b', which passes in the repository as it is",
+        ),
+        (task([f"t.py::{i}" for i in range(5)]), FAILED, "'t.py::0', 't.py::1', 't.py::2' and 2 more, which pytest does not find"),
+        # What only the patch makes importable is not there before it; what passes before it has to be.
+        (task(), Outcome({"t.py": "failed"}), None),
+        (task(["d/t.py::a"]), Outcome({"d/__init__.py": "failed"}), None),
+        (task(ok=["t.py::b"]), Outcome({"t.py": "failed"}, failures={"t.py": "No module named 'numpy'"}), "does not find in .* \\(No module named 'numpy'\\)"),
+        (task(["t.py::a"]), Outcome({"u.py": "failed"}), "FAIL_TO_PASS names 't.py::a'"),
+        # Parameters may come from the code; a name that was cut at a blank never comes.
+        (task(["t.py::a[new]"]), Outcome({"t.py::a[old]": "failed"}), None),
+        (task(["t.py::a[x"]), Outcome({"t.py::a[x y]": "failed"}), "FAIL_TO_PASS names 't.py::a\\[x'"),
+        (task(["t.py::b[x]"]), Outcome({"t.py::a[x]": "failed"}), "FAIL_TO_PASS names 't.py::b\\[x\\]'"),
+        # Nothing is told by a run that was cut, and by no report only where tests are to pass.
+        (task(), Outcome({}, "time_limit"), None),
+        (task(ok=["t.py::b"]), Outcome({}, "time_limit"), None),
+        (task(), Outcome({}, "no_report"), None),
+        (task(ok=["t.py::b"]), Outcome({}, "no_report"), "its tests give no report on the repository as it is"),
+    ],
+)
+def test_what_is_wrong_with_a_row_is_told_from_its_tests_on_the_repository_as_it_is(row, outcome, said):
+    fault = fault_of(row, outcome)
+    if said is None:
+        assert fault is None
+    else:
+        assert fault is not None
+        with pytest.raises(ValueError, match=said):
+            raise ValueError(fault)
+
+
+class Tests:
+    """A stand-in for the sandbox: each run gives the next outcome, when `go` is set."""
+
+    __test__ = False
+
+    def __init__(self, *outcomes: Outcome | Exception) -> None:
+        self.outcomes, self.go, self.runs = [*outcomes], asyncio.Event(), 0
+        self.go.set()
+
+    async def __call__(self, source: Source) -> Outcome:
+        self.runs += 1
+        await self.go.wait()
+        said = self.outcomes.pop(0)
+        if isinstance(said, Exception):
+            raise said
+        return said
+
+
+async def test_a_rows_tests_run_once_and_another_rows_again():
+    tests = Tests(FAILED, PASSES)
+    rows = Rows(tests)
+    for _ in range(3):
+        await (await rows.at_start(task(), SOURCE))()
+    assert tests.runs == 1
+    for _ in range(2):
+        with pytest.raises(ValueError, match="passes in the repository as it is"):
+            await rows.at_start(task(base_commit="c1"), SOURCE)
+    assert tests.runs == 2
+
+
+async def test_sessions_that_began_before_slow_tests_told_are_not_judged():
+    tests = Tests(PASSES)
+    tests.go.clear()
+    rows = Rows(tests, wait_s=0.0)
+    first, second = await rows.at_start(task(), SOURCE), await rows.at_start(task(), SOURCE)
+    judging = [asyncio.create_task(j()) for j in (first, second)]
+    await asyncio.sleep(0)
+    judging[0].cancel()
+    tests.go.set()
+    with pytest.raises(RowUnfit, match="passes in the repository as it is"):
+        await judging[1]
+    with pytest.raises(RowUnfit):
+        await first()
+    with pytest.raises(ValueError, match="any patch would do"):
+        await rows.at_start(task(), SOURCE)
+    assert tests.runs == 1, "one run for all of them, whoever gave up"
+
+
+async def test_a_sandbox_that_fails_says_nothing_about_the_row_and_is_asked_again():
+    rows = Rows(tests := Tests(SandboxError("broken"), FAILED))
+    with pytest.raises(SandboxError, match="broken"):
+        await rows.at_start(task(), SOURCE)
+    await (await rows.at_start(task(), SOURCE))()
+    assert tests.runs == 2
