@@ -25,6 +25,7 @@ from ..errors import ConfigError, DataError
 from ..types import Chat, Task
 from . import checks, templates
 from .bad_rows import Bad, BadRows
+from .bfcl.prompt import CHAT_TOOLS
 from .export_template import template_of, without_question
 from .identity import row_id
 from .rows import Row, read_rows
@@ -227,7 +228,7 @@ def load_prompts(
     tokenizer: a transformers tokenizer; needed for data.apply_chat_template and for the length limit.
     env: environment of rows that name none. templates_of: the environments of the run with the template of each, where there are several: then
     every row names one of them. max_prompt_tokens: longer prompts are dropped and counted (default data.max_len - 1).
-    tools_of: per environment the schemas that the chat template is told of.
+    tools_of: per environment the schemas that the chat template is told of, unless a row has its own (meta.chat_tools).
     Raises ConfigError (unknown data set, split, column, template) and DataError (a row without input, label or environment).
     """
     resolved = {name: templates.resolve(given) for name, given in (templates_of or {}).items()}
@@ -241,7 +242,7 @@ def load_prompts(
         for p in problems(cfg, bad):
             try:
                 name = env_of(p, [*resolved], cfg.env_key) if resolved else p.env or env
-                tools = one(tools_of, name) if tools_of else ()
+                tools = p.meta.get(CHAT_TOOLS) or (one(tools_of, name) if tools_of else ())
             except DataError as e:
                 bad(e)
             else:
