@@ -242,7 +242,7 @@ def load_prompts(
         for p in problems(cfg, bad):
             try:
                 name = env_of(p, [*resolved], cfg.env_key) if resolved else p.env or env
-                tools = p.meta.get(CHAT_TOOLS) or (one(tools_of, name) if tools_of else ())
+                tools = _own_tools(p) or (one(tools_of, name) if tools_of else ())
             except DataError as e:
                 bad(e)
             else:
@@ -267,6 +267,14 @@ def load_prompts(
     kept = [i for i, tokens in zip(fitting, ids, strict=True) if len(tokens) <= limit]
     dropped |= {"prompt_too_long": len(tasks) - len(kept)} if len(kept) < len(tasks) else {}
     return PromptSet([tasks[i] for i in kept], dropped, [dataset_of[i] for i in kept])
+
+
+def _own_tools(p: Problem) -> Sequence[Mapping[str, Any]]:
+    """Raises DataError for what is no list of schemas."""
+    tools = p.meta.get(CHAT_TOOLS) or []
+    if not isinstance(tools, list) or not all(isinstance(t, Mapping) for t in tools):
+        raise DataError(f"{p.where}: meta.{CHAT_TOOLS} = {shown(tools, 60)} is no list of tool schemas, as OpenAI's. Correct the row.")
+    return tools
 
 
 MAX_TOKEN_CHARS = 1024
