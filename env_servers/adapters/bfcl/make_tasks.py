@@ -1,7 +1,7 @@
 """python -m env_servers.adapters.bfcl.make_tasks: rows for a run from BFCL's multi-turn tasks, those of the installed package or a file of yours.
 
 The prompt has the functions of the row's classes and says how --protocol writes a call; the environment is told the rest. ARTIST trains on 100
-tasks of multi_turn_base and keeps the other 100 (which ones is not stated): --count 100 --rest held_out.jsonl.
+tasks of multi_turn_base, with one turn of the user each, and keeps the other 100 (which ones is not stated): --turns 1 --count 100 --rest held_out.jsonl.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ def parser() -> argparse.ArgumentParser:
     which.add_argument("--categories", nargs="+", choices=CATEGORIES, default=["multi_turn_base"], help="of the package's own data (default: multi_turn_base)")
     which.add_argument("--rows", type=Path, metavar="FILE", help=f"BFCL's file instead; {ANSWERS} and {DIRECTORY} are beside it, or the package's")
     p.add_argument("--protocol", choices=PROTOCOLS, default="tool", help="how the prompt says calls are written (default: %(default)s)")
+    p.add_argument("--turns", type=int, metavar="N", help="the first N turns of each task; a task without a true call in them is left out (default: all)")
     p.add_argument("--count", type=int, metavar="N", help="N of the rows, drawn with --seed (default: all, in their order)")
     p.add_argument("--rest", type=Path, metavar="FILE.jsonl", help="where those go that --count leaves")
     p.add_argument("--seed", type=int, default=0, help="of --count (default: %(default)s)")
@@ -39,14 +40,18 @@ def parser() -> argparse.ArgumentParser:
     return p
 
 
-def rows(files: Sequence[Path], protocol: str) -> Iterator[dict[str, Any]]:
-    """Raises DataError with file, line and field."""
+def rows(files: Sequence[Path], protocol: str, turns: int | None = None) -> Iterator[dict[str, Any]]:
+    """Raises DataError with file, line and field. `turns`: the first so many of each task, and no task without a true call in them."""
     for path in files:
         functions = read_functions(_beside(path, DIRECTORY))
         answers = _beside(path, ANSWERS) / path.name
         truth = {row.get("id"): row for _, row in read_json(answers)} if answers.is_file() else {}
         for where, row in read_json(path):
-            yield {**with_functions(where, {**truth.get(row.get("id"), {}), **row}, functions, protocol), "env": "bfcl"}
+            made = {**with_functions(where, {**truth.get(row.get("id"), {}), **row}, functions, protocol), "env": "bfcl"}
+            if turns is not None:
+                made |= {"label": made["label"][:turns], "meta": made["meta"] | {"turns": made["meta"]["turns"][: turns - 1]}}
+            if turns is None or any(made["label"]):
+                yield made
 
 
 def _beside(path: Path, name: str) -> Path:
@@ -74,8 +79,10 @@ def drawn(made: list[dict[str, Any]], count: int | None, seed: int) -> tuple[lis
 def main() -> None:
     args = parser().parse_args()
     try:
+        if args.turns is not None and args.turns < 1:
+            raise DataError(f"--turns {args.turns}: a task has one turn or more.")
         files = [args.rows] if args.rows else [package_file(category) for category in args.categories]
-        chosen, rest = drawn(list(rows(files, args.protocol)), args.count, args.seed)
+        chosen, rest = drawn(list(rows(files, args.protocol, args.turns)), args.count, args.seed)
         for path, made in ((args.out, chosen), (args.rest, rest)):
             if path is not None:
                 path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in made), encoding="utf-8")

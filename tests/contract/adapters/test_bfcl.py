@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import random
+import subprocess
+import sys
 from collections import Counter
 
 import pytest
@@ -120,6 +123,18 @@ async def test_check_env_finds_every_promise_kept(tmp_path):
         found = await check_server(url, actions_for("bfcl"), Options(steps=60, concurrency=8, flood=16, timeout_s=20.0))
     kept = {f.check: (f.verdict, f.fact) for f in found if f.verdict != "pass"}
     assert set(kept) == {"401 without the token", "deadline", "capacity"} and {v for v, _ in kept.values()} == {"skip"}, kept
+
+
+def test_the_paper_trains_on_a_hundred_first_turns_and_keeps_the_rest(tmp_path):
+    words = [sys.executable, "-m", f"{MODULE}.make_tasks", "--turns", "1", "--count", "100", "--rest", "rest.jsonl", "--out", "train.jsonl"]
+    done = subprocess.run(
+        words, cwd=tmp_path, capture_output=True, text=True, timeout=300, env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    )
+    assert done.returncode == 0, done.stderr
+    train, rest = ([json.loads(line) for line in (tmp_path / f"{name}.jsonl").read_text().splitlines()] for name in ("train", "rest"))
+    ids = {row["meta"]["id"] for row in train + rest}
+    assert (len(train), len(rest), len(ids)) == (100, 100, 200)
+    assert all(len(row["label"]) == 1 and row["label"][0] and row["meta"]["turns"] == [] and row["env"] == "bfcl" for row in train + rest)
 
 
 @pytest.mark.parametrize("category", CATEGORIES)
