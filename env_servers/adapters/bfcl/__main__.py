@@ -31,7 +31,13 @@ def parser() -> argparse.ArgumentParser:
     raw = argparse.RawDescriptionHelpFormatter
     p = argparse.ArgumentParser(prog="python -m env_servers.adapters.bfcl", description=__doc__, epilog=EXAMPLE, formatter_class=raw)
     add_serving_flags(p, workers=2)
-    p.add_argument("--step-cpu", type=float, default=5.0, metavar="S", help="CPU seconds of one step; used up: the call's fault (default: %(default)s)")
+    p.add_argument(
+        "--step-cpu",
+        type=float,
+        default=5.0,
+        metavar="S",
+        help="CPU seconds of a step, with all that was called before; used up: the call's fault (default: %(default)s)",
+    )
     p.add_argument("--step-deadline", type=float, default=60.0, metavar="S", help="not over by then, with less CPU than that: a fault (default: %(default)s)")
     return p
 

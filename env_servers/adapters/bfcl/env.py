@@ -13,7 +13,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from env_servers.adapters.calls import STEP_CHARS, BadAction, read_calls, read_json
+from env_servers.adapters.calls import BadAction, read_calls, read_json
 from env_servers.env import Env, Step
 from openrlhf_tir.data.bfcl.functions import Schema, offered
 from openrlhf_tir.rewards.workers import CpuSpent, Workers
@@ -61,25 +61,25 @@ class BfclEnv(Env):
             calls = [Call(name, (), arguments) for name, arguments in read_calls(action)]
         except BadAction as e:
             self._errors += 1
-            return await self._counted(str(e), "bad_call")
+            return self._counted(str(e), "bad_call")
         turns = [*self._turns[:-1], [*self._turns[-1], calls]]
         try:
             played = await self._workers.run(play, self._scene, turns, len(turns) - 1)
         except CpuSpent:
             self._errors += 1
-            return await self._counted(f"{FAILED}the call takes more than {self._workers.cpu_s:g} s of CPU. Nothing was changed.", "cpu")
+            return self._counted(f"{FAILED}the call takes more than {self._workers.cpu_s:g} s of CPU. Nothing was changed.", "cpu")
         self._turns, self._played = turns, played
-        self._errors += sum(m.error is not None for m in played.results)
-        return await self._counted("\n".join(m.result for m in played.results), next((m.error for m in played.results if m.error), None))
+        self._errors += len(played.errors)
+        return self._counted(played.text, played.errors[0] if played.errors else None)
 
-    async def _counted(self, text: str, error: str | None) -> Step:
+    def _counted(self, text: str, error: str | None) -> Step:
         """A step within the turn, unless it is one too many."""
         self._steps += 1
         outcome = "model_error" if error else "ok"
         if self._steps > MAX_STEPS:
             self._ended = True
-            return Step(_shown(text), reward=0.0, done=True, outcome=outcome, signals=self._signals(error) | {"failed": "force_terminated"})
-        return Step(_shown(text), outcome=outcome, signals=self._signals(error))
+            return Step(text, reward=0.0, done=True, outcome=outcome, signals=self._signals(error) | {"failed": "force_terminated"})
+        return Step(text, outcome=outcome, signals=self._signals(error))
 
     async def _message(self) -> Step:
         """The model's turn is over: it is graded, and the user's next one begins."""
@@ -107,9 +107,3 @@ class BfclEnv(Env):
         passed = sum(f is None for f in p.failed)
         counts = {"state_match": p.state_match, "state_total": p.state_total, "functions_matched": p.functions_matched, "functions_total": p.functions_total}
         return {**counts, "turn": len(self._turns) - 1, "turns_passed": passed, "errors": self._errors, "error_type": error}
-
-
-def _shown(text: str) -> str:
-    """Cut at what a reply can hold; what is graded is whole."""
-    left_out = len(text) - STEP_CHARS
-    return text if left_out <= 0 else f"{text[:STEP_CHARS]}... [{left_out} characters left out]"

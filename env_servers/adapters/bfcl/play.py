@@ -11,6 +11,9 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from env_servers.adapters.calls import STEP_CHARS
+from openrlhf_tir.data.bfcl.functions import FILES
+
 from .task import Call
 from .world import Made, Scene, World, differing
 
@@ -20,12 +23,14 @@ Turn = Sequence[Sequence[Call]]
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """`failed`: of each turn that is over, why it did not pass, None where it did (the package's error types, without their prefix).
+    """`text`: the results of the last step, a line for each call; `errors`: what was wrong with those of its calls that went wrong.
 
+    `failed`: of each turn that is over, why it did not pass, None where it did (the package's error types, without their prefix).
     `state_match` of `state_total` attributes are as after all true calls; `functions_matched` of `functions_total` true calls were made.
     """
 
-    results: list[Made]
+    text: str
+    errors: list[str]
     failed: list[str | None]
     state_match: int
     state_total: int
@@ -52,7 +57,8 @@ def play(scene: Scene, turns: Sequence[Turn], over: int) -> Played:
         if i < over:
             failed.append(_failure(turn, truth, so_far, world, gold))
     total, differ = differing(world, gold)
-    return Played(results, failed, total - differ, total, (called & expected).total(), expected.total())
+    text, errors = _shown([m.result for m in results]), [m.error for m in results if m.error]
+    return Played(text, errors, failed, total - differ, total, (called & expected).total(), expected.total())
 
 
 def _failure(turn: Turn, truth: Sequence[Made], so_far: Counter[str], world: World, gold: World) -> str | None:
@@ -66,8 +72,13 @@ def _failure(turn: Turn, truth: Sequence[Made], so_far: Counter[str], world: Wor
     return "execution_response_mismatch" if missing else None
 
 
+def _shown(results: Sequence[str]) -> str:
+    """Cut at what a reply can hold, before it leaves the process; what is graded is whole."""
+    text = "\n".join(results)
+    left_out = len(text) - STEP_CHARS
+    return text if left_out <= 0 else f"{text[:STEP_CHARS]}... [{left_out} characters left out]"
+
+
 def load() -> None:
     """Import the classes once, in a worker that starts."""
-    from openrlhf_tir.data.bfcl.functions import FILES
-
     World(Scene(tuple(FILES), {}, False, ()))

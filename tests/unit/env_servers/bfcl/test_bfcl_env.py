@@ -8,6 +8,7 @@ import pytest
 
 from env_servers.adapters.bfcl.env import MAX_STEPS, NOW_OFFERED, BfclEnv
 from env_servers.adapters.bfcl.task import Call, parse_call
+from env_servers.adapters.calls import STEP_CHARS
 
 from .stand_in import FUNCTIONS, HereAndNow, install
 
@@ -98,6 +99,12 @@ async def test_what_the_model_gets_wrong_is_told_to_it_and_the_turn_goes_on(acti
 async def test_a_world_that_holds_itself_is_another_state_and_no_fault():
     step, *_, end = await play(calls(("loop", {})), DONE, calls(CAT), DONE)
     assert "loop" in step.observation and end.signals["failed"] == "instance_state_mismatch"
+
+
+async def test_a_result_is_cut_at_what_a_reply_holds_and_graded_whole():
+    text = "x" * (STEP_CHARS + 7)
+    step, *_, end = await play(calls(("write", {"file_name": "a", "text": text})), DONE, label=[[f"write(file_name='a', text={text!r})"]], turns=[])
+    assert step.observation == "x" * STEP_CHARS + "... [7 characters left out]" and end.reward == 1.0
 
 
 async def test_more_steps_than_the_package_allows_end_the_episode():
