@@ -16,6 +16,7 @@ from typing import Any
 from env_servers.adapters.calls import BadAction, read_calls, read_json
 from env_servers.env import Env, Step
 from openrlhf_tir.data.bfcl.functions import Schema, offered
+from openrlhf_tir.protocol import Outcome
 from openrlhf_tir.rewards.workers import CpuSpent, Workers
 
 from .play import Played, play
@@ -75,7 +76,7 @@ class BfclEnv(Env):
     def _counted(self, text: str, error: str | None) -> Step:
         """A step within the turn, unless it is one too many."""
         self._steps += 1
-        outcome = "model_error" if error else "ok"
+        outcome: Outcome = "model_error" if error else "ok"
         if self._steps > MAX_STEPS:
             self._ended = True
             return Step(text, reward=0.0, done=True, outcome=outcome, signals=self._signals(error) | {"failed": "force_terminated"})
