@@ -15,7 +15,9 @@ Made = list[tuple[str, dict[str, Any]]]
 
 def text_of(answers: list[dict[str, Any]], functions: list[dict[str, Any]], kind: str, rng: random.Random) -> str:
     """`answers`: [{name: {parameter: [allowed values]}}], empty where nothing is to be called; then a call of the first function stands in."""
-    calls: Made = [(name, _values(allowed, kind, rng)) for answer in answers for name, allowed in answer.items()] or [(functions[0]["name"], {"x": 1})]
+    calls: Made = [(name, _values(allowed, kind, rng)) for answer in answers for name, allowed in answer.items()] or [
+        (functions[0]["name"] if functions else "f", {"x": 1})
+    ]
     at = rng.randrange(len(calls))
     name, given = calls[at]
     key = rng.choice(sorted(given)) if given else None
