@@ -1,6 +1,6 @@
 """The package's own evaluator, `bfcl evaluate` in a virtual environment of its own, on texts that our grader judges too: item by item they agree.
 
-TIR_BFCL_VENV names an environment with the whole package (python -m venv DIR && DIR/bin/pip install bfcl-eval==2026.3.23).
+TIR_BFCL_VENV names an environment with the whole package (python -m venv DIR && DIR/bin/pip install bfcl-eval==2026.3.23 soundfile).
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ RUN_BY = {
 }
 """Python blocks: (page, language, a text that it holds) -> what runs it."""
 NOT_RECIPES = {("rollout.md", "[env_urls]"): "control.toml", ("simulation.md", "[[faults]]"): "a workload's faults"}
-OTHER_PROGRAMS = {"pre-commit", "export", "cd", "pip", "curl"}
+OTHER_PROGRAMS = {"pre-commit", "export", "cd", "pip", "curl", "vllm", "bfcl"}
 ALL = blocks()
 SHELL = ("bash", "console")
 

@@ -1,6 +1,6 @@
 """BFCL's own driver on our endpoint: `bfcl generate` asks the served model, `bfcl evaluate` judges what it said, and our grader says the same.
 
-TIR_BFCL_VENV names an environment with the whole package (python -m venv DIR && DIR/bin/pip install bfcl-eval==2026.3.23).
+TIR_BFCL_VENV names an environment with the whole package (python -m venv DIR && DIR/bin/pip install bfcl-eval==2026.3.23 soundfile).
 """
 
 from __future__ import annotations
