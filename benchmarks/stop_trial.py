@@ -17,7 +17,7 @@ from openrlhf_tir.exit_codes import DONE, STOPPED, TERMINATED
 from .crash_trial import MARK, TIMEOUT_S, last_line, last_step
 
 LEFT_S = 20.0
-"""For the kernel to end what was killed and for init to take it away, once the run itself is gone."""
+"""Seconds for the kernel to end what was killed and for init to take it away, once the run itself is gone."""
 
 
 @dataclass
@@ -27,13 +27,13 @@ class Stopped:
     code: int
     """The exit code; -15 when the signal came before there was a handler for it."""
     seconds: float
-    """From the signal until the process that got it was gone."""
+    """Seconds from the signal until the process that got it was gone."""
     step: int
     """The last finished step when it ended."""
     left: list[str]
     """Command lines of its processes that were still there LEFT_S after it."""
     said: str
-    """Its last line."""
+    """The last line that it printed."""
 
     @property
     def in_order(self) -> bool:

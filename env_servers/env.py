@@ -34,7 +34,7 @@ class Env:
     """Base class: override `step`, and `reset` or `close` where there is something to do."""
 
     place: Place | None = None
-    """Of `--workers`, held by the step that runs. A step that goes on in a stage with workers of its own leaves it: `self.place.leave()`."""
+    """The place among `--workers` that the step that runs holds. A step that goes on in a stage with workers of its own leaves it: `self.place.leave()`."""
 
     async def reset(self, task: dict[str, Any], seed: int) -> str:
         """Start on `task`; return the first observation ("" when the prompt says it all). Raises MALFORMED_TASK for one it cannot take."""

@@ -27,14 +27,16 @@ from openrlhf_tir.http_guard.connections import ConnectionLimits
 from openrlhf_tir.http_guard.guard import BodyLimits, Guard
 from openrlhf_tir.http_guard.json_body import answer_malformed
 from openrlhf_tir.http_guard.leaving import answer_leavers, unless_client_leaves
-from openrlhf_tir.protocol import EnvSchema, Health, Outcome, ResetReply, ResetRequest, StepReply, StepRequest
+from openrlhf_tir.protocol import NOT_NEEDED, EnvSchema, Health, Outcome, ResetReply, ResetRequest, StepReply, StepRequest
 
 from .admission import Admission, CapacityFull
-from .env import MALFORMED_TASK, Env
+from .env import MALFORMED_TASK, Env, Step
 from .metrics import ServerMetrics
 from .sessions import Conflict, NoSession, Session, Sessions
 
 log = logging.getLogger(__name__)
+SHOWN = 120
+"""Characters of a wrong value that a message shows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +45,8 @@ class ServingConfig:
 
     env: str
     action: str
-    isolation: str = "none"
+    isolation: str = NOT_NEEDED
+    """What confines the code that it runs; "none" where it runs what a model writes, unconfined. See `protocol.Health`."""
     stateful: bool = False
     tools: Sequence[dict[str, Any]] = ()
     """Schemas of its tools, as OpenAI's."""
@@ -114,6 +117,8 @@ class EnvService:
                 async with session.serial, self.admission.slot() as session.env.place:
                     session.begin(request.step_id)
                     step = await session.env.step(request.action, give_up - clock())
+            if not isinstance(step, Step):
+                raise TypeError(_not_what_is_expected(session.env, "step", step, "an env_servers.env.Step"))
             reply = StepReply(
                 session_id=request.session_id,
                 step_id=request.step_id,
@@ -150,6 +155,13 @@ class EnvService:
         while True:
             await asyncio.sleep(max(0.05, min(60.0, self.config.session_ttl_s / 4)))
             await self.sessions.expire()
+
+
+def _not_what_is_expected(env: Env, method: str, value: object, expected: str) -> str:
+    """Of what a method of the environment returned: where it is defined, what it gave and what it should have."""
+    code = getattr(getattr(type(env), method), "__code__", None)
+    where = f"{code.co_filename}:{code.co_firstlineno}" if code else type(env).__module__
+    return f"{where}: {type(env).__name__}.{method} returned {repr(value)[:SHOWN]} ({type(value).__name__}), not {expected}"
 
 
 def _reply(request: StepRequest, **fields) -> StepReply:
@@ -199,6 +211,9 @@ def create_env_app(
         except Exception as e:  # as in _execute: the environment's own failure
             log.exception("the environment failed in reset", extra={"env": config.env, "session": body.session_id})
             raise HTTPException(500, f"env_error: reset failed with {type(e).__name__}: {e}") from e
+        if not isinstance(observation, str):
+            await service.sessions.close(session.id)
+            raise HTTPException(500, f"env_error: {_not_what_is_expected(session.env, 'reset', observation, 'text')}")
         return ResetReply(session_id=session.id, observation=observation, server=config.server_url)
 
     @app.post("/step")

@@ -237,5 +237,6 @@ class Stopped(TirError):
 
 
 def unknown(kind: str, value: object, known: Iterable[str], remedy: str) -> ConfigError:
-    """The one phrasing for a name that is not in a registry."""
-    return ConfigError(f"Unknown {kind} {value!r}. Known: {', '.join(sorted(known))}. {remedy}")
+    """The one phrasing for a name that is not in a registry, which may be empty."""
+    names = ", ".join(sorted(known))
+    return ConfigError(f"Unknown {kind} {value!r}. {f'Known: {names}. ' if names else ''}{remedy}")

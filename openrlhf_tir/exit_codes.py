@@ -30,7 +30,7 @@ HOPELESS = 6
 INTERRUPTED = 128 + signal.SIGINT
 TERMINATED = 128 + signal.SIGTERM
 FINAL = frozenset({DONE, MISTAKE, STOPPED, HOPELESS, INTERRUPTED, TERMINATED, -signal.SIGINT, -signal.SIGTERM})
-"""After these nobody starts the run again: it is done, cannot work, or was asked to stop."""
+"""Codes after which nobody starts the run again: it is done, cannot work, or was asked to stop."""
 
 
 def code_of(error: BaseException) -> int:

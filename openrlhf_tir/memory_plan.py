@@ -34,9 +34,9 @@ LIVE_PARAMETERS = 10**9
 """DeepSpeed's default of stage3_max_live_parameters."""
 GRADIENT_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4, None: 4}
 RESERVE = 3 << 30
-"""Of a learner's GPU: the CUDA context, NCCL's buffers, the allocator's fragments. A round figure, not measured."""
+"""Bytes of a learner's GPU kept for the CUDA context, NCCL's buffers and the allocator's fragments. A round figure, not measured."""
 ENGINE_RESERVE = 2 << 30
-"""Of an engine's share: activations of a prefill, CUDA graphs. A round figure, not measured."""
+"""Bytes of an engine's share kept for activations of a prefill and CUDA graphs. A round figure, not measured."""
 CHUNK_BYTES = 64 << 20
 """One chunk of logits of the learner's head, which holds two."""
 
@@ -80,7 +80,7 @@ class Shape:
 
     @property
     def kv_values(self) -> int:
-        """Of the KV cache, per token."""
+        """Values in the KV cache per token."""
         return 2 * self.layers * self.keys * self.head_dim
 
 

@@ -16,11 +16,11 @@ from .config.paths import asked, local_path
 from .errors import ConfigError
 
 OPTIMISER_BYTES = 12
-"""Per parameter in a checkpoint: Adam's two moments and the master weights, fp32 (measured: 12.7 for 167,040 parameters, with all that is beside)."""
+"""Bytes per parameter in a checkpoint for Adam's two moments and the master weights, fp32 (measured: 12.7 for 167,040 parameters, with all that is beside)."""
 AVERAGE_BYTES = 4
-"""Per parameter in a checkpoint: the average of the weights, fp32 (train.enable_ema)."""
+"""Bytes per parameter in a checkpoint for the average of the weights, fp32 (train.enable_ema)."""
 WEIGHT_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4}
-"""Per parameter of the weights, by ds.param_dtype: of a push; of a checkpoint besides with ZeRO-2 (ZeRO-3 restores them from the master weights), and of
+"""Bytes per parameter of the weights, by ds.param_dtype: in a push; besides in a checkpoint with ZeRO-2 (ZeRO-3 restores them from the master weights), and in
 what LoRA leaves as it is."""
 EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
 """What configurations call their number."""

@@ -3,6 +3,7 @@
     "math"                     a registered name
     "package.module:Attr"      what `import package.module` finds
     "path/file.py:Attr"        a file of one's own; relative to the recipe that names it, else to the current directory
+    "path/file.py"             the one class of the file that can be meant; only where a place says which can (an environment)
 
 A mistake in a file of one's own is a ConfigError with file, line and what was expected. `commands/preflight.py` loads every name before a
 model is loaded, so such a mistake ends nothing but the command. Standard library only; a file is executed once per
@@ -24,7 +25,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, get_type_hints
 
 from .errors import ConfigError, unknown
 
@@ -33,6 +34,10 @@ MODULE_PREFIX = "openrlhf_tir_own_"
 
 SHOWN = 300
 """Characters of a name that a message shows."""
+PLAIN: Mapping[Any, tuple[type, ...]] = {bool: (bool,), int: (int,), float: (int, float), str: (str,)}
+"""Annotations that a value of a recipe can be held against, and what fits them."""
+BASE = "env_servers.env"
+"""The module of `Env`, the base class of environments, which is not imported here."""
 Complaint = Callable[[Any], str | None]
 """What is wrong with a loaded object, as the end of a sentence; None when nothing is."""
 
@@ -47,6 +52,13 @@ class Place:
     registry: Mapping[str, str] = field(default_factory=dict)
     """name -> "module:attribute", imported when it is asked for."""
     complaint: Complaint = lambda thing: None
+    meant: Callable[[type], bool] | None = None
+    """Which class of a file is meant where its path stands alone, if that can be: then there has to be one only."""
+
+    @property
+    def described(self) -> str:
+        """One sentence that says what such a thing is."""
+        return f"{'An' if self.kind[0] in 'aeiou' else 'A'} {self.kind} is {self.shape}."
 
 
 def is_own(place: Place, name: str) -> bool:
@@ -58,10 +70,13 @@ def load(place: Place, name: str) -> Any:
     """The object behind `name`. Raises ConfigError with fact, value and remedy."""
     target = place.registry.get(name, name)
     where, _, attribute = target.rpartition(":")
+    said = f"{place.setting} = {name if len(name) <= SHOWN else f'{name[:SHOWN]}...'!r}"
+    if place.meant and target.endswith(".py"):
+        where, attribute = target, _the_only(place, _of_file(target, said), said)
     if not where or not attribute.isidentifier():
         example = place.kind.replace(" ", "_")
-        raise unknown(place.kind, name, place.registry, f"Set {place.setting} to one of them, to 'package.module:{example}' or 'path/file.py:{example}'.")
-    said = f"{place.setting} = {name if len(name) <= SHOWN else f'{name[:SHOWN]}...'!r}"
+        registered = "one of them, to " if place.registry else ""
+        raise unknown(place.kind, name, place.registry, f"Set {place.setting} to {registered}'package.module:{example}' or 'path/file.py:{example}'.")
     module = _of_file(where, said) if where.endswith(".py") else _of_package(where, said)
     try:
         thing = getattr(module, attribute)
@@ -71,8 +86,18 @@ def load(place: Place, name: str) -> Any:
     if is_own(place, name):
         wrong = f"{attribute} is {type(thing).__name__}, which cannot be called" if not callable(thing) else place.complaint(thing)
         if wrong:
-            raise ConfigError(f"{said}: {location(thing) or module.__file__}: {wrong}. A {place.kind} is {place.shape}.")
+            raise ConfigError(f"{said}: {location(thing) or module.__file__}: {wrong}. {place.described}")
     return thing
+
+
+def _the_only(place: Place, module: ModuleType, said: str) -> str:
+    """The name of the one class that the file defines and that can be meant. Raises ConfigError where there is none, or several."""
+    found = [n for n, v in vars(module).items() if inspect.isclass(v) and v.__module__ == module.__name__ and place.meant and place.meant(v)]
+    if not found:
+        raise ConfigError(f"{said}: {module.__file__} defines no {place.kind}. {place.described}")
+    if len(found) > 1:
+        raise ConfigError(f"{said}: {module.__file__} defines several: {', '.join(found)}. Name one of them: '{module.__file__}:{found[0]}'.")
+    return found[0]
 
 
 def _of_package(module: str, said: str) -> ModuleType:
@@ -167,20 +192,44 @@ def takes(positional: int, *keywords: str, optional: tuple[str, ...] = ()) -> Co
 def _no_environment(cls: Any) -> str | None:
     if not inspect.isclass(cls):
         return f"{cls!r} is no class"
-    if not inspect.iscoroutinefunction(getattr(cls, "step", None)):
-        return f"{cls.__name__} has no `async def step`"
+    for name, given in ("step", ("action", 1.0)), ("reset", ({}, 0)), ("close", ()):
+        method = getattr(cls, name, None)
+        if not inspect.iscoroutinefunction(method) or (name == "step" and method.__module__ == BASE):
+            return f"{cls.__name__} has no `async def {name}`"
+        try:
+            inspect.signature(method).bind(None, *given)
+        except TypeError as e:
+            return f"{cls.__name__}.{name}{inspect.signature(method)} cannot be called as it would be: {e}"
+    return None
+
+
+def wrong_keywords(cls: Any, given: Mapping[str, Any]) -> str | None:
+    """Why a class cannot be made with these keywords: one too many, one that is missing, one that is not of the plain type that it is annotated with."""
     try:
-        for name, given in ("step", ("action", 1.0)), ("reset", ({}, 0)):
-            inspect.signature(getattr(cls, name)).bind(None, *given)
-    except (TypeError, AttributeError) as e:
-        return f"{cls.__name__}: {e}"
-    return takes(0)(cls)
+        signature = inspect.signature(cls)
+    except (TypeError, ValueError):
+        return None  # it cannot be asked
+    try:
+        signature.bind(**given)
+    except TypeError as e:
+        return str(e)
+    try:
+        hints = get_type_hints(cls.__init__)
+    except Exception:  # names that only a type checker knows
+        return None
+    for name, value in given.items():
+        hint: Any = hints.get(name, Any)
+        if hint in PLAIN and (not isinstance(value, PLAIN[hint]) or (isinstance(value, bool) and hint is not bool)):
+            return f"{name} = {value!r} is {type(value).__name__}, not {hint.__name__}"
+    return None
 
 
 ENVIRONMENT = Place(
     "environment",
     "env.file",
-    "a class with async reset(task, seed) -> str and async step(action, deadline_s) -> Step, derived from env_servers.env.Env",
+    "a class with async reset(task, seed) -> str, async step(action, deadline_s) -> Step and async close(), best derived from env_servers.env.Env, "
+    "which has all but step",
     complaint=_no_environment,
+    meant=lambda cls: any(b.__name__ == "Env" and b.__module__ == BASE for b in cls.__mro__),
 )
 """Here because both look it up: the trainer's checks, and the server that a run starts for it (env_servers/own)."""

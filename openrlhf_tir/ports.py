@@ -246,4 +246,4 @@ class Broadcasts(Learner, Protocol):
         """Send the full weights, HF names, to all who have come to the meeting. A fault of the group's is in the answer."""
 
     async def end_broadcast(self, push: str, why: str) -> None:
-        """Of a `broadcast` that was asked for: whoever takes part in it is told to give up."""
+        """Tell all who take part in a `broadcast` that was asked for to give it up."""

@@ -39,6 +39,14 @@ PYTHON_TOOL: dict[str, Any] = {
 """python_tir's, in the form of OpenAI's; its action is the argument `code`."""
 
 
+NOT_NEEDED = "not_needed"
+"""Isolation of a server that runs no code of the model."""
+UNISOLATED = "none"
+"""Isolation of a server that runs the model's code, and nothing confines it."""
+UNKNOWN = "unknown"
+"""Isolation of a server that hands actions on to another program, which may run code."""
+
+
 class _Wire(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
@@ -76,7 +84,9 @@ class StepReply(_Wire):
 class Health(_Wire):
     status: Literal["ok", "draining", "degraded"] = "ok"
     env: str
-    isolation: str = "none"
+    isolation: str = Field(
+        default=UNKNOWN, description="what confines the model's code: a level by name; none: nothing does; not_needed: it runs no code; unknown: it is not said"
+    )
     sessions: int = 0
     capacity: int = 0
     running: int = 0

@@ -42,13 +42,13 @@ class GroupState(StrEnum):
     BUFFERED = "buffered"
     """Accepted; it waits in replay."""
     TRAINING = "training"
-    """In the batch in hand, until the learner's step on it has ended."""
+    """It is in the batch in hand, until the learner's step on that has ended."""
     TRAINED = "trained"
     FILTERED = "filtered"
     FAILED = "failed"
     """It failed for good: it was issued again as often as train.max_reissues allows."""
     REQUEUED = "requeued"
-    """Not this attempt, but the prompt goes on: it is queued again (after a fault, as surplus, or interrupted)."""
+    """This attempt has ended, but its prompt goes on: it is queued again (after a fault, as surplus, or interrupted)."""
 
 
 TERMINAL = frozenset({GroupState.TRAINED, GroupState.FILTERED, GroupState.FAILED, GroupState.REQUEUED})
@@ -86,7 +86,7 @@ class Task:
     meta: Mapping[str, Any] = field(default_factory=dict)
     run: RunFacts = RunFacts()
     chat: Chat | None = None
-    """Where the model's chat template rendered the prompt."""
+    """The conversation, where the model's chat template rendered the prompt."""
     row: str = ""
     """Which row of the data it is, whatever file that is in: data/identity.py."""
 
@@ -109,7 +109,7 @@ class Sampling:
     top_p: float = 1.0
     seed: int | None = None
     top_k: int = 0
-    """0: all."""
+    """How many of the likeliest tokens are sampled from; 0: all."""
     min_p: float = 0.0
 
 
@@ -140,9 +140,9 @@ class Changes(NamedTuple):
     """A delta push as the learner announces it (weights/delta_file.py)."""
 
     digest: str
-    """Of the weights after it."""
+    """The digest of the weights after the push."""
     link: str
-    """Of the file, chained to the weights before it."""
+    """The digest of the file, chained to the weights before it."""
 
 
 class Meeting(NamedTuple):
@@ -154,17 +154,17 @@ class Meeting(NamedTuple):
     receivers: int
     """Workers, ranks 1 to this."""
     deadline_s: float
-    """For all to be there, and for each bucket."""
+    """Seconds for all to be there, and again for each bucket."""
 
 
 class Transfer(NamedTuple):
     """What became of a broadcast on one side."""
 
     digest: str | None = None
-    """Of all that was sent or received; None where it was not all."""
+    """The digest of all that was sent or received; None where something is missing."""
     nbytes: int = 0
     fault: str | None = None
-    """Why it was not all."""
+    """Why something is missing."""
     unusable: bool = False
     """Another push mends nothing here."""
 
@@ -380,11 +380,11 @@ class GroupMeta:
     env: str = ""
     seconds: float = 0.0
     masked: list[str] = field(default_factory=list)
-    """Per valid trajectory: why its loss is masked, "" where it is trained. Empty: all are trained."""
+    """Why the loss of each valid trajectory is masked, "" where it is trained. Empty: all are trained."""
     changes: list[Change] = field(default_factory=list)
     """What the run's counters are to be changed by."""
     branch_tokens: list[int] = field(default_factory=list)
-    """Per valid trajectory: tokens of its session's other chains, prompts included. Empty: there are none."""
+    """Tokens of the other chains of each valid trajectory's session, prompts included. Empty: there are none."""
 
     @property
     def trained_tokens(self) -> int:
@@ -451,13 +451,13 @@ class PublishReport:
 
     version: int
     seconds: float
-    """All of it: the learner trains again after so long."""
+    """Seconds of the whole push: the learner trains again after so long."""
     digest: str
     canary_max_diff: float
     refused: int = 0
     write_s: float = 0.0
-    """Of these, how long the learner took to gather, hash and write."""
+    """Seconds, among those, that the learner took to gather, hash and write."""
     nbytes: int = 0
-    """What it wrote for the engines."""
+    """Bytes that the learner wrote for the engines."""
     delta: bool = False
-    """Whether that was only what changed, and for every engine."""
+    """Whether only what changed was written, for every engine."""

@@ -102,7 +102,8 @@ install_gpu() {
 }
 
 stamp=$VENV/.tir-setup
-wanted=$(cat "${requirements[@]}" setup.py | sha256sum | cut -c1-16)
+packaging=$(sed '/^\[tool\.pytest/,$d' pyproject.toml) # without the settings of tools, which ask for no other packages
+wanted=$(cat "${requirements[@]}" - <<<"$packaging" | sha256sum | cut -c1-16)
 python=$(find_python)
 command -v bwrap >/dev/null || apt_install "bubblewrap (isolation of model-written code)" bubblewrap
 

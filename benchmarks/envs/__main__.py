@@ -41,7 +41,7 @@ SYMPY = [
     "from sympy import Matrix, Rational\nprint(Matrix([[2, 1], [1, 3]]).inv() * Matrix([Rational(1, 2), 4]))",
     "from sympy import *\nt = symbols('t')\nprint(apart(1 / (t * (t + 1)), t), series(exp(t), t, 0, 4))",
 ]
-"""As a policy would write them; the sandbox's warm-up has none of them."""
+"""Snippets as a policy would write them; the sandbox's warm-up has none of them."""
 CONCURRENCIES = (1, 8, 64)
 
 

@@ -22,6 +22,7 @@ from env_servers.env import Env, Step
 from env_servers.launch import add_serving_flags, serve, serving_config
 from env_servers.python_tir.run_code import CommandRunResult, RunCodeReply, RunCodeRequest, parse_run_status
 from env_servers.serving import create_env_app
+from openrlhf_tir.protocol import UNISOLATED
 
 
 async def run_as_sandboxfusion(request: RunCodeRequest) -> RunCodeReply:
@@ -70,7 +71,7 @@ def main() -> None:
     )
     add_serving_flags(parser, workers=64)
     args = parser.parse_args()
-    app = create_env_app(_NoSteps, serving_config(args, env="sandboxfusion_like", action="none: use /run_code"))
+    app = create_env_app(_NoSteps, serving_config(args, env="sandboxfusion_like", action="none: use /run_code", isolation=UNISOLATED))
 
     @app.post("/run_code")
     async def run_code(body: RunCodeRequest) -> RunCodeReply:

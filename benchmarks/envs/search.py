@@ -24,7 +24,7 @@ from env_servers.search.words import STOP_WORDS
 
 VOCABULARY = 300_000
 WORDS = 100
-"""Per passage, as in Search-R1's Wikipedia dump."""
+"""Words of a passage, as many as in Search-R1's Wikipedia dump."""
 QUERY_WORDS = 9
 """An average NQ question."""
 CHUNK = 10_000

@@ -20,7 +20,7 @@ from .workload import Size, batch, save_model
 
 RANKS = 2
 TIMEOUT_S = 3000.0
-"""Of all rounds together: a machine on which it takes longer is too busy to measure on."""
+"""Seconds for all rounds together: a machine on which it takes longer is too busy to measure on."""
 SAME_WITHIN = 0.02
 """Relative difference of gradient norms between ways. They train the same batch from weights that drift apart by rounding."""
 

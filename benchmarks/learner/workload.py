@@ -20,7 +20,7 @@ MAX_TOKENS = 16_192 // LENGTH_SCALE
 
 @dataclass(frozen=True)
 class Size:
-    """Of the step's measurements. The head's share of the model's arithmetic is that of a Qwen2.5-1.5B, an eighth to a seventh."""
+    """The size of what the step is measured on. The head's share of the model's arithmetic is that of a Qwen2.5-1.5B, an eighth to a seventh."""
 
     prompts: int = 8
     samples: int = 8

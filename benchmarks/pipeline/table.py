@@ -21,9 +21,9 @@ class Line(NamedTuple):
     name: str
     step_s: float
     figures: ModeFigures
-    """Those of the repeat with the median step."""
+    """Figures of the repeat with the median step."""
     speedup: float | None
-    """Over `sync` at the same R:T, by trained tokens per second; None where that was not run."""
+    """How much faster than `sync` at the same R:T, by trained tokens per second; None where that was not run."""
     predicted_s: float | None
 
 

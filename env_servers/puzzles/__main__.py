@@ -13,6 +13,7 @@ import sys
 from env_servers.launch import add_serving_flags, serve, serving_config
 from env_servers.processes import run_copies
 from env_servers.serving import create_env_app
+from openrlhf_tir.protocol import NOT_NEEDED
 
 from .env import PuzzlesEnv
 from .games import GAMES
@@ -52,7 +53,7 @@ def main() -> None:
     else:
         room = None
         print(f"WARNING: {MISSING}. There are {' and '.join(GAMES)} only.", file=sys.stderr)
-    isolation = room.sandbox.isolation if room else "none"
+    isolation = room.sandbox.isolation if room else NOT_NEEDED
     config = serving_config(args, env="puzzles", action="an answer, or a move of a game", stateful=True, isolation=isolation)
     app = create_env_app(functools.partial(PuzzlesEnv, room), config, on_stop=room.sandbox.close if room else None)
     serve(app, args)

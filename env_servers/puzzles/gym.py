@@ -41,7 +41,7 @@ def names() -> list[str]:
 
 
 SOLUTIONS = ("example_answer", "example_correct_answer", "possible_answer")
-"""Where data sets with many right answers put one of them, in an entry's metadata."""
+"""The keys of an entry's metadata under which data sets with many right answers put one of them."""
 MIXED = [{"name": "leg_counting", "weight": 1.0}, {"name": "basic_arithmetic", "weight": 1.0}]
 """What `composite` mixes if its config does not say."""
 

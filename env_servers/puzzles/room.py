@@ -46,7 +46,7 @@ class Made(NamedTuple):
 
 class Verdict(NamedTuple):
     score: float
-    """In [0, 1]."""
+    """How right the answer is, in [0, 1]."""
     error: str | None
     """Why the text could not be scored: time_limit (CPU), memory, output_flood, crash, or the exception of the scorer."""
 

@@ -23,14 +23,15 @@ PACKAGES = """
 PLACES = "/usr/local/bin:/usr/bin:/bin:/usr/local/go/bin"
 """Where a sandbox sees what the host has installed."""
 SETTINGS = {"GOTOOLCHAIN": "local", "GOPROXY": "off", "GOTELEMETRY": "off", "GOFLAGS": "-p=2", "CGO_ENABLED": "0", "GOMAXPROCS": "2"}
-"""Of every compilation: one finds what another made. Nothing is downloaded, and on machines with many cores threads stay within a sandbox's processes."""
+"""The environment of every compilation, so that one finds what another made. Nothing is downloaded, and on machines with many
+cores threads stay within a sandbox's processes."""
 ASK_S = 10.0
 _READY = "compiled-by"
 """A file in the directory that names the version."""
 
 
 def directory() -> Path:
-    """Of root's server where the sandbox's user can enter."""
+    """Where the cache is; that of root's server is where the sandbox's user can enter."""
     home = Path("/var/cache") if os.geteuid() == 0 else Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))
     return home / "openrlhf-tir" / "go"
 

@@ -46,7 +46,7 @@ class Language:
     tool: str
     """The command that must be installed."""
     suffix: str
-    """Of a source file."""
+    """The suffix of a source file."""
     trial: str
     """Source that prints TRIED."""
     run: Callable[[Tool, str, Limits], Sequence[str]]

@@ -43,7 +43,7 @@ class Encoder:
         self._pooling = self._pooling_of(modules.get("Pooling"))
         self._lower = bool(settings.get("do_lower_case"))
         self.prompts: dict[str, str] = (self._read("config_sentence_transformers.json") or {}).get("prompts") or {}
-        """By "query", "document" or "passage"; empty where the model has none."""
+        """What is put before a text, by "query", "document" or "passage"; empty where the model has nothing."""
         try:
             self._tokenizer = AutoTokenizer.from_pretrained(model, subfolder=inside)
             self._model = AutoModel.from_pretrained(model, subfolder=inside).eval()

@@ -33,7 +33,7 @@ class View:
     """How much is shown at once."""
 
     snippet_chars: int = 0
-    """Of each passage that a search finds; 0: all of it."""
+    """Characters shown of each passage that a search finds; 0: all of it."""
     page_chars: int = PAGE_CHARS
 
 

@@ -17,7 +17,7 @@ from .searches import Stop, Stopped, never
 
 PAGE_CHARS = 2000
 MOST_PASSAGES = 1000
-"""Of one document: a corpus without titles is not one document."""
+"""The most passages of one document: a corpus without titles is not one document."""
 _OPENED = re.compile(r"(?:doc(?:ument)?\s*)?(\d{1,6})(?:[\s,;]+(?:page\s*)?(\d{1,6}))?", re.IGNORECASE)
 
 

@@ -22,7 +22,7 @@ from .programs import bundle, unpacking
 from .tree import Tree, git_directory
 
 MOST_PATCH_BYTES = 512 << 10
-"""As base64 it fits into what is kept of a session's output (`env.LIMITS`)."""
+"""The most bytes of a patch: as base64 it fits into what is kept of a session's output (`env.LIMITS`)."""
 _OPEN = """
 import sys as _sys
 workspace = programs["workspace"].Workspace(programs["shell"].Shell, programs["editor"].Editor, programs["editor"].Refused)

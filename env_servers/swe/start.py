@@ -28,7 +28,7 @@ START_WORKERS = 16
 
 
 def new_sandbox(limits: Limits = LIMITS, *, evaluations: int) -> WarmSandbox:
-    """Nothing runs yet. Two places for each of the `evaluations` at once. Raises SandboxError with a remedy."""
+    """A sandbox in which no session runs yet. Two places for each of the `evaluations` at once. Raises SandboxError with a remedy."""
     for program in ("git", "patch", "bash"):
         if shutil.which(program) is None:
             raise SandboxError(f"{program} is not installed. Run `apt-get install {program}`.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import os
 import re
@@ -29,7 +30,7 @@ START_TIMEOUT_S = 120.0
 SLOW_START = ("search",)
 """Servers that may build an index at their first start: these have timeouts.start_s."""
 STARTS = 3
-"""How often one that is killed while it starts is started again at once, the first included."""
+"""How often a server that is killed while it starts is started again at once, the first included."""
 log = logging.getLogger(__name__)
 
 
@@ -67,18 +68,23 @@ _REMEDY = "Set {s}.{name} to one of them, point {s}.url at a running server, or 
 
 
 def server_flags(e: Environment) -> list[str]:
-    """What its server is told besides where to listen. Raises ConfigError for server_options that are not ours to pass on."""
+    """What its server is told besides where to listen. Raises ConfigError for server_options that are not ours to pass on.
+
+    Those of a class of the user's own are keywords of its constructor, of any type.
+    """
     flags: list[str] = []
     if e.env.file:
-        flags += [e.env.file, "--name", e.serves]
+        flags += [e.env.file, "--name", e.serves, *(["--options", json.dumps(e.env.server_options)] if e.env.server_options else [])]
     elif e.serves in WITH_WORKERS:
         flags += ["--workers", str(e.env.workers)]
     if e.serves == "python_tir" and not e.env.file:
         flags += ["--code-timeout", str(e.env.code_timeout_s), *(["--stateful"] if e.env.stateful else [])]
     for key, value in e.env.server_options.items():
         flag = key.replace("_", "-")
-        if flag in OURS or not re.fullmatch(r"[a-z][a-z0-9-]*", flag):
+        if flag in OURS or not (e.env.file or re.fullmatch(r"[a-z][a-z0-9-]*", flag)):
             raise ConfigError(f"{e.section}.server_options has {key!r}, which the run sets itself or no server has. Leave it out.")
+        if e.env.file:
+            continue  # keywords of the class, which its server tells from flags
         match value:
             case bool():
                 flags.append(f"--{flag}" if value else f"--no-{flag}")

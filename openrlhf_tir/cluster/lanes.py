@@ -45,7 +45,7 @@ class PoolLanes:
         self.pool.lane_engines = float(len(lanes))
 
     async def under_way(self) -> list[UnderWay]:
-        """Of the actors that answer; one that is lost is replaced by whoever finds it so."""
+        """What is under way on the actors that answer; one that is lost is replaced by whoever finds it so."""
         members = list(self.pool.members)
         told = await asyncio.gather(*(m.under_way() for m in members), return_exceptions=True)
         said: dict[str, Any] = {}

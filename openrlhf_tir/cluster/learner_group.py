@@ -31,12 +31,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 PLACEMENT_ATTEMPTS = 8
-"""For ranks that start again; with the pauses in between and timeouts.placement_s for each, about twenty minutes."""
+"""Tries to place ranks that start again; with the pauses in between and timeouts.placement_s for each, about twenty minutes."""
 DEATHS_AT_START = 3
-"""Of ranks that start again: what kills them each time is not the network."""
+"""Deaths of starting ranks after which they are not started again: what kills them each time is not the network."""
 FIRST_PAUSE_S, MAX_PAUSE_S = 5.0, 300.0
 THREADS = {"io": 1, "control": 1}
-"""A rank's, beside the one that everything else has."""
+"""Concurrency groups of a rank's actor -> their threads, beside the one that everything else has."""
 DEATH_NOTICE_S = 20
 """How long Ray may take to find out that a process is gone, after another rank has failed."""
 

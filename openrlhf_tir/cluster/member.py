@@ -49,7 +49,7 @@ class Member:
     load: dict[str, float] = field(default_factory=dict)
     """Sequences running and waiting, preemptions; as of the last group that ended on it."""
     env_servers: set[str] = field(default_factory=set)
-    """Where it may hold sessions, processes behind a front port included; as of the last heartbeat."""
+    """Servers on which it may hold sessions, processes behind a front port included; as of the last heartbeat."""
     failed_prompts: set[str] = field(default_factory=set)
     """Prompts that its engine failed on since it last answered one, though it says that it is well."""
     given_up: asyncio.Event = field(default_factory=asyncio.Event)

@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 BLAMES_THE_ACTOR = {EngineError.reason, WeightsUnverified.reason, "aborted", "deadline"}
 """Why a group failed -> it goes to another actor next time. The rest (environment, verifier, a refused request) would fail there as well."""
 LONGEST = "push_pause_s"
-"""Of an actor's load: over all of them the longest is told, of the rest the sum."""
+"""The figure of an actor's load of which the longest over all actors is told; of the others it is the sum."""
 MAX_FAILED_PROMPTS = 3
 """An engine that says that it is well and fails so many prompts in a row, all different, is replaced: one prompt may be at fault, three are not."""
 

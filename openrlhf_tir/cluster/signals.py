@@ -27,9 +27,9 @@ from ..pipeline.stop import StopRequest
 SAME_S = 1.0
 """Signals that follow the first so soon are the same request: Ctrl-C and Slurm reach the launcher, which passes it on, and its child directly."""
 CLOSE_S = 60.0
-"""For closing the session after the grace: rollout actors get 20 s, an environment server 10 s, Ray the rest."""
+"""Seconds for closing the session after the grace: rollout actors get 20 s, an environment server 10 s, Ray the rest."""
 DIE_S = 10.0
-"""For the kernel to end what was killed: tens of GiB of memory take a moment to free."""
+"""Seconds for the kernel to end what was killed: tens of GiB of memory take a moment to free."""
 CLOSE_BEFORE_LIMIT_S = 10.0
 """What closing takes as a rule: kept free between the grace and the job's time limit."""
 
@@ -48,7 +48,7 @@ class StopSignals:
     def __init__(self, stop: StopRequest) -> None:
         self.stop = stop
         self.marker: str | None = None
-        """In the command lines of processes that are ours although they are no descendants: the session directory of a Ray of our own."""
+        """What the command lines of processes hold that are ours without being descendants: the session directory of a Ray of our own."""
         self._first_at: float | None = None
         self._blocking = False
         self._loop = asyncio.get_running_loop()

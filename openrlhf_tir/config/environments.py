@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from .schema import Config
 
 T = TypeVar("T")
+RUN_CODE = ("python_tir", "swe")
+"""Servers of ours that run what a model writes."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,11 @@ class Environment:
         """Base URLs of running servers; empty where the run starts one."""
         return [u.strip().rstrip("/") for u in (self.env.url or "").split(",") if u.strip()]
 
+    @property
+    def runs_code(self) -> bool:
+        """Whether it is one of ours that runs what a model writes."""
+        return self.serves in RUN_CODE and not self.env.file
+
 
 def resolve(cfg: Config) -> dict[str, Environment]:
     """Every environment of the run by name. Raises ConfigError for settings that do not work together, a line each."""
@@ -64,6 +71,12 @@ def resolve(cfg: Config) -> dict[str, Environment]:
     if wrong:
         raise ConfigError("\n".join(wrong))
     return found
+
+
+def without_calls(cfg: Config) -> frozenset[str]:
+    """Names of the environments whose responses cannot hold a call that we would see: env.max_calls = 0, or agents that call what they like."""
+    agents = bool(cfg.train.agent_func_path) or cfg.rollout.agent == "external"
+    return frozenset(name for name, e in cfg.environments.items() if agents or not e.env.max_calls)
 
 
 def in_section(said: str, section: str) -> str:

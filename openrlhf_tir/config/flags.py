@@ -58,7 +58,8 @@ class _Set(argparse.Action):
     """Collect a flag's text under its config key in `namespace.overrides`."""
 
     def __call__(self, parser, namespace, values, option_string=None):
-        text = "false" if option_string.startswith("--no-") else values
+        none = self.nargs == "*" and values == ["[]"]  # as a recipe writes it; the flag without a value is none too
+        text = "false" if option_string.startswith("--no-") else [] if none else values
         namespace.overrides = {**namespace.overrides, self.dest: text}
 
 

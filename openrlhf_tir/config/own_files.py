@@ -46,7 +46,8 @@ BARE = {"train.agent_func_path": "AgentExecutor", "reward.remote_url": "reward_f
 OWN = "own"
 """Directory of a run with the copies."""
 
-_FILE = re.compile(r"(?P<path>.+\.py):(?P<attribute>\w+)")
+_FILE = re.compile(r"(?P<path>.+\.py)(?P<attribute>:\w+)?")
+"""Without an attribute it is the class of the file that can be meant (env.file); elsewhere `plugins.load` refuses it."""
 _MODULE = re.compile(r"(?P<module>[A-Za-z_][\w.]*):(?P<attribute>\w+)")
 
 
@@ -94,7 +95,7 @@ def absolute(directory: Path) -> Callable[[str], str]:
     def change(name: str) -> str:
         if m := _FILE.fullmatch(name):
             path = directory / os.path.expanduser(m["path"])
-            return f"{os.path.normpath(path) if path.is_absolute() else path.absolute()}:{m['attribute']}"
+            return f"{os.path.normpath(path) if path.is_absolute() else path.absolute()}{m['attribute'] or ''}"
         if m := _MODULE.fullmatch(name):
             path = directory / (m["module"].replace(".", "/") + ".py")
             if os.path.isfile(path) and not _importable(m["module"]):
@@ -143,6 +144,6 @@ def freeze(cfg: Config, directory: Path | None = None) -> Config:
 
     def change(name: str) -> str:
         m = _FILE.fullmatch(name)
-        return f"{where[m['path']]}:{m['attribute']}" if m else name
+        return f"{where[m['path']]}{m['attribute'] or ''}" if m else name
 
     return Config.model_validate(renamed(cfg.model_dump(), change)) if where else cfg

@@ -316,7 +316,7 @@ def _rendered(asked: Iterator[_Asked], cfg: Data, tokenizer: Any) -> Iterator[tu
 
 
 _RECEIVED: list[Any] = []
-"""In such a process: the configuration and the tokenizer. They are sent once, since reading a large tokenizer takes longer than hundreds of prompts."""
+"""What a rendering process was sent: the configuration and the tokenizer, once, since reading a large tokenizer takes longer than hundreds of prompts."""
 
 
 def _receive(cfg: Data, tokenizer: Any) -> None:

@@ -25,7 +25,7 @@ TORL = (
     "User: Please integrate natural language reasoning with programs to solve the problem above, and put your final answer within \\boxed{}.\n"
     "{input}\nAssistant:\n"
 )
-"""ToRL's `tir_base_0309`."""
+"""The template that ToRL calls `tir_base_0309`."""
 
 SEARCHR1 = (
     "Answer the given question. You must conduct reasoning inside <think> and </think> first every time you get new information. After reasoning, if you find "

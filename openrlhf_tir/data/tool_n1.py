@@ -21,7 +21,7 @@ EXPERT = (
     "You are an expert in composing functions. You get a question and a list of functions that you may call. Make the calls that the question needs, "
     "one or more. If no function fits, or a parameter that a function needs is not given, say so."
 )
-"""Where a row has no system message of its own."""
+"""The system message of a row that has none of its own."""
 TOOL_PROMPT = """# Tool
 
 You are given functions in JSON format within <tools></tools>, one per line:

@@ -27,7 +27,7 @@ ANSWER_S = 20.0
 class Gpu(NamedTuple):
     device: str
     free: int
-    """Bytes, as `total`."""
+    """Free bytes of the GPU's `total` bytes."""
     total: int
     held_by: tuple[str, ...] = ()
     """Processes, each "pid 123 (70.00 GiB)"."""

@@ -67,11 +67,6 @@ class RequestTrace:
             self.chains.append(chain)
         chain.extend(prompt_ids, completion)
 
-    @property
-    def newest_version(self) -> int:
-        """The newest version among all sampled tokens; -1 when no token was sampled."""
-        return max((int(c.versions.max()) for chain in self.chains for _, c in chain.parts if len(c.versions)), default=-1)
-
     def trajectory(self, index: int, codec: Codec) -> Trajectory:
         """The chain with the most sampled tokens (the first of equals), the others as its branches; without tokens when there is none.
 

@@ -24,9 +24,9 @@ class LatestStats:
     def __init__(self) -> None:
         self.running, self.waiting, self.kv_usage = 0, 0, 0.0
         self.prefix_tokens = self.prefix_hits = self.preemptions = 0
-        """Since the engine started: prompt tokens looked up in the prefix cache, and found; requests that lost their KV to others."""
+        """Counters since the engine started: prompt tokens looked up in the prefix cache, and found; requests that lost their KV to others."""
         self.tokens_done = 0
-        """Since the engine started: tokens sampled or prefilled, for whoever asked."""
+        """Tokens sampled or prefilled since the engine started, for whoever asked."""
 
     def __call__(self, vllm_config: Any, engine_index: int = 0) -> LatestStats:
         return self

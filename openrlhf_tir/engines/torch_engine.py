@@ -147,7 +147,7 @@ class TorchEngine:
         return await self.canary(*canary) if canary else []
 
     async def proved(self, version: int) -> None:
-        """Nothing is held back here: this engine is for tests, which ask the publisher."""
+        """Does nothing, as no answer is held back here: this engine is for tests, which ask the publisher."""
 
     async def discard(self, why: str) -> None:
         self.broken = why

@@ -330,7 +330,7 @@ class VllmEngine:
             raise WeightsUnverified(f"{self.broken}. Start the engine again.") from e
 
     async def _answer(self, call: Awaitable[T]) -> T:
-        """Of vLLM's engine process; raises EngineError once that is dead. vLLM ends its reader then, and leaves such calls without an answer."""
+        """The answer of vLLM's engine process; raises EngineError once that is dead. vLLM ends its reader then, and leaves such calls without an answer."""
         answer, reader = asyncio.ensure_future(call), getattr(self._llm, "output_handler", None)
         try:
             await asyncio.wait({answer, reader} if reader else {answer}, return_when=asyncio.FIRST_COMPLETED)

@@ -23,7 +23,7 @@ class Breaker:
     state: Literal["closed", "open", "trial"] = "closed"
     failures: int = 0
     pause_s: float = 0.0
-    """While open: how long the server is left alone before it is asked again."""
+    """How long the server is left alone before it is asked again, while the breaker is open."""
     cause: str = ""
     """Why the breaker opened, in words."""
     _ticket: int = 0

@@ -29,7 +29,7 @@ class HttpSession:
         self._request = ResetRequest(task=task, seed=seed, session_id=self._id)
         self._server: EnvServer | None = None
         self._front: EnvServer | None = None
-        """Whose base URL the session was opened with; set together with `_server`."""
+        """The server with whose base URL the session was opened; set together with `_server`."""
         self._asked: list[EnvServer] = []
 
     @property

@@ -37,7 +37,7 @@ class EnvServer:
     opened: int = 0
     """Open sessions that came in by this URL, also those that a process behind it holds."""
     listed: bool = True
-    """In the map: may get new sessions. A holder that /reset named is not, and ends with its last session."""
+    """Whether it is in the map, and so may get new sessions. A holder that /reset named is not, and ends with its last session."""
     no_sessions_until: float = 0.0
     """Loop time. The server refused a session (it is full, or draining) but answers steps."""
     session_refusals: Refusals = field(default_factory=Refusals)

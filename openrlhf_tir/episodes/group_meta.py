@@ -9,9 +9,9 @@ import numpy as np
 from ..types import Group, GroupMeta, Trajectory, Verdict
 
 CALL_SECONDS = "call_seconds"
-"""In a group's stats: how long the environment took for a call."""
+"""The name, in a group's stats, of the seconds that the environment took for a call."""
 CALL_FACTS = ("calls_correct", "calls_ok", "calls_ok_correct")
-"""In a group's stats, means over its samples: calls of the right ones, calls that ran without an error, and those of the right ones."""
+"""Names of means over a group's samples in its stats: calls of the right ones, calls that ran without an error, and those of the right ones."""
 HALF = 0.5
 """Above it a trajectory counts as correct. Most rewards say 0 or 1; an agent file or a reward server may give a score."""
 

@@ -37,7 +37,7 @@ class _Rules:
     filters: list[GroupFilter | OwnFilter]
     sample_options: dict[str, Any]
     max_tokens: int
-    """rollout.max_new_tokens"""
+    """The most tokens of a response, rollout.max_new_tokens."""
 
     @classmethod
     def of(cls, e: Environment, max_tokens: int) -> _Rules:

@@ -39,15 +39,15 @@ class Suite:
     title: str
     rows: int
     source: str
-    """Where it is had."""
+    """Where the file can be had."""
     shape: str
-    """In which form."""
+    """The file's format and columns, as the publisher writes them."""
     form: Form
     rewards: tuple[str, ...]
     files: tuple[str, ...] = ()
     """Names that the publisher gives its file, besides NAME.jsonl, NAME.json and NAME.parquet."""
     category: str = ""
-    """BFCL's."""
+    """The category, for a suite of BFCL."""
     env: str = ""
     """The environment that its rows are played in; "" where the recipe's is as good as another."""
 

@@ -44,16 +44,6 @@ def why_dropped(facts: Facts, *, base_ppl: float | None, max_tokens: int) -> str
     return next((reason for reason, drops in reasons.items() if drops), "")
 
 
-def drop_sample(facts: Facts, *, base_ppl: float | None, max_tokens: int) -> bool:
-    """Whether a sample's loss is masked."""
-    return bool(why_dropped(facts, base_ppl=base_ppl, max_tokens=max_tokens))
-
-
-def is_quality(facts: Facts, repeatness_threshold: float = 0.05, **label: object) -> bool:
-    """Correct and hardly repetitive; the label may carry its own threshold."""
-    return facts["answer_rewards"] > 0.05 and facts["repeatness"] <= repeatness_threshold
-
-
 def verifiers_failed(facts: Facts) -> bool:
     """Neither verifier gave a verdict."""
     return facts["rule_eval_fails"] > 0.5 and facts["model_eval_fails"] > 0.5

@@ -32,7 +32,7 @@ from .pushes.last_push import LastPush
 
 BUCKET_BYTES = 512 * 2**20
 END = ""
-"""In place of the name of a tensor after the last."""
+"""What stands in place of a tensor's name after the last tensor."""
 DTYPES = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.float64: "F64", torch.int64: "I64", torch.bool: "BOOL"}
 Buckets = Iterator[list[tuple[Weight, torch.Tensor]]]
 """Gathered tensors; those of a bucket are valid until the next is asked for."""
@@ -45,7 +45,7 @@ def full_shape(tensor: torch.Tensor) -> tuple[int, ...]:
 
 
 def nbytes(weight: Weight) -> int:
-    """Of the whole tensor."""
+    """Bytes of the whole tensor."""
     tensor = weight.tensor
     return torch.Size(full_shape(tensor)).numel() * tensor.element_size()
 

@@ -23,10 +23,19 @@ WINDOW = 20
 
 
 class Progress:
-    """Live progress of a training run; a context manager. `start_step` is where a resumed run goes on."""
+    """Live progress of a training run; a context manager. `start_step` is where a resumed run goes on; `runs_code`: its tools run what the model writes."""
 
-    def __init__(self, total_steps: int, console: Console | None = None, *, start_step: int = 0, clock: Callable[[], float] = time.monotonic):
+    def __init__(
+        self,
+        total_steps: int,
+        console: Console | None = None,
+        *,
+        start_step: int = 0,
+        runs_code: bool = True,
+        clock: Callable[[], float] = time.monotonic,
+    ):
         self.total_steps = total_steps
+        self._tools = "code" if runs_code else "tools"
         self._console = console or Console()
         self._marks: deque[tuple[int, float]] = deque([(start_step, clock())], maxlen=WINDOW + 1)
         self._clock = clock
@@ -43,7 +52,7 @@ class Progress:
         for name, value in metrics.items():
             if name.startswith(("drops/", "failed/")) and value:
                 self._drops[name.removeprefix("drops/").replace("failed/", "failed ")] += int(value)
-        figures = _figures(metrics)
+        figures = _figures(metrics, self._tools)
         if self._drops:
             figures.append(("dropped", f"{self._drops.total()} (" + ", ".join(f"{reason} {count}" for reason, count in self._drops.most_common()) + ")"))
         eta = "" if self.eta_s is None else f"eta {_clock_text(self.eta_s)}"
@@ -111,8 +120,8 @@ def _text_bar(description: str, total: int | None, console: Console) -> Iterator
     say(f"done in {_clock_text(time.monotonic() - start)}")
 
 
-def _figures(metrics: Mapping[str, float]) -> list[tuple[str, str]]:
-    """Label and text of what is worth a glance, in reading order."""
+def _figures(metrics: Mapping[str, float], tools: str) -> list[tuple[str, str]]:
+    """Label and text of what is worth a glance, in reading order. `tools`: what the share of responses that used one is called."""
     out: list[tuple[str, str]] = []
 
     def add(label: str, form: str, *names: str) -> None:
@@ -121,7 +130,7 @@ def _figures(metrics: Mapping[str, float]) -> list[tuple[str, str]]:
 
     add("reward", "{:.3f}", "reward_mean")
     add("accuracy", "{:.1%}", "accuracy")
-    add("code", "{:.1%}", "code_ratio")
+    add(tools, "{:.1%}", "code_ratio")
     add("eval", "{:.1%}", "eval/accuracy")
     add("staleness", "{:.1f} (max {:.0f})", "staleness_mean", "staleness_max")
     add("rolling", "{:.0f}", "rolling")
@@ -134,7 +143,7 @@ def _figures(metrics: Mapping[str, float]) -> list[tuple[str, str]]:
 def _coloured(figures: list[tuple[str, str]]) -> Text:
     text = Text(no_wrap=False)
     for label, value in figures:
-        text.append(f"{label} ", style="dim").append(value, style="bold" if label in ("reward", "accuracy", "code", "eval") else "").append("   ")
+        text.append(f"{label} ", style="dim").append(value, style="bold" if label in ("reward", "accuracy", "code", "tools", "eval") else "").append("   ")
     return text
 
 

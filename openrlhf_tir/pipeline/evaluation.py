@@ -18,7 +18,7 @@ from .observer import Observer
 
 log = logging.getLogger(__name__)
 PAUSE_S = 5.0
-"""Before the second try, then growing (backoff.py): what took an engine or a server down needs a moment."""
+"""Seconds before the second try, then growing (backoff.py): what took an engine or a server down needs a moment."""
 GIVE_UP_S = 30.0
 """Seconds that a measurement has to end once it is cancelled."""
 T = TypeVar("T")

@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 MIN_UNUSED = 256
 """Groups: with small batches a run of bad luck would end a healthy run. At 5 % acceptance 256 in a row have a chance of 2e-6."""
 EXAMPLE_TIMEOUT_S = 30.0
-"""For fetching one group from the object store, of which a few lines are printed: the run ends without the example if it takes longer."""
+"""Deadline for fetching one group from the object store, of which a few lines are printed: the run ends without the example if it takes longer."""
 EXCERPT = 300
 """Characters of an example's prompt and response."""
 NAMED = 8

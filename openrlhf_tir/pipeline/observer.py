@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Protocol
 
@@ -64,16 +64,17 @@ class Display(Protocol):
 class Observer:
     """Collects between two steps, writes at each step. Groups count when they finish, trained or not: all since the last step, a batch at least."""
 
-    def __init__(self, metrics: Rows, trace: Spans, progress: Display, envs: Sequence[str] = ()) -> None:
-        """`envs`: the environments of the run; where there are several, each has metrics of its own, `env/NAME/...`."""
+    def __init__(self, metrics: Rows, trace: Spans, progress: Display, envs: Sequence[str] = (), without_calls: Collection[str] = ()) -> None:
+        """`envs`: the environments of the run; where there are several, each has metrics of its own, `env/NAME/...`. `without_calls`: see rollout_metrics."""
         self.metrics, self.trace, self.progress = metrics, trace, progress
         self.envs = tuple(envs) if len(envs) > 1 else ()
+        self.without_calls = frozenset(without_calls)
         self.now, self.since = "start", 0.0
         """The trainer's phase, and when it began in the event loop's seconds."""
         self.on_phase: Callable[[], None] = lambda: None
         self._canary = 0.0
         self._push: dict[str, float] = {}
-        """Of the last one."""
+        """Metrics of the last weight push."""
         self.selection = SelectionMeter(self.envs)
         self._last_step = time.monotonic()
         self._before: list[GroupMeta] = []
@@ -153,8 +154,8 @@ class Observer:
         wall, self._last_step = now - self._last_step, now
         groups = self._latest(budget.batch_groups)
         row = {
-            **rollout_metrics(groups),
-            **{name: value for env in self.envs for name, value in env_metrics(env, [g for g in groups if g.env == env]).items()},
+            **rollout_metrics(groups, self.without_calls),
+            **{name: value for env in self.envs for name, value in env_metrics(env, [g for g in groups if g.env == env], self.without_calls).items()},
             **self.selection.row(),
             **report.metrics,
             **{name: float(n) for name, n in self._ends.items()},
@@ -185,8 +186,11 @@ class Observer:
         self._last_step = time.monotonic()
 
 
-def rollout_metrics(groups: list[GroupMeta]) -> dict[str, float]:
-    """Means over all valid trajectories of the groups that finished, filtered ones included (so they are not biased by filters)."""
+def rollout_metrics(groups: list[GroupMeta], without_calls: Collection[str] = ()) -> dict[str, float]:
+    """Means over all valid trajectories of the groups that finished, filtered ones included (so they are not biased by filters).
+
+    without_calls: environments in which a response makes no call; where all groups are of these, nothing is said of how many called a tool.
+    """
     correct = np.array([c for g in groups for c in g.correct], bool)
     code = np.array([c for g in groups for c in g.used_code], bool)
     tokens = np.array([n for g in groups for n in g.response_tokens], float)
@@ -196,7 +200,6 @@ def rollout_metrics(groups: list[GroupMeta]) -> dict[str, float]:
     out = {
         "reward_mean": float(np.mean([r for g in groups for r in g.rewards])),
         "accuracy": float(correct.mean()),
-        "code_ratio": float(code.mean()),
         "response_tokens_mean": float(tokens.mean()),
         "response_tokens_p95": float(np.percentile(tokens, 95)),
         "calls_mean": float(np.average([g.stats["calls"] for g in groups], weights=weights)),
@@ -210,8 +213,10 @@ def rollout_metrics(groups: list[GroupMeta]) -> dict[str, float]:
         if told := [(g.stats[name], n) for g, n in zip(groups, weights, strict=True) if name in g.stats]:
             out[f"agent/{name}"] = float(np.average([v for v, _ in told], weights=[n for _, n in told]))
     out |= reward_parts(groups, weights)
-    if correct.any():
-        out["code_in_correct"] = float(code[correct].mean())
+    if code.any() or any(g.env not in without_calls for g in groups):
+        out["code_ratio"] = float(code.mean())
+        if correct.any():
+            out["code_in_correct"] = float(code[correct].mean())
     return out | call_metrics(groups)
 
 
@@ -230,9 +235,9 @@ def call_metrics(groups: list[GroupMeta]) -> dict[str, float]:
     return {name: min(num / den, 1.0) if name.startswith("code_pass") else num / den for name, (num, den) in ratios.items() if den > LEAST}
 
 
-def env_metrics(env: str, groups: list[GroupMeta]) -> dict[str, float]:
+def env_metrics(env: str, groups: list[GroupMeta], without_calls: Collection[str]) -> dict[str, float]:
     """What is told of one environment of several: the metrics of the whole that an environment makes differ, and how long its calls took."""
-    found = rollout_metrics(groups)
+    found = rollout_metrics(groups, without_calls)
     kept = ("reward_mean", "accuracy", "code_ratio", "response_tokens_mean", "calls_mean", "truncated", "group_seconds_mean")
     out = {f"env/{env}/{name}": found[name] for name in kept if name in found} | {f"env/{env}/groups": float(len(groups))}
     if timed := [(g.stats[CALL_SECONDS], g.stats["calls"] * len(g.correct)) for g in groups if CALL_SECONDS in g.stats]:

@@ -108,7 +108,7 @@ class Audit:
 
     trained: Prompts = field(default_factory=Prompts)
     committed_trained: Prompts = field(default_factory=Prompts)
-    """Those of them that a checkpoint holds."""
+    """Those of `trained` that a checkpoint holds."""
     provisional: int = 0
     """Prompts that ended after the last checkpoint's cut: a resume takes them back."""
     waiting: list[Prompt] = field(default_factory=list)

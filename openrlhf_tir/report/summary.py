@@ -42,7 +42,7 @@ class Scores(_Strict):
     """Share of problems whose greedy response is correct."""
 
     envs: dict[str, EnvScores] = Field(default_factory=dict)
-    """With several environments: each one's own. Not written where there is one only."""
+    """Environment -> its own scores, where there are several; not written where there is one only."""
 
     @model_serializer(mode="wrap")
     def _without_nothing(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:

@@ -46,7 +46,7 @@ Arms = Mapping[str, Figures]
 
 
 CORPUS = "{corpus}"
-"""In a flag of a base: where the lesson's corpus is written."""
+"""What stands in a base's flags for the path of the lesson's corpus."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Miniature:
     base: Base
     arms: Mapping[str, Arm]
     checks: Callable[[Arms], list[Check]]
-    """Of one seed."""
+    """What the arms of one seed must show."""
     panels: tuple[Panel, ...]
     columns: tuple[str, ...]
     """The figures that the table shows."""

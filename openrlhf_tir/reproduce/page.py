@@ -22,7 +22,7 @@ PAGE, PICTURE = "index.html", "curves.png"
 
 
 class Result(Protocol):
-    """Of one seed."""
+    """What came of one seed."""
 
     @property
     def seed(self) -> int: ...

@@ -23,7 +23,7 @@ from .page import write_page
 
 SUMMARY = "summary.json"
 SEEDS = (42, 7, 11, 1, 2, 3, 4, 5)
-"""In the order in which they are taken."""
+"""Seeds in the order in which they are taken."""
 
 
 def seeds_from(first: int, count: int) -> tuple[int, ...]:
@@ -36,7 +36,7 @@ class SeedResult(NamedTuple):
     arms: dict[str, Read]
     checks: list[Check]
     seconds: float
-    """Of the arms' commands; the base was there before, or is not counted."""
+    """Seconds of the arms' commands; the base was there before, or is not counted."""
 
     @property
     def seen(self) -> bool:

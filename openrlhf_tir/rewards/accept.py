@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import numbers
+import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -17,6 +18,8 @@ from .. import plugins
 from ..errors import ConfigError, FilterError, InfraError, MethodError, RewardError
 from ..types import Group, RewardParts, Verdict
 
+REASON = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+"""What a filter may call its reason: it stands in metrics' names, behind a slash."""
 SHOWN = 120
 """Characters of a wrong value that a message shows."""
 
@@ -35,7 +38,7 @@ def named(place: plugins.Place, name: str, function: Callable[..., Any], error: 
 
 
 def _wrong(place: plugins.Place, name: str, function: Callable[..., Any], what: str, error: type[MethodError]) -> MethodError:
-    return error(f"{place.setting} = {name!r}: {plugins.location(function)}: {what}. A {place.kind} is {place.shape}.")
+    return error(f"{place.setting} = {name!r}: {plugins.location(function)}: {what}. {place.described}")
 
 
 def _number(value: Any) -> float | None:
@@ -94,7 +97,16 @@ def verdict(result: Any, place: plugins.Place, name: str, function: Callable[...
     keep, reason = result
     if not keep and not reason:
         raise _wrong(place, name, function, "it drops a group without a reason, and the reason is the metric's name", FilterError)
+    if not keep:
+        check_reason(reason, place, name, function)
     return Verdict(bool(keep), "" if keep else reason)
+
+
+def check_reason(reason: str, place: plugins.Place, name: str, function: Callable[..., Any]) -> None:
+    """Raises FilterError for a reason that can be no metric's name."""
+    if not REASON.fullmatch(reason):
+        said = f"its reason is {_show(reason)}, and a metric is named after it: use 1 to 64 letters (A-Z, a-z), digits, '_', '-' and '.'"
+        raise _wrong(place, name, function, said, FilterError)
 
 
 def _show(value: Any) -> str:

@@ -116,7 +116,7 @@ def _check_dict(value: dict, allowed: list) -> str | None:
 
 
 def _entry_error(value: Any, allowed: list | None) -> str | None:
-    """Of an entry of a dict, whose lists are compared as they are; `allowed` None: no answer has its key."""
+    """What is wrong with an entry of a dict, whose lists are compared as they are; `allowed` None: no answer has its key."""
     if allowed is None:
         return "value_error:dict_key"
     return None if _plain(value) in map(_plain, allowed) else "value_error:dict_value"

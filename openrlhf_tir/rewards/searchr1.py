@@ -27,8 +27,6 @@ from .math_outcome import call_facts
 
 OPTIONS = ("substring", "format_score", "structure_score", "final_score", "retrieval_score", "official")
 STRUCTURE = ("structure_score", "final_score", "retrieval_score")
-MAX_TAGS = 10
-"""verl's port divides the score of a response with more answer tags by 4."""
 
 _ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 _SHOWN = {False: re.compile(r"<information>(.*?)</information>", re.DOTALL), True: re.compile(r"<(information|document)>(.*?)</\1>", re.DOTALL)}
@@ -80,12 +78,6 @@ def score(answer: str | None, golds: str | Sequence[str], *, substring: bool = F
     if answer is None:
         return 0.0
     return 1.0 if matches(answer, golds, substring) else format_score
-
-
-def verl_score(response: str, golds: str | Sequence[str]) -> float:
-    """qa_em as verl ported it: the response alone, and many answers are worth a quarter."""
-    many = max(response.count("<answer>"), response.count("</answer>")) > MAX_TAGS
-    return score(last_answer(response), golds) / (4 if many else 1)
 
 
 def sequence_fault(response: str, pages: bool = False) -> str:

@@ -17,7 +17,7 @@ from typing import Any
 from ..errors import ConfigError, unknown
 from ..types import RewardParts, Task, Trajectory
 from . import Ask, on_the_spot
-from .checking import answer_check, model_verdict, symbolic, text_metrics
+from .checking import answer_check, model_verdict, text_metrics
 from .checking.answer_text import count_words, last_boxed, model_text, without_code, without_end_marks
 from .checking.code_text import OUTPUT_BLOCK, PYTHON_BLOCK, has_code
 from .checking.zerotir_format import TEMPLATES, ZERO_V2, Template, answer_span, has_box
@@ -88,30 +88,6 @@ class Facts:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "response", self.response.replace(PAD, ""))
-
-
-def official_answer(text: str) -> str | None:
-    r"""What follows the last "boxed": its braces' content, or the text up to "$" where no brace follows directly."""
-    _, found, rest = text.rpartition("boxed")
-    if not found:
-        return None
-    if not rest.startswith("{"):
-        return rest.split("$")[0].strip()
-    depth = 0
-    for i, c in enumerate(rest):
-        depth += (c == "{") - (c == "}")
-        if depth == 0:
-            return rest[1:i]
-    return rest[1:]
-
-
-def official_verdict(answer: str, gold: str | Sequence[str]) -> float:
-    r"""math-verify of \boxed{answer} vs \boxed{gold}, after a comparison of the strings; an answer it cannot parse is wrong. Of several golds one counts."""
-    parsed = symbolic.parse_boxed(answer)
-    if len(parsed) < 2:
-        return 0.0
-    golds = [gold] if isinstance(gold, str) else gold
-    return float(any(parsed[1] == g or symbolic.verify(symbolic.parse_boxed(g), parsed) for g in golds))
 
 
 def finish(facts: Facts, rules: Rules) -> str:

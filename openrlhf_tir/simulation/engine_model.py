@@ -129,7 +129,7 @@ class EngineModel:
         self._schedule()
 
     def pause(self) -> None:
-        """Nothing advances until `resume`; the timer of a weight push."""
+        """Stop all sequences until `resume`; the timer of a weight push."""
         self._advance()
         self.paused = True
         self._schedule()

@@ -21,7 +21,7 @@ PIECE_BYTES = 2**20
 """What is compared at a time: two of them and what comes of it stay in a core's cache. Divides CHUNK_BYTES."""
 MAX_GAP = 255
 WIDE = -128
-"""In place of a difference that int8 does not hold."""
+"""What stands in place of a difference that int8 does not hold."""
 
 
 class Piece(NamedTuple):

@@ -43,9 +43,9 @@ class PushFiles:
         self.learner, self.directory, self.delta = learner, directory, delta
         self.version = 0
         self.digest: str | None = None
-        """Of the last push's weights; None before the first."""
+        """The digest of the last push's weights; None before the first."""
         self.full: Path | None = None
-        """Its file; None where only what changed was written."""
+        """The last push's file; None where only what changed was written."""
         self.changes: tuple[Path, str] | None = None
         """What changed, and its link; None where it was written in full at once."""
         self.seconds, self.nbytes = 0.0, 0

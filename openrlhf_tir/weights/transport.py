@@ -15,7 +15,7 @@ from ..types import Canary, Completion, Meeting, Transfer
 
 T = TypeVar("T")
 Results = list[list[Completion] | BaseException]
-"""Per engine, in the order they were given."""
+"""One entry for each engine, in the order they were given: its canaries, or what it raised."""
 
 
 class PushTarget(Protocol):
@@ -44,11 +44,11 @@ class PushTarget(Protocol):
 class Transport(Protocol):
     @property
     def version(self) -> int:
-        """Of the last push."""
+        """The version of the last push."""
 
     @property
     def digest(self) -> str | None:
-        """Of its weights; None before it is known."""
+        """The digest of the last push's weights; None before it is known."""
 
     @property
     def begun(self) -> bool:

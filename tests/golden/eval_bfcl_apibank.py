@@ -9,6 +9,7 @@ from openrlhf_tir.rewards import apibank, bfcl
 from openrlhf_tir.rewards.checking import call_text
 
 from ._compare import mismatches
+from .official.toolrl import call_sources
 
 UNDERSCORE_MODEL = "u"
 
@@ -34,7 +35,7 @@ def _decode(row: dict) -> list[str]:
 
 def _toolrl(row: dict) -> list[str]:
     text = row["text"]
-    return mismatches({"decode_ast": call_text.json_call_arguments(text), "decode_execute": call_text.call_sources(text)}, row["expected"])
+    return mismatches({"decode_ast": call_text.json_call_arguments(text), "decode_execute": call_sources(text)}, row["expected"])
 
 
 KINDS = {

@@ -8,6 +8,7 @@ import sys
 from openrlhf_tir.rewards import retool
 
 from ._compare import mismatches
+from .official import retool as official
 
 TIMED_OUT = "timeout_decorator.timeout_decorator.TimeoutError: 'Timed Out'"
 FORBIDDEN = ("input(", "os.system(")
@@ -20,10 +21,10 @@ def check(row: dict, compat: bool) -> list[str] | None:
 
 
 def _reward(row: dict) -> list[str]:
-    strict = retool.recipe_score(row["solution_str"], row["ground_truth"], row["num_turns"])
+    strict = official.recipe_score(row["solution_str"], row["ground_truth"], row["num_turns"])
     bad = mismatches(strict._asdict(), row["expected"])
     if "expected_math_dapo_non_strict" in row:
-        lenient = retool.answer_line_score(row["solution_str"], row["ground_truth"])
+        lenient = official.answer_line_score(row["solution_str"], row["ground_truth"])
         bad += mismatches(lenient._asdict(), row["expected_math_dapo_non_strict"])
     return bad
 
@@ -32,7 +33,7 @@ def _code(row: dict) -> list[str] | None:
     code = row["parameters"].get("code")
     if not isinstance(code, str):
         return None  # what a tool call lacks is found before its code is looked at
-    sent = retool.printing(code)
+    sent = official.printing(code)
     try:
         compile(sent, "code", "exec")
         compiles = True
@@ -81,7 +82,7 @@ def _run(code: str) -> str | None:
 
 
 def _extract(row: dict) -> list[str]:
-    return mismatches({"answer": retool.eval_answer(row["input"])}, {"answer": row["expected"]})
+    return mismatches({"answer": official.eval_answer(row["input"])}, {"answer": row["expected"]})
 
 
 KINDS = {"verl_recipe_reward": _reward, "verl_recipe_code": _code, "official_eval_exec": _exec, "official_eval_extract": _extract}

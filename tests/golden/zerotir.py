@@ -13,6 +13,7 @@ from openrlhf_tir.rewards.checking import code_text, text_metrics, zerotir_forma
 from openrlhf_tir.rewards.checking.answer_text import count_words
 
 from ._compare import mismatches, same
+from .official import zerotir as official
 
 
 def check(row: dict, compat: bool) -> list[str] | None:
@@ -25,7 +26,7 @@ def _equals(got, want) -> list[str]:
 
 
 def _format_score(row: dict) -> list[str]:
-    got = {"code_pattern_score": zerotir_format.code_pattern_score(row["response"])}
+    got = {"code_pattern_score": official.code_pattern_score(row["response"])}
     for name, template in zerotir_format.TEMPLATES.items():
         valid, reward = template.score(row["response"])
         got |= {f"{name}|format_reward=no": [valid, 0.0], f"{name}|format_reward=yes": [valid, reward]}
@@ -33,8 +34,8 @@ def _format_score(row: dict) -> list[str]:
 
 
 def _math_verify(row: dict) -> list[str]:
-    answer = zerotir.official_answer(row["response_after_last_think"])
-    got = {"extracted": answer, "score": zerotir.official_verdict(answer, row["gold_ans"]) if answer else 0.0}
+    answer = official.official_answer(row["response_after_last_think"])
+    got = {"extracted": answer, "score": official.official_verdict(answer, row["gold_ans"]) if answer else 0.0}
     return mismatches(got, row.get("expected_math_verify_0_9_0", row["expected"]))
 
 
@@ -67,8 +68,8 @@ def _math_score(row: dict) -> list[str]:
 def _filters(row: dict) -> list[str]:
     m = row["metrics"]
     got = {
-        "drop_experience": bool(filters.drop_sample(m, base_ppl=row["base_ppl"], max_tokens=row["generate_max_len"])),
-        "is_quality_sample": int(filters.is_quality(m, **row["label"])),
+        "drop_experience": bool(filters.why_dropped(m, base_ppl=row["base_ppl"], max_tokens=row["generate_max_len"])),
+        "is_quality_sample": int(official.is_quality(m, **row["label"])),
         "verifier_failed": int(filters.verifiers_failed(m)),
     }
     return mismatches(got, row["expected"])
@@ -80,7 +81,7 @@ def _program(row: dict) -> list[str]:
 
 
 def _reply(row: dict) -> list[str]:
-    output, error = code_text.observation_of_reply(row["sandbox_reply"])
+    output, error = official.parse_sandbox_reply(row["sandbox_reply"])
     return mismatches({"output": output, "error": error}, row["expected"])
 
 

@@ -67,6 +67,15 @@ def test_calls_are_told_apart_by_what_became_of_the_response():
     assert not any(name.startswith("reward/calls") for name in row)
 
 
+def test_where_no_call_can_be_made_nothing_is_said_of_how_many_responses_called_a_tool():
+    silent = replace(called(0, (True, []), (False, [])), env="sums")
+    assert not {"code_ratio", "code_in_correct"} & rollout_metrics([silent], {"sums"}).keys()
+    assert rollout_metrics([silent])["code_ratio"] == 0.0
+    game = replace(called(1, (True, ["ok"]), (False, [])), env="game")
+    assert rollout_metrics([silent, game], {"sums"})["code_ratio"] == 0.25
+    assert rollout_metrics([game], {"game"})["code_ratio"] == 0.5, "an agent told of it"
+
+
 def test_without_a_call_nothing_is_said_of_calls():
     row = rollout_metrics([called(0, (True, []), (False, []))])
     assert row["calls_in_correct"] == 0.0 and not {"tool_productivity", "code_pass", "code_pass_correct", "code_pass_incorrect"} & set(row)

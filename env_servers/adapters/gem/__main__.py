@@ -9,6 +9,7 @@ from env_servers.adapters.packages import required
 from env_servers.launch import add_serving_flags, serve, serving_config
 from env_servers.processes import run_copies
 from env_servers.serving import create_env_app
+from openrlhf_tir.protocol import UNKNOWN
 
 from .env import GemEnv
 from .room import Room
@@ -35,7 +36,7 @@ def main() -> None:
         sys.exit(f"gem does not start: --gem {args.gem} is not registered. --list prints the {len(ENV_REGISTRY)} names that are.")
     run_copies(args)
     room = Room()
-    config = serving_config(args, env="gem", action="the model's text, as the GEM environment reads it", stateful=True)
+    config = serving_config(args, env="gem", action="the model's text, as the GEM environment reads it", isolation=UNKNOWN, stateful=True)
     serve(create_env_app(lambda: GemEnv(room, args.gem), config, on_stop=room.close), args)
 
 

@@ -13,6 +13,7 @@ from env_servers.adapters.packages import required
 from env_servers.launch import add_serving_flags, serve, serving_config
 from env_servers.processes import run_copies
 from env_servers.serving import create_env_app
+from openrlhf_tir.protocol import UNKNOWN
 
 from .env import McpEnv
 from .link import McpLink, McpServerFailed, Target
@@ -80,7 +81,7 @@ def main() -> None:
         sys.exit(f"mcp does not start: {e}")
     run_copies(args)
     names = frozenset(t["function"]["name"] for t in tools)
-    config = serving_config(args, env="mcp", action=ACTION, stateful=True, tools=tools)
+    config = serving_config(args, env="mcp", action=ACTION, isolation=UNKNOWN, stateful=True, tools=tools)
     serve(create_env_app(lambda: McpEnv(target, names, args.max_chars), config), args)
 
 

@@ -22,7 +22,7 @@ from env_servers.functions.tools import World
 
 SESSION_HEADER = "mcp-session-id"
 INVALID_REQUEST = -32600
-"""JSON-RPC's code."""
+"""The code that JSON-RPC has for it."""
 
 
 def new_world(domains: list[str], seed: int) -> World:

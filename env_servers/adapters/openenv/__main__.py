@@ -12,6 +12,7 @@ from env_servers.adapters.http import Pool
 from env_servers.launch import add_serving_flags, serve, serving_config
 from env_servers.processes import run_copies
 from env_servers.serving import create_env_app
+from openrlhf_tir.protocol import UNKNOWN
 
 from .env import OpenEnvEnv, Shape
 from .link import OpenEnvFailed, Schema, schema_of
@@ -42,7 +43,7 @@ def main() -> None:
     run_copies(args)
     action = f"text, the {shape.field!r} of an action" if shape.field else "a JSON object, the fields of an action"
     pool = Pool()
-    config = serving_config(args, env="openenv", action=action, stateful=True, tools=[shape.tool])
+    config = serving_config(args, env="openenv", action=action, isolation=UNKNOWN, stateful=True, tools=[shape.tool])
     serve(create_env_app(lambda: OpenEnvEnv(pool, url, shape), config, on_stop=pool.close), args)
 
 

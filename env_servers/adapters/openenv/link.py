@@ -21,7 +21,7 @@ from env_servers.admission import CapacityFull
 from openrlhf_tir.errors import EnvError
 
 KNOWN = "openenv-core 0.3"
-"""Whose messages these are."""
+"""The package whose messages these are."""
 MAX_REPLY = 64 << 20
 """Bytes of one message."""
 RETRY_S = 1

@@ -33,7 +33,7 @@ class Bridge:
     def __init__(self, http: Callable[[], aiohttp.ClientSession], url: str, timeout_s: float) -> None:
         self._http, self._front, self._timeout_s = http, url, timeout_s
         self._url = url
-        """Of the process that holds the session."""
+        """The URL of the process that holds the session."""
         self.session: str | None = None
         self.steps = 0
 

@@ -10,6 +10,7 @@ from env_servers.adapters.http import Pool
 from env_servers.launch import add_serving_flags, serve, serving_config
 from env_servers.processes import run_copies
 from env_servers.serving import create_env_app
+from openrlhf_tir.protocol import UNKNOWN
 
 from .batches import Batches
 from .env import VerlToolEnv
@@ -36,7 +37,8 @@ def main() -> None:
         await batches().close()
         await pool.close()
 
-    config = serving_config(args, env="verl_tool", action="text that one of the tool server's tools reads", stateful=True, prefers_batches=True)
+    action = "text that one of the tool server's tools reads"
+    config = serving_config(args, env="verl_tool", action=action, isolation=UNKNOWN, stateful=True, prefers_batches=True)
     serve(create_env_app(lambda: VerlToolEnv(batches), config, on_stop=stop), args)
 
 

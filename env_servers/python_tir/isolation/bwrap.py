@@ -42,7 +42,7 @@ from .supervise import memory_file, supervise
 
 RUNNER = marshal.dumps(compile(Path(__file__).with_name("runner.py").read_text(), "<runner>", "exec", dont_inherit=True, optimize=2))
 BOOT = f"import marshal, os; exec(marshal.loads(os.read(0, {len(RUNNER)})), {{'__name__': '__main__', '__builtins__': dict(vars(__builtins__))}})"
-"""With builtins of its own: a snippet may do to its what it likes."""
+"""The boot code has builtins of its own: a snippet may do to its own what it likes."""
 ENVIRONMENT = {
     "HOME": "/tmp",
     "USER": "sandbox",

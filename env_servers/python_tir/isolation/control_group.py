@@ -145,7 +145,7 @@ class ControlGroups:
                 left.rmdir()
 
     def _remove_stale(self) -> None:
-        """Of servers that were killed, and of one that had our process id."""
+        """Remove the groups of servers that were killed, and of one that had our process id."""
         for left in self._directory.glob(f"{_SLOT}-*-*"):
             pid = left.name.split("-")[2]
             if pid == str(os.getpid()) or not Path("/proc", pid).exists():

@@ -33,7 +33,7 @@ DENIED_WITHOUT_NAMESPACES = """
     lremovexattr fremovexattr removexattrat setpriority ioprio_set migrate_pages move_pages sched_setparam sched_setscheduler sched_setattr
     sched_setaffinity shmat shmctl msgsnd msgrcv msgctl semop semtimedop semctl socket mq_timedsend mq_timedreceive
 """
-"""Where the host's files, processes and objects are in reach by name, and only the calls that open them are confined otherwise."""
+"""Calls denied where the host's files, processes and objects are in reach by name, and only the calls that open them are confined otherwise."""
 ABSENT = ["clone3", "memfd_create", "memfd_secret", "io_uring_setup", "io_uring_enter", "io_uring_register"]
 NEW_NAMESPACES = 0x00020000, 0x02000000, 0x04000000, 0x08000000, 0x10000000, 0x20000000, 0x40000000
 """CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET. (NEWTIME cannot be had by clone: there it is part of the exit signal.)"""

@@ -37,7 +37,7 @@ _HERE = Path(__file__).parent
 _CHILD_PID = re.compile(rb'"child-pid": (\d+)')
 _CREDENTIALS, _FD = struct.Struct("3i"), struct.Struct("i")
 _FDS = 4
-"""At most that many descriptors come with a first message."""
+"""The most descriptors that come with a first message."""
 
 
 def _programs(seccomp: bytes | None) -> bytes:

@@ -56,7 +56,7 @@ def no_new_privileges():
 
 
 def empty_bounding_set():
-    """Nothing executed from here on can gain a capability."""
+    """See to it that nothing executed from here on can gain a capability."""
     for capability in range(_LAST_CAP + 1):
         try:
             _call("prctl", _PR_CAPBSET_DROP, capability, 0, 0, 0)

@@ -15,7 +15,7 @@ import stat
 import sys
 
 COMPILED = re.compile(r"\.py[co]$")
-"""Not copied: Python makes it anew."""
+"""Files that are not copied: Python makes them anew."""
 
 
 def keep(place):

@@ -34,7 +34,7 @@ class StartOptions:
     command: Sequence[str]
     """What the container runs: the server of its actions."""
     start_s: float
-    """From the request to an answering container, retries included."""
+    """Seconds from the request to an answering container, retries included."""
     resource_factor: int = 1
 
 

@@ -21,7 +21,7 @@ from .http import RuntimeHttp, pause_s
 
 log = logging.getLogger(__name__)
 PORT = 60000
-"""Inside, where `--runtime-command` tells the server of actions to listen."""
+"""The port inside, where `--runtime-command` tells the server of actions to listen."""
 KEY_ENV = "SESSION_API_KEY"
 """Where OpenHands' server of actions looks for its key."""
 NO_IMAGE = ("no such image", "pull access denied", "manifest unknown", "not found: manifest", "repository does not exist", "executable file not found")
@@ -32,7 +32,7 @@ class DockerOptions:
     command: Sequence[str]
     start_s: float
     flags: Sequence[str] = ()
-    """Of `docker run`: --memory, --cpus, --pids-limit, --network."""
+    """Flags of `docker run`: --memory, --cpus, --pids-limit, --network."""
     program: str = "docker"
 
 

@@ -15,7 +15,7 @@ from .http import RuntimeHttp
 from .place import Place
 
 KEY_ENV = "SANDBOX_API_KEY"
-"""As OpenHands calls it."""
+"""The environment variable of the key, as OpenHands calls it."""
 COMMAND = (
     "/openhands/micromamba/bin/micromamba run -n openhands poetry run python -u -m openhands.runtime.action_execution_server 60000 "
     "--working-dir /workspace --username root --user-id 0"

@@ -21,11 +21,11 @@ from ...errors import ClusterFull, TirError, unknown
 from ..env_process import SERVERS
 
 START_S = 300.0
-"""For one copy: an index that is built, a package that is imported on a busy node."""
+"""Seconds in which one copy has to start: an index that is built, a package that is imported on a busy node."""
 CONSTRUCTOR_TRIES = 3
 TOKEN_ENV = "TIR_ENV_TOKEN"
 OBJECT_STORE = 256 << 20
-"""Of a cluster of our own: no object is ever put there."""
+"""Bytes of the object store of a Ray that is started here: no object is ever put there."""
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 

@@ -17,7 +17,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 ANSWER_S = 3600.0
-"""For one request through Serve: a container that is pulled takes long to start, and the server has deadlines of its own."""
+"""Seconds that one request through Serve may take: a container that is pulled takes long to start, and the server has deadlines of its own."""
 PASSED_ON = ("authorization", "content-type")
 PASSED_BACK = ("content-type", "retry-after", "www-authenticate")
 

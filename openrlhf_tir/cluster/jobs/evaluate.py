@@ -51,10 +51,10 @@ class EvalResult:
     samples: int
     failed: int
     calls: float = 0.0
-    """Per response."""
+    """Calls per response."""
     by_kind: dict[str, tuple[float, float]] = field(default_factory=dict)
     by_env: dict[str, EnvResult] = field(default_factory=dict)
-    """With several environments: each one's own."""
+    """Environment -> its own figures; empty where all tasks are of one."""
 
 
 async def evaluate_held_out(services: Services, cfg: Config, tasks: list[Task], what: str) -> tuple[EvalResult, EvalResult]:
@@ -154,7 +154,7 @@ def summarise(tasks: list[Task], ended: list[GroupMeta | str], n: int) -> EvalRe
 
 
 def _by_env(tasks: list[Task], ended: list[GroupMeta | str], n: int) -> dict[str, EnvResult]:
-    """Nothing where all tasks are of one environment. One of which nothing could be measured has no figures."""
+    """Environment -> its figures, empty where all tasks are of one. An environment of which nothing could be measured has none."""
     ends: dict[str, list[GroupMeta | str]] = {}
     for task, end in zip(tasks, ended, strict=True):
         ends.setdefault(task.env, []).append(end)

@@ -15,6 +15,7 @@ from rich.console import Console
 
 from ...background import FOR_EVER, background
 from ...config import Config
+from ...config.environments import without_calls
 from ...config.settings import to_toml
 from ...deadlines import Deadline, within
 from ...errors import CheckpointDamaged, DataError, InfraError, PayloadLost, Stopped, WeightsUnverified
@@ -262,7 +263,7 @@ async def _attempt(
         )
     timeline = timelines.Timeline(cfg.run_dir / timelines.FILE)
     ledger = Ledger(cfg.run_dir / LEDGER)
-    with Progress(cfg.train.max_steps, services.console) as progress:
+    with Progress(cfg.train.max_steps, services.console, runs_code=any(e.runs_code for e in cfg.environments.values())) as progress:
         pipeline = Pipeline(
             cfg,
             prompts=TaskPrompts(inputs.prompts, cfg),
@@ -271,7 +272,7 @@ async def _attempt(
             publisher=publisher,
             ledger=ledger,
             checkpoints=checkpoints,
-            observer=Observer(metrics, timeline, progress, [*cfg.environments]),
+            observer=Observer(metrics, timeline, progress, [*cfg.environments], without_calls(cfg)),
             measure=evaluate_now,
             stop=services.stop,
             complete=lambda directory: exported.complete(cfg, directory),

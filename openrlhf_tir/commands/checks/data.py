@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections import Counter
 
 from ...config import Config, Data
-from ...config.environments import in_section
+from ...config.environments import in_section, one
 from ...data import templates
 from ...data.bad_rows import BadRows
 from ...data.prompts import env_of, render_text
 from ...data.prompts import problems as problems_of
 from ...errors import ConfigError, DataError
 from .envs import environments_of
+from .labels import check_row
 
 
 def check_data(cfg: Config, *, training: bool) -> list[str]:
@@ -61,7 +62,7 @@ def _scan(cfg: Config, data: Data) -> tuple[Counter[str], BadRows]:
     """Number of problems by environment, and what was left out. Everything is checked but what needs the tokenizer."""
     found: Counter[str] = Counter()
     given = {e.name: e.input_template for e in environments_of(cfg)} or {cfg.env.name: data.input_template}
-    resolved = {}
+    resolved, environments = {}, {e.name: e for e in environments_of(cfg)}
     for name, template in given.items():
         try:
             resolved[name] = templates.resolve(template)
@@ -73,6 +74,8 @@ def _scan(cfg: Config, data: Data) -> tuple[Counter[str], BadRows]:
             name = env_of(problem, [*resolved], data.env_key)
             if not data.apply_chat_template:
                 render_text(problem, resolved[name])
+            if environments:
+                check_row(problem, one(environments, name))
         except DataError as e:
             bad(e)
             continue

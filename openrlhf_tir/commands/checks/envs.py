@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import io
 import os
-from contextlib import redirect_stderr
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr
 from importlib import import_module
 from pathlib import Path
 
+from ... import plugins
 from ...backoff import until_available
 from ...cluster.env_process import WITH_WORKERS, server_flags, server_module
 from ...config import Config
@@ -15,12 +17,11 @@ from ...config.environments import Environment
 from ...config.problems import Problems
 from ...envs.probe import probe_env
 from ...errors import ConfigError
+from ...protocol import NOT_NEEDED, UNISOLATED
 from .host import Machine, check_isolation
 
 NEED_OPTIONS = ("search",)
 """Servers of ours that cannot be started without server_options."""
-RUN_CODE = ("python_tir", "swe")
-"""Servers of ours that run what a model writes."""
 
 
 def environments_of(cfg: Config) -> list[Environment]:
@@ -56,8 +57,9 @@ def check_env(cfg: Config, e: Environment, machine: Machine, wait_s: float = 0.0
     server_module(e)
     flags = server_flags(e)
     if e.env.file:
+        check_class(e, flags)
         return [f"environment {e.name}: a server of {e.env.file} will be started, in a process of its own"]
-    if e.serves in RUN_CODE:
+    if e.runs_code:
         check_isolation(machine, e.serves)
     check_server_flags(e, flags)
     of, workers = "" if e.serves == e.name else f" of {e.serves}", f" with {e.env.workers} workers" if e.serves in WITH_WORKERS else ""
@@ -66,21 +68,40 @@ def check_env(cfg: Config, e: Environment, machine: Machine, wait_s: float = 0.0
 
 def check_server_flags(e: Environment, flags: list[str]) -> None:
     """A server of ours takes the flags that it would be started with, by its own parser; a corpus is there. Raises ConfigError."""
-    said = io.StringIO()
     if not e.env.server_options and e.serves not in NEED_OPTIONS:
         return
     parser = import_module(f"{server_module(e)}.__main__").parser()
+    with _words_of(e):
+        args = parser.parse_args(flags)
+    corpus = getattr(args, "corpus", None)
+    if corpus is not None and not Path(corpus).is_file():
+        raise ConfigError(f"{e.section}.server_options.corpus = {str(corpus)!r} is no file (looked at {Path(corpus).absolute()}). Correct the path.")
+
+
+def check_class(e: Environment, flags: list[str]) -> None:
+    """A class of the user's own takes the keywords that it would be made with. Raises ConfigError."""
+    try:
+        cls = plugins.load(plugins.ENVIRONMENT, str(e.env.file))
+    except ConfigError:
+        return  # told by `preflight.check_names_of_env`
+    own = import_module(f"{server_module(e)}.__main__")
+    with _words_of(e):
+        _, keywords = own.read(flags)
+    own.check(cls, keywords, f"{e.section}.server_options")
+
+
+@contextmanager
+def _words_of(e: Environment) -> Iterator[None]:
+    """A parser that refuses flags of the environment's server becomes a ConfigError."""
+    said = io.StringIO()
     try:
         with redirect_stderr(said):
-            args = parser.parse_args(flags)
+            yield
     except SystemExit:
         wrong = said.getvalue().strip().splitlines()[-1].partition("error: ")[2]
         raise ConfigError(
             f"{e.section}.server_options = {e.env.server_options}: the {e.serves} server says: {wrong}. `python -m {server_module(e)} --help` lists its flags."
         ) from None
-    corpus = getattr(args, "corpus", None)
-    if corpus is not None and not Path(corpus).is_file():
-        raise ConfigError(f"{e.section}.server_options.corpus = {str(corpus)!r} is no file (looked at {Path(corpus).absolute()}). Correct the path.")
 
 
 def _check_server(cfg: Config, e: Environment, url: str, wait_s: float) -> str:
@@ -89,6 +110,8 @@ def _check_server(cfg: Config, e: Environment, url: str, wait_s: float) -> str:
     if schema.env != e.serves:
         fields = "env.name or env.url" if e.section == "env" else f"{e.section}.server or {e.section}.url"
         raise ConfigError(f"The server at {url} is env {schema.env!r}, the tasks use {e.serves!r}. Set {fields} to match.")
-    if health.isolation == "none":
+    if health.isolation == UNISOLATED:
         return f"environment {e.name} at {url}: capacity {schema.capacity}; it runs model-written code WITHOUT isolation"
+    if health.isolation == NOT_NEEDED:
+        return f"environment {e.name} at {url}: capacity {schema.capacity}"
     return f"environment {e.name} at {url}: isolation {health.isolation}, capacity {schema.capacity}"

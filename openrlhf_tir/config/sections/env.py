@@ -33,11 +33,14 @@ class Env(Section):
     )
     server_options: dict[str, Option] = Field(
         default_factory=dict,
-        description='command-line flags of a server started by us, without the dashes, e.g. { corpus = "wiki.jsonl", topk = 5 } for search',
+        description='command-line flags of a server started by us, without the dashes, e.g. { corpus = "wiki.jsonl", topk = 5 } for search; with env.file also '
+        "keyword arguments of the class",
     )
     token_env: str = Field("TIR_ENV_TOKEN", description="environment variable that holds the bearer token of the environment servers")
     file: str | None = Field(
-        None, description="environment class of one's own, 'path/file.py:Class' or 'package.module:Class': the run starts its server (docs/environments.md)"
+        None,
+        description="environment class of one's own, 'path/file.py:Class', 'path/file.py' (of one class) or 'package.module:Class': the run starts its server "
+        "(docs/environments.md)",
     )
     protocol: str = Field("zerotir", description="turn or messages protocol: which text means a call and how its output is shown; registered, or one's own")
     options: dict[str, Option] = Field(default_factory=dict, description="keyword arguments of the turn protocol besides max_calls and budget_message")

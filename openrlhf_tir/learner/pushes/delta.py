@@ -24,7 +24,7 @@ from ..weights_file import BUCKET_BYTES, DTYPES, Buckets, nbytes, of_tensor, on_
 from .last_push import LastPush
 
 WORTH_IT = 0.5
-"""Of the bytes of a full push; beyond, applying a delta costs more than it saves."""
+"""The largest share of a full push's bytes that a delta may have; beyond, applying a delta costs more than it saves."""
 
 
 def write_delta(

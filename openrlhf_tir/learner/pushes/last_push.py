@@ -12,7 +12,7 @@ class LastPush:
         self.tensors: dict[str, np.ndarray] = {}
         """HF name -> [bytes] uint8."""
         self.digest: str | None = None
-        """Of all of them; None until the first push, while they change, and after a push that failed in the middle."""
+        """The digest of all tensors; None until the first push, while they change, and after a push that failed in the middle."""
 
     def begin(self, nbytes: Mapping[str, int]) -> None:
         """They are written anew, all of them."""

@@ -29,7 +29,7 @@ from .shards import Shards
 POLICY = "zero"
 """The policy's engine among those of a checkpoint."""
 SETTINGS = ("betas", "eps", "weight_decay")
-"""Of a group of the optimiser's parameters. The learning rate is set before every step."""
+"""What is restored of each group of the optimiser's parameters. The learning rate is set before every step."""
 
 
 class RngState(TypedDict):

@@ -31,7 +31,7 @@ class Place(NamedTuple):
     group: int
     offset: int
     numel: int
-    """Of the whole parameter."""
+    """How many elements the whole parameter has."""
 
 
 def part_numel(numel: int, ranks: int) -> int:
@@ -80,7 +80,7 @@ class Shards:
 
     @property
     def optimiser(self) -> dict[str, Any]:
-        """As `model`."""
+        """What is the same on every rank of the optimiser's file, from rank 0's."""
         return self.optimisers[0]
 
     def master(self, name: str) -> torch.Tensor:
@@ -88,7 +88,7 @@ class Shards:
         return self.of([o["fp32_flat_groups"] for o in self.optimisers], name)
 
     def moment(self, which: str, name: str) -> torch.Tensor:
-        """Of what the optimiser keeps beside every weight, `exp_avg` or `exp_avg_sq`: as `master`."""
+        """This rank's part of what the optimiser keeps beside every weight, `exp_avg` or `exp_avg_sq`, in the shape of `master`."""
         return self.of([{g: state[which] for g, state in o["optimizer_state_dict"]["state"].items()} for o in self.optimisers], name)
 
     def kept(self, name: str) -> dict[str, bool]:

@@ -20,13 +20,13 @@ import numpy as np
 LATE = 0.5
 """Part of a period for which groups start after the push whose version they have, on average."""
 SHARES = (0.125, 0.1875, 0.25)
-"""Of a full engine's sequences that a lane may have."""
+"""The shares of a full engine's sequences that a lane may have."""
 WORTH = 0.03
 """A lane that shortens the period by less is not worth its moves."""
 LONGEST_PERIOD = 16.0
-"""Times T + p: beyond that nothing is compared."""
+"""The longest period that is compared, in multiples of T + p."""
 ROUNDS = 12
-"""Of the bisection: a period to within .4 %."""
+"""Steps of the bisection, which find a period to within .4 %."""
 
 
 @dataclass(frozen=True, slots=True)

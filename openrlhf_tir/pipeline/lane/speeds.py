@@ -21,7 +21,7 @@ class Measured:
     tokens: float = 0.0
     seconds: float = 0.0
     shared: float = 0.0
-    """By how many, times the seconds."""
+    """Seconds, each times the number of sequences that shared the engine in it."""
 
     def add(self, tokens: float, seconds: float, shared: float) -> None:
         keep = 0.5 ** (tokens / HALF_LIFE)

@@ -8,7 +8,7 @@ from ..miniature import Arms, Base, Check, Miniature, Panel, at_least
 ACCURACY, RISE = 0.90, 0.4
 PROTOCOL = ("--env.protocol", "torl", "--reward.name", "torl")
 GRPO = ("--algo.advantage.estimator", "group_norm", "--actor.eps_clip_low_high", "0.2", "0.2", "--filter.names")
-"""As recipes/common/verl_grpo.toml: no filter, so a group that is all right has advantage 0 and counts in the mean."""
+"""Flags that say what recipes/common/verl_grpo.toml says: no filter, so a group that is all right has advantage 0 and counts in the mean."""
 
 
 def checks(arms: Arms) -> list[Check]:

@@ -8,7 +8,8 @@ from ..miniature import Arms, Base, Check, Miniature, Panel, at_least
 OFF_FIRST = 6
 """Updates without the mask, of 24. The notes do not tell when to switch."""
 NEVER = ("--train.env_mask", "false", "--filter.names")
-"""Without filters: a model that is destroyed has no group with right and wrong answers, and with them the run would end as unproductive, without a figure."""
+"""The arm without the mask, and without filters: a model that is destroyed has no group with right and wrong answers, and with them the run
+would end as unproductive, without a figure."""
 WITHIN, LEARNED = 0.03, 0.85
 
 

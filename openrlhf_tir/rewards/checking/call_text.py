@@ -14,7 +14,7 @@ from typing import Any
 Calls = list[dict[str, Any]]
 MAX_CHARS = 20_000
 MAX_BITS = 4096
-"""Of an integer that arithmetic makes: 9**9**9 would never end."""
+"""The most bits of an integer that arithmetic makes: 9**9**9 would never end."""
 _ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -121,9 +121,3 @@ def json_calls(text: str) -> Calls:
 def json_call_arguments(text: str) -> Calls:
     """`json_calls` as {name: parameters}, those without "parameters" left out. Parameters are what the model wrote, a table or not."""
     return [{c["name"]: c["parameters"]} for c in json_calls(text) if "parameters" in c]
-
-
-def call_sources(text: str) -> list[str]:
-    """`json_calls` as Python source, for execution against a simulated API; without parameters, of a call that has none."""
-    calls = [(c["name"], c.get("parameters")) for c in json_calls(text)]
-    return [f"{name}({', '.join(f'{k}={v!r}' for k, v in (p if isinstance(p, dict) else {}).items())})" for name, p in calls]

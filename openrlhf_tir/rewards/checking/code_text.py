@@ -1,17 +1,11 @@
-"""Code in text, as ZeroTIR reads it: response -> program, SandboxFusion reply -> observation text.
-
-Source: env/math/{extract_code,sandbox_utils}.py of the reference.
-"""
+"""Code in text, as ZeroTIR reads it: response -> program. Source: env/math/extract_code.py of the reference."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Any
 
 PYTHON_BLOCK = re.compile(r"```python\n(.*?)```", re.DOTALL)
 OUTPUT_BLOCK = re.compile(r"```output\n(.*?)```", re.DOTALL)
-_FILE = re.compile(r'File ".*?", ')
 
 
 def extract_code(text: str) -> str:
@@ -33,18 +27,3 @@ def _keeps(line: str) -> bool:
 
 def has_code(text: str) -> bool:
     return bool(extract_code(text))
-
-
-def observation_of_reply(reply: Mapping[str, Any]) -> tuple[str | None, int]:
-    """(text to insert, 1 if the run failed). No run result at all: (None, 1), a fault of the sandbox."""
-    run = reply.get("run_result")
-    if run is None:
-        return None, 1
-    finished = run["status"] == "Finished"
-    if not finished:
-        text = run["status"]
-    elif reply["status"] == "Success":
-        text = run["stdout"]
-    else:
-        text = _FILE.sub("", run["stderr"]).replace("^", "")
-    return text, int(reply["status"] == "Failed" or not finished)

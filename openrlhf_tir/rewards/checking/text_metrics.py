@@ -25,7 +25,7 @@ OFFICIAL_KEYWORDS: dict[str, tuple[str, ...]] = {
     "reflection": (*(w for w in REFLECTION if w not in ("re-think", "recheck")), "re-thinkrecheck"),
     "new_idea": (*(w for w in NEW_IDEA if w != "wait"), " wait"),
 }
-"""As the reference has them: a missing comma joins two words, and " wait" begins with a space, so that it must follow a mark."""
+"""The keywords as the reference has them: a missing comma joins two words, and " wait" begins with a space, so that it must follow a mark."""
 
 
 def suffix_ranks(text: str) -> np.ndarray:

@@ -9,14 +9,10 @@ Validity counts always; the reward only where the format reward is switched on.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from .answer_text import MAX_TRAILING, count_words
-
-_CODE = re.compile(r"```python\n.*?```", re.DOTALL)
-_RUN = re.compile(r"```python.*?```output", re.DOTALL)
 
 
 def answer_span(response: str) -> str:
@@ -69,9 +65,3 @@ TEMPLATES: dict[str, Template] = {
     "think_answer_pattern": replace(ZERO_V2, boxed=False, missing=-2.0),
 }
 """The reference's templates, as they are."""
-
-
-def code_pattern_score(response: str) -> float:
-    """-0.1 where the number of python blocks is not that of python blocks followed by an output block (unused by the reference)."""
-    blocks = len(_CODE.findall(response))
-    return -0.1 if blocks and blocks != len(_RUN.findall(response)) else 0.0

@@ -28,7 +28,7 @@ QUICKSTART = "quickstart"
 EXAMPLES = 8192
 """Rows for fine-tuning in data/sft.jsonl; an arm takes the first so many."""
 FIGURES = "figures.json"
-"""In the directory of a base: the figures with which it passed its gates, its seed and its lesson."""
+"""The file, in a base's directory, of the figures with which it passed its gates, its seed and its lesson."""
 
 
 @dataclass(frozen=True)

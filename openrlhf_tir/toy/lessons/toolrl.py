@@ -22,7 +22,7 @@ from . import Lesson
 from .bookings import SLOTS, Booking, draw_booking, verl_rows, with_wrong
 
 SLOT_RIGHT = 0.40
-"""Of the base: all four slots are right .4^4 = .026 of the time."""
+"""How often the base has a slot right: all four slots are right .4^4 = .026 of the time."""
 
 
 def said(booking: Booking) -> str:

@@ -58,7 +58,7 @@ class Group(ABC):
     """One backend's. Belongs to one thread, but for `end`."""
 
     device: torch.device
-    """Of the buffers."""
+    """The device of the buffers."""
     overlaps: bool
     """Whether the buffers' next may be prepared while one is on its way."""
 
@@ -70,7 +70,7 @@ class Group(ABC):
         self._push: str | None = None
         self._met = False
         self._heard = False
-        """That somebody has ended the push: then there is nobody to tell."""
+        """Whether this process was told that somebody has ended the push: then there is nobody to tell."""
 
     def announce(self, push: str, text: str) -> None:
         """What the receivers must know of a push before it comes; by rank 0."""
@@ -207,7 +207,7 @@ class Group(ABC):
         threading.Thread(target=run, name="broadcast", daemon=True).start()
 
     def _result(self, what: str, patience: int = 1) -> Any:
-        """Of what was begun. Raises BroadcastTorn when it fails, when somebody ends the push and when the deadline passes."""
+        """What came of what was begun. Raises BroadcastTorn when it fails, when somebody ends the push and when the deadline passes."""
         try:
             kind, value = self._events.get(timeout=patience * self.meeting.deadline_s)
         except Empty:

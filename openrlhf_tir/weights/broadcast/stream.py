@@ -117,7 +117,7 @@ def _arriving(group: Group, buckets: Sequence[Sequence[Item]]) -> Iterator[tuple
 
 
 class _Hashes:
-    """Of tensors, whose chunks several threads hash meanwhile. Keeps no more than two buckets' buffers."""
+    """The digest of tensors whose chunks several threads hash meanwhile. Keeps no more than two buckets' buffers."""
 
     def __init__(self) -> None:
         self._begun: list[list[tuple[Item, list[Future[bytes]]]]] = []

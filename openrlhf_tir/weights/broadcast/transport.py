@@ -49,13 +49,13 @@ class BroadcastTransport:
     delta = False
 
     def __init__(self, learner: Broadcasts, workers: int, deadlines: Deadlines) -> None:
-        """`workers`: of each engine, which are ranks of the group one after the other."""
+        """`workers`: how many each engine has, which are ranks of the group one after the other."""
         self.learner, self.workers, self.deadlines = learner, workers, deadlines
         self.version = 0
         self.digest: str | None = None
-        """Of `version`; None while nobody was sent it."""
+        """The digest of `version`'s weights; None while nobody was sent them."""
         self._last: str | None = None
-        """Of what was sent last, whichever version that was."""
+        """The digest of the weights that were sent last, whichever version that was."""
         self.begun = False
         self.seconds, self.nbytes = 0.0, 0
         self._before: str | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import json
 import re
 import shlex
@@ -15,7 +16,7 @@ from openrlhf_tir import filters, plugins, rewards
 from openrlhf_tir.algorithms.advantages import get_estimator
 from openrlhf_tir.algorithms.losses import own
 from openrlhf_tir.cli import COMMANDS, build_parser, main
-from openrlhf_tir.config.flags import check_unknown
+from openrlhf_tir.config.flags import check_unknown, overrides_of
 from openrlhf_tir.config.settings import load
 from openrlhf_tir.episodes import turns
 from openrlhf_tir.filters.samples import SAMPLE_FILTER
@@ -30,6 +31,7 @@ FILES = {
     "guess.py": ("environments.md", "class GuessEnv"),
 }
 """Files of one's own that recipes of the pages name."""
+RECIPES = "the recipes below"
 RUN_BY = {
     ("rollout.md", "python", "http.post("): "an outline of examples/openai_agent.py, which tests/e2e/agents/test_openai_sessions.py runs",
     ("run_elsewhere.md", "python", "def answer"): "tests/contract/docs/test_run_elsewhere.py",
@@ -37,8 +39,8 @@ RUN_BY = {
     ("environments.md", "python", "class GuessEnv"): "tests/e2e/test_guess_game.py",
     ("protocols.md", "python", "class Digits"): "tests/e2e/test_guess_game.py",
     ("protocols.md", "python", "class Asks"): "tests/unit/episodes/test_chat_group.py",
-    ("rewards.md", "python", "def earned"): "the recipes below",
-    ("algorithms.md", "python", "def plain_gradient"): "the recipes below",
+    ("rewards.md", "python", "def earned"): RECIPES,
+    ("algorithms.md", "python", "def plain_gradient"): RECIPES,
     ("openrlhf_files.md", "python", "class AgentInstance"): "tests/e2e/agents/test_openrlhf_files.py",
     ("openrlhf_files.md", "python", "def reward_func"): "tests/contract/test_remote_reward.py",
     ("tutorial.md", "python", "save_model"): "test_the_tutorial_gets_as_far_as_its_check",
@@ -47,6 +49,7 @@ RUN_BY = {
 """Python blocks: (page, language, a text that it holds) -> what runs it."""
 NOT_RECIPES = {("rollout.md", "[env_urls]"): "control.toml", ("simulation.md", "[[faults]]"): "a workload's faults"}
 OTHER_PROGRAMS = {"pre-commit", "export", "cd", "pip", "curl", "vllm", "bfcl"}
+PACKAGED = {path.stem for path in (REPO / "openrlhf_tir/config/recipes").glob("*.toml")}
 ALL = blocks()
 SHELL = ("bash", "console")
 
@@ -72,8 +75,36 @@ def test_a_python_block_compiles_and_something_runs_it(b):
     ast.parse(b.text, f"docs/{b.page}")
     by = [test for (page, _, holds), test in RUN_BY.items() if page == b.page and holds in b.text]
     assert len(by) == 1, f"{b.page}:{b.line}: no test runs this block. Write one and name it in RUN_BY."
-    named = re.search(r"tests/\S+?\.py", by[0])
-    assert not named or (REPO / named[0]).exists(), f"{by[0]} is not there"
+    where = next((b.page, holds) for page, _, holds in RUN_BY if page == b.page and holds in b.text)
+    if by[0] == RECIPES:
+        assert where in FILES.values()
+    elif found := re.fullmatch(r"tests/\S+\.py", by[0]):
+        assert takes_block((REPO / found[0]).read_text(), *where), f"{by[0]} does not take this block: it has no block({b.page!r}, 'python', {where[1]!r})"
+    elif found := re.fullmatch(r"test_\w+", by[0]):
+        assert takes_block(inspect.getsource(globals()[found[0]]), *where), f"{by[0]} does not take this block"
+    else:
+        (named,) = re.findall(r"tests/\S+?\.py", by[0])
+        assert (REPO / named).is_file(), f"{named} is not there"
+
+
+def takes_block(code: str, page: str, holds: str) -> bool:
+    """Whether it calls `block` for this block. An argument may be a constant's name, or a parameter, whose text then stands elsewhere in the code."""
+    nodes = [*ast.walk(ast.parse(code))]
+    texts = {n.value for n in nodes if isinstance(n, ast.Constant)}
+    named = {n.targets[0].id: n.value for n in nodes if isinstance(n, ast.Assign) and isinstance(n.targets[0], ast.Name)}
+    calls = [n.args for n in nodes if isinstance(n, ast.Call) and isinstance(n.func, ast.Name) and n.func.id == "block" and len(n.args) == 3]
+
+    def fits(arg: ast.expr, text: str) -> bool:
+        arg = named.get(arg.id, arg) if isinstance(arg, ast.Name) else arg
+        return arg.value == text if isinstance(arg, ast.Constant) else text in texts
+
+    return any(all(map(fits, args, (page, "python", holds))) for args in calls)
+
+
+def test_a_test_that_does_not_take_a_block_is_found():
+    code = 'PAGE = "a.md"\ndef test(): run(block(PAGE, "python", "class A"))\ndef other(): see("class B", "b.md")\n'
+    assert takes_block(code, "a.md", "class A")
+    assert not takes_block(code, "a.md", "class B") and not takes_block(code, "b.md", "class A") and not takes_block(code, "b.md", "class B")
 
 
 def test_a_json_block_is_json():
@@ -157,13 +188,15 @@ def test_a_command_of_the_pages_is_one_that_the_program_takes(where, line):
 
 
 def takes(words: list[str]) -> None:
-    """The command line is parsed as the program parses it: unknown commands, flags and choices are refused."""
+    """The command line is parsed as the program parses it, and makes a configuration: unknown commands, flags and choices are refused."""
     if words[1:2] == ["--help"] or "--help" in words:
         assert words[0] in COMMANDS
         return
     args, extra = build_parser(words[0]).parse_known_args(words)
     check_unknown(extra)
     assert args.command == words[0]
+    if args.command in ("train", "eval", "show-config") and args.recipe in PACKAGED:
+        load(args.recipe, overrides_of(args))  # settings that do not go together are refused
 
 
 def python(where: str, words: list[str]) -> None:
@@ -179,7 +212,7 @@ def python(where: str, words: list[str]) -> None:
 def test_a_command_that_the_program_does_not_take_is_found():
     from openrlhf_tir.errors import ConfigError
 
-    for wrong in (["train", "--actor.learning_rat", "1"], ["trian"], ["report"]):
+    for wrong in (["train", "--actor.learning_rat", "1"], ["trian"], ["report"], ["train", "--recipe", "zerotir_7b", "--reward.name", "env"]):
         with pytest.raises((ConfigError, SystemExit)):
             takes(wrong)
 

@@ -18,6 +18,7 @@ async def test_the_environment_of_the_documentation_is_a_server_that_keeps_the_p
     assert len(block.split("class GuessEnv")[1].split("if __name__")[0].strip().splitlines()) <= 30
     with env_server("guess", tmp_path, "--max-queue", "16", env={"PYTHONPATH": f"{tmp_path}:{DOCS.parents[1]}"}) as (url, _):
         async with Http(url) as http:
+            assert (await http.send("GET", "/health"))[1]["isolation"] == "not_needed"
             session, low, high = await http.open({"high": 1000}, seed=3), 1, 1000
             for step_id in range(12):
                 guess = (low + high) // 2

@@ -6,10 +6,12 @@ import subprocess
 import sys
 
 from openrlhf_tir.cluster.env_process import env_urls
+from openrlhf_tir.config.own_files import freeze
 from openrlhf_tir.config.settings import load
 from openrlhf_tir.envs.client import EnvClient
 
 from ..docs.docs_blocks import block
+from ..env_process import Http
 
 
 async def test_a_run_starts_the_server_of_a_class_and_its_word_arrives(tmp_path):
@@ -22,6 +24,37 @@ async def test_a_run_starts_the_server_of_a_class_and_its_word_arrives(tmp_path)
             reply = await session.step("1", step_id=0)
         await client.close()
     assert (reply.observation, reply.reward, reply.done) == ("Correct.", 1.0, True)
+
+
+BAD = """
+from env_servers.env import Env
+
+class Bad(Env):
+    def __init__(self, replies, high: int = 1):
+        self.replies, self.high = replies, high
+
+    async def reset(self, task, seed):
+        return None if task.get("silent") else f"up to {self.high}"
+
+    async def step(self, action, deadline_s):
+        return self.replies[action]
+"""
+
+
+async def test_a_file_alone_names_its_class_whose_keywords_are_options_and_what_it_returns_is_checked(tmp_path):
+    (tmp_path / "bad.py").write_text(BAD)
+    cfg = load(None, {"env.file": f"{tmp_path}/bad.py", "env.server_options": {"replies": {"x": None}, "high": 7, "max_sessions": 1}, "run_dir": str(tmp_path)})
+    cfg = freeze(cfg, tmp_path / "own")
+    (copy,) = (tmp_path / "own").iterdir()
+    async with env_urls(cfg) as urls, Http(urls["python_tir"][0]) as http:
+        status, body, _ = await http.send("POST", "/reset", json={"task": {"silent": True}})
+        assert (status, body["detail"]) == (500, f"env_error: {copy}:8: Bad.reset returned None (NoneType), not text")
+        _, opened, _ = await http.send("POST", "/reset", json={})
+        assert opened["observation"] == "up to 7"
+        _, reply, _ = await http.step(opened["session_id"], 0, "x")
+        assert reply["outcome"] == "env_error"
+        assert reply["signals"]["error"] == f"TypeError: {copy}:11: Bad.step returned None (NoneType), not an env_servers.env.Step"
+        assert (await http.send("POST", "/reset", json={}))[0] == 429, "max_sessions is the server's"
 
 
 def test_a_file_without_the_class_is_one_line(tmp_path):

@@ -9,7 +9,7 @@ import pytest
 
 from openrlhf_tir.commands.preflight import Machine, check
 from openrlhf_tir.config.settings import RECIPES, load
-from openrlhf_tir.errors import ConfigError
+from openrlhf_tir.errors import ConfigError, DataError
 from tests.data.make_samples import rows
 
 CPU = Machine(gpus=0, cpus=2, shm_free=1 << 30, has_module=lambda name: True, isolation_fault=lambda: None)
@@ -87,6 +87,36 @@ def test_a_recipe_on_the_wrong_data_says_which_field_it_wants(beside_a_cluster, 
     data.write_text('{"problem": "1+1?", "solution": "2"}\n')
     with pytest.raises(ConfigError, match=r"data\.input_key = 'prompt' is no column of .* Known: problem, solution"):
         check(load("torl_7b", {**overrides("torl_7b", beside_a_cluster), "data.prompt_dataset": str(data)}), machine=CPU)
+
+
+OTHERS = {
+    "answer": rows()["torl.parquet"],
+    "answers": rows()["searchr1.jsonl"],
+    "steps": rows()["toolrl.jsonl"],
+    "calls": rows()["tooln1.jsonl"],
+    "functions": SAMPLES["artist_functions_7b"],
+    "swe": SAMPLES["skyrl_v0_7b"],
+}
+TAKES = {
+    **dict.fromkeys(("torl_1_5b", "zerotir_7b", "retool_32b", "artist_math_7b", "otc_grpo_torl", "otc_ppo_torl"), ("answer", "swe", "functions")),
+    "toolrl_3b": ("steps",),
+    "tool_n1_7b": ("calls",),
+    "search_r1_7b": ("answers", "answer"),
+    "otc_ppo_search": ("answers", "answer"),
+    "artist_functions_7b": ("functions",),
+    "skyrl_v0_7b": ("swe",),
+}
+"""By recipe: whose rows it may be given. What only an environment tells apart (a label "-") is an answer to a maths reward, and one text is a list of
+gold answers to Search-R1."""
+
+
+@pytest.mark.parametrize(("recipe", "kind"), [(r, k) for r, taken in TAKES.items() for k in OTHERS if k not in taken])
+def test_a_recipe_on_another_methods_rows_says_so_by_file_and_row(recipe, kind, beside_a_cluster, tmp_path):
+    cfg = load(recipe)
+    data = tmp_path / "rows.json"
+    data.write_text(json.dumps([OTHERS[kind][i % len(OTHERS[kind])] | {"env": cfg.env.name} for i in range(cfg.rollout.batch_size)]))
+    with pytest.raises((ConfigError, DataError), match=r"rows\.json"):
+        check(load(recipe, {**overrides(recipe, beside_a_cluster), "data.prompt_dataset": str(data)}), machine=CPU)
 
 
 @pytest.mark.parametrize(

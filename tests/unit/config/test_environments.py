@@ -8,7 +8,7 @@ import pytest
 
 from openrlhf_tir.config import Config
 from openrlhf_tir.config.changes import changes, dumped
-from openrlhf_tir.config.environments import one
+from openrlhf_tir.config.environments import one, without_calls
 from openrlhf_tir.config.flags import Parser, add_config_flags, config_from
 from openrlhf_tir.config.own_files import files_of, freeze
 from openrlhf_tir.config.problems import Problems
@@ -160,3 +160,10 @@ def test_a_resume_may_move_a_server_and_not_change_a_share(two):
 def test_several_data_sets_are_a_list_or_words_between_commas():
     assert load(None, {"data.prompt_dataset": "a.jsonl, b/c"}).data.datasets == load(None, {"data.prompt_dataset": ["a.jsonl", "b/c"]}).data.datasets
     assert load(None, {"data.prompt_dataset": "a,b", "data.prompt_probs": "0.7,0.3"}).data.prompt_probs == [0.7, 0.3]
+
+
+def test_it_is_known_which_environments_run_code_and_which_see_no_call(tmp_path):
+    cfg = load(None, {"envs.calc.server": "python_tir", "envs.calc.max_calls": 0, "envs.guess.file": "guess.py:Guess", "envs.wiki.server": "search"})
+    assert [name for name, e in cfg.environments.items() if e.runs_code] == ["calc"]
+    assert without_calls(cfg) == {"calc"}
+    assert without_calls(load(None, {"rollout.agent": "external"})) == {"python_tir"}, "an agent calls what it likes, and we see none of it"

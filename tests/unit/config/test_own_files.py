@@ -42,6 +42,7 @@ def test_options_are_joined_from_recipe_and_flags(tmp_path, parser):
     cfg = load(args.recipe, overrides_of(args))
     assert cfg.reward.options == {"c": 5, "alpha": 1.0, "why": "a b", "on": True}
     assert cfg.filter.names == []
+    assert load(None, overrides_of(parser.parse_args(["--filter.names", "[]"]))).filter.names == []
     args = parser.parse_args(["--reward.weights", "env=1", "format=0.1"])
     assert load(None, overrides_of(args)).reward.weights == {"env": 1.0, "format": 0.1}
 

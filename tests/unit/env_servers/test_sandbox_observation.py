@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from env_servers.python_tir.env import judge
-from env_servers.python_tir.observation import clean_traceback, parse_sandbox_reply
+from env_servers.python_tir.observation import clean_traceback
 from env_servers.python_tir.sandbox import Execution
 
 
@@ -44,16 +44,3 @@ def test_every_failure_is_a_model_error_with_its_type(fields, error_type, text):
 
 def test_several_frames_lose_their_file_names():
     assert clean_traceback('  File "/a", line 1, in f\n  File "<string>", line 2, in g\n') == "  line 1, in f\n  line 2, in g\n"
-
-
-@pytest.mark.parametrize(
-    ("reply", "expected"),
-    [
-        ({"status": "Success", "run_result": {"status": "Finished", "stdout": "1\n", "stderr": "w"}}, ("1\n", 0)),
-        ({"status": "Failed", "run_result": {"status": "TimeLimitExceeded", "stdout": "1"}}, ("TimeLimitExceeded", 1)),
-        ({"status": "SandboxError"}, (None, 1)),
-        ({"status": "SandboxError", "run_result": {"status": "Finished", "stdout": "1", "stderr": "boom"}}, ("boom", 0)),
-    ],
-)
-def test_sandboxfusion_replies_read_as_in_the_reference(reply, expected):
-    assert parse_sandbox_reply(reply) == expected

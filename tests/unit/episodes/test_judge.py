@@ -80,14 +80,15 @@ async def test_without_filters_every_group_is_kept():
 async def test_filters_are_asked_in_their_order_own_ones_too(tmp_path):
     name = own(tmp_path, odd="return (False, b['why'])")["odd"]
     members = group(scored(1.0), scored(1.0))
-    for names, reason in (([name, "accuracy"], "odd one"), (["accuracy", name], "accuracy_high")):
-        assert (await judge_of(filter={"names": names, "options": {"why": "odd one"}})(members)).reason == reason
+    for names, reason in (([name, "accuracy"], "odd_one"), (["accuracy", name], "accuracy_high")):
+        assert (await judge_of(filter={"names": names, "options": {"why": "odd_one"}})(members)).reason == reason
 
 
 @pytest.mark.parametrize(
     ("body", "said"),
     [
         ("return (False, '')", r"mine\.py:1: it drops a group without a reason"),
+        ("return (False, 'a b/c')", r"mine\.py:1: its reason is 'a b/c' \(str\), and a metric is named after it: use 1 to 64 letters"),
         ("return True", r"returned True \(bool\), not \(keep, reason\)"),
         ("return a.nothing", r"mine\.py:2: AttributeError"),
     ],
@@ -98,9 +99,10 @@ async def test_a_filter_that_is_wrong_says_file_and_line(tmp_path, body, said):
         await judge_of(filter={"names": [name]})(group(scored(1.0)))
 
 
-async def test_a_sample_filter_must_give_a_reason_as_text(tmp_path):
-    name = own(tmp_path, odd="return True")["odd"]
-    with pytest.raises(FilterError, match="returned True, not a reason"):
+@pytest.mark.parametrize(("body", "said"), [("return True", "returned True, not a reason"), ("return 'a b/c'", r"mine\.py:1: its reason is 'a b/c'")])
+async def test_a_sample_filter_must_give_a_reason_that_names_a_metric(tmp_path, body, said):
+    name = own(tmp_path, odd=body)["odd"]
+    with pytest.raises(FilterError, match=said):
         await judge_of(filter={"names": [], "sample": name})(group(scored(1.0)))
 
 

@@ -7,7 +7,7 @@ import pytest
 from openrlhf_tir.config import Filter
 from openrlhf_tir.filters import build
 from openrlhf_tir.filters.samples import SampleFilter
-from openrlhf_tir.filters.zerotir import drop_sample, is_quality, length_balance, too_many_failed
+from openrlhf_tir.filters.zerotir import length_balance, too_many_failed, why_dropped
 from tests.unit.rewards.reward_fakes import group, scored
 
 
@@ -86,18 +86,12 @@ CLEAN = {
     ],
 )
 def test_samples_are_masked_for_cheating_and_rambling(change, dropped):
-    assert drop_sample({**CLEAN, **change}, base_ppl=None, max_tokens=8192) is dropped
+    assert bool(why_dropped({**CLEAN, **change}, base_ppl=None, max_tokens=8192)) is dropped
 
 
 def test_an_improbable_sample_is_masked():
-    assert drop_sample(CLEAN, base_ppl=5.1, max_tokens=8192)
-    assert not drop_sample(CLEAN, base_ppl=5.0, max_tokens=8192)
-
-
-def test_quality_is_right_and_hardly_repetitive():
-    assert is_quality(CLEAN)
-    assert not is_quality({**CLEAN, "repeatness": 0.06})
-    assert is_quality({**CLEAN, "repeatness": 0.06}, repeatness_threshold=0.1)
+    assert why_dropped(CLEAN, base_ppl=5.1, max_tokens=8192) == "improbable"
+    assert not why_dropped(CLEAN, base_ppl=5.0, max_tokens=8192)
 
 
 def test_a_group_tolerates_two_failed_verdicts_in_five():

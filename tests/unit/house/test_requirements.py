@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tomllib
 
 import pytest
 
@@ -56,14 +57,29 @@ def test_no_local_build_is_pinned(repo):
     assert all("+" not in version for name in FILES for _, version in pins(repo / name))
 
 
-def test_setup_py_asks_for_nothing_heavy_in_the_base_install(repo):
-    base = re.search(r"install_requires=\[(.*?)\]", (repo / "setup.py").read_text(), re.S)[1]
+@pytest.fixture
+def project(repo) -> dict:
+    return tomllib.loads((repo / "pyproject.toml").read_text())["project"]
+
+
+def test_the_base_install_asks_for_nothing_heavy(project):
+    base = " ".join(project["dependencies"])
     assert "pydantic" in base
     assert not re.search(r"torch|ray|vllm|deepspeed|transformers|numpy", base)
 
 
-def test_setup_py_agrees_with_the_pins(repo):
+def test_the_extras_agree_with_the_pins(repo, project):
     cpu = dict(pins(repo / FILES[2]) + pins(repo / FILES[3]) + pins(repo / FILES[4]))
     gpu = dict(pins(repo / FILES[0]))
-    for name, version in re.findall(r'"([a-z-]+)(?:\[[a-z]+\])?==([0-9.]+)"', (repo / "setup.py").read_text()):
+    asked = [re.fullmatch(r"([a-z0-9-]+)(?:\[[a-z]+\])?==([0-9.]+)", line) for extra in project["optional-dependencies"].values() for line in extra]
+    exact = [match.groups() for match in asked if match]
+    assert len(exact) > 10
+    for name, version in exact:
         assert name in OF_THEIR_OWN or version == (gpu if name == "vllm" else cpu)[name]
+
+
+def test_what_is_packaged_stands_before_the_settings_of_tools(repo):
+    """Only up to there does setup_env.sh look for changes."""
+    packaging, mark, tools = (repo / "pyproject.toml").read_text().partition("\n[tool.pytest")
+    assert mark and {"build-system", "project"} <= tomllib.loads(packaging).keys()
+    assert not re.search(r"^\[(build-system|project|tool\.setuptools)", tools, re.M)

@@ -47,6 +47,14 @@ def test_without_a_terminal_a_step_is_one_plain_line_however_narrow_the_console(
     )
 
 
+def test_a_run_without_code_is_not_told_of_code():
+    console = plain()
+    with Progress(4, console, runs_code=False) as progress:
+        progress.update(1, METRICS)
+        progress.update(2, {"reward_mean": 0.5})
+    assert "code" not in console.file.getvalue() and "tools 61.0%" in console.file.getvalue()
+
+
 def test_drops_are_summed_over_the_run():
     console = plain()
     with Progress(4, console) as progress:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openrlhf_tir.rewards.checking.code_text import extract_code, observation_of_reply
+from openrlhf_tir.rewards.checking.code_text import extract_code
 from openrlhf_tir.rewards.checking.text_metrics import OFFICIAL_KEYWORDS, keyword_flags, repeated_ngrams, repeatness, soft_overlong
 
 
@@ -62,11 +62,3 @@ def test_a_program_is_the_closed_blocks_without_earlier_prints():
     assert extract_code("a\n```python\nprint(1)") == ""
     assert extract_code("```python\nx=1\nprint(x)\n```\n```python\nprint(x+1)\n```") == "x=1\nprint(x+1)"
     assert extract_code("```python\nfor i in r:\n    print(i)\n```\n```python\ny=2\n```") == "for i in r:\n    print(i)\ny=2"
-
-
-def test_an_observation_is_stdout_or_the_trimmed_traceback_or_the_status():
-    run = {"status": "Finished", "stdout": "7\n", "stderr": '  File "/t/a.py", line 3\n    1/0\n    ~^~\nZeroDivisionError\n'}
-    assert observation_of_reply({"status": "Success", "run_result": run}) == ("7\n", 0)
-    assert observation_of_reply({"status": "Failed", "run_result": run}) == ("  line 3\n    1/0\n    ~~\nZeroDivisionError\n", 1)
-    assert observation_of_reply({"status": "Failed", "run_result": {"status": "TimeLimitExceeded"}}) == ("TimeLimitExceeded", 1)
-    assert observation_of_reply({"status": "SandboxError"}) == (None, 1)

@@ -6,7 +6,7 @@ import pytest
 
 from openrlhf_tir.errors import ConfigError
 from openrlhf_tir.rewards import load
-from openrlhf_tir.rewards.retool import answer_line_score, eval_answer, printing, recipe_score, softened
+from openrlhf_tir.rewards.retool import softened
 from openrlhf_tir.rewards.torl import official_box
 from tests.unit.rewards.reward_fakes import in_run, says, task, trajectory
 
@@ -68,32 +68,7 @@ def test_retool_softens_only_when_asked_and_only_wrong_answers():
     assert reward("retool", called, label="41", turn_bonus=True) == 1.0
 
 
-def test_the_recipe_compares_strings_at_the_end_of_the_response():
-    assert recipe_score(r"\boxed{042}", "42", 2) == (-1.0, False, "042")
-    assert recipe_score(r"\boxed{42} then \boxed{4", "42", 2) == (-1.0, False, "")
-    assert recipe_score(r"\boxed{42}" + "x" * 91, "42", 2).acc is False
-    assert recipe_score(r"\boxed{42}" + "x" * 90, "42", 2).acc is True
-
-
-def test_the_lenient_rule_reads_the_last_answer_line():
-    assert answer_line_score("Answer: 41\nAnswer: x = 42 degrees", "42") == (1.0, True, "42")
-    assert answer_line_score(r"\boxed{42}", "42") == (-1.0, False, "[INVALID]")
-
-
-def test_the_recipe_prints_the_last_line_whatever_it_is():
-    assert printing("x=1\nx+1\n\n") == "x=1\nprint(x+1)\n\n"
-    assert printing("```python\n1+1\n```") == "print(1+1)"
-    assert printing("printer()") == "printer()"
-    assert printing("x=1") == "print(x=1)"
-    assert printing("") == ""
-
-
 @pytest.mark.parametrize("name", ["torl", "retool"])
 def test_unknown_options_are_refused(name):
     with pytest.raises(ConfigError, match="offical"):
         reward(name, says("x"), offical=True)
-
-
-@pytest.mark.parametrize(("text", "answer"), [(r"\boxed{4{2}", "4{2}"), (r"\boxed{4", "4"), (r"\boxed{1} \boxed{2", "2"), (r"$\boxed 7$ is", "7")])
-def test_the_official_evaluation_reads_an_open_box_to_the_end_of_the_text(text, answer):
-    assert eval_answer(text) == answer

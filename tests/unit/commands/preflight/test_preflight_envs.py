@@ -30,6 +30,19 @@ def test_a_server_of_another_environment_is_refused(ready, env_server):
     assert "is env 'search', the tasks use 'python_tir'" in refused(ready, env__url=env_server.url)
 
 
+@pytest.mark.parametrize(
+    ("health", "said"),
+    [
+        ({"isolation": "none"}, "capacity 3; it runs model-written code WITHOUT isolation"),
+        ({"isolation": "not_needed"}, "capacity 3"),
+        ({}, "isolation unknown, capacity 3"),
+    ],
+)
+def test_only_a_server_that_says_that_it_runs_code_unconfined_is_called_so(ready, env_server, health, said):
+    env_server.bodies["/health"] = {"env": "python_tir", **health}
+    assert f"environment python_tir at {env_server.url}: {said}" in check(load(None, {**ready, "env.url": env_server.url}), machine=CPU)
+
+
 def test_every_server_of_a_list_is_asked(ready, env_server):
     assert "127.0.0.1:9/health does not answer" in refused(ready, error=Unavailable, env__url=f"{env_server.url}, http://127.0.0.1:9")
 
@@ -136,3 +149,55 @@ def test_a_server_of_another_environment_than_its_section_says_is_refused(ready,
     over = several(ready, tmp_path, ["sums", "sums"], sums={"url": env_server.url})
     with pytest.raises(ConfigError, match=r"is env 'python_tir', the tasks use 'sums'. Set envs.sums.server or envs.sums.url to match"):
         check(load(None, over), machine=CPU)
+
+
+OWN = """
+from env_servers.env import Env, Step
+
+class Guess(Env):
+    def __init__(self, high: int, why: str = "", **more): ...
+    async def step(self, action, deadline_s): ...
+
+class NoBase:
+    async def reset(self, task, seed): ...
+    async def step(self, action, deadline_s): ...
+
+class NoStep(Env): ...
+
+class Plain(Env):
+    async def step(self, action, deadline_s): ...
+"""
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        ({"env.file": "mine.py:NoBase"}, "mine.py:8: NoBase has no `async def close`. An environment is a class with async reset"),
+        ({"env.file": "mine.py:NoStep"}, "NoStep has no `async def step`"),
+        ({"env.file": "mine.py:Plain", "env.server_options": {"bogus": 3}}, "env.server_options = {'bogus': 3}: "),
+        ({"env.file": "mine.py:Plain", "env.server_options": {"bogus": 3}}, "Plain is not made with them: got an unexpected keyword argument 'bogus'"),
+        ({"env.file": "mine.py:Plain", "env.server_options": {"max_queue": "x"}}, "--max-queue: invalid int value: 'x'"),
+        ({"env.file": "mine.py:Plain", "env.server_options": {"port": 1}}, "env.server_options has 'port', which the run sets itself"),
+        ({"env.file": "mine.py:Guess"}, "env.server_options = {}: "),
+        ({"env.file": "mine.py:Guess"}, "missing a required argument: 'high'"),
+        ({"env.file": "mine.py:Guess", "env.server_options": {"high": "x"}}, "high = 'x' is str, not int"),
+        ({"env.file": "mine.py"}, "mine.py defines several: Guess, NoStep, Plain. Name one of them: '"),
+        ({"env.file": "none.py"}, "none.py defines no environment. An environment is a class with"),
+        ({"env.file": "guess"}, "Unknown environment 'guess'. Set env.file to 'package.module:environment' or 'path/file.py:environment'."),
+    ],
+)
+def test_a_class_that_cannot_be_an_environment_or_be_made_is_one_line(ready, tmp_path, monkeypatch, overrides, said):
+    (tmp_path / "mine.py").write_text(OWN)
+    (tmp_path / "none.py").write_text("from env_servers.env import Env\n")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError) as e:
+        check(load(None, {**ready, **overrides}), machine=CPU)
+    (line,) = str(e.value).splitlines()
+    assert said in line
+
+
+def test_a_class_takes_its_keywords_and_its_server_its_flags(ready, tmp_path, monkeypatch):
+    (tmp_path / "mine.py").write_text(OWN)
+    monkeypatch.chdir(tmp_path)
+    options = {"high": 3, "why": "3", "max_queue": 4, "other": [1], "N": 2}
+    assert check(load(None, {**ready, "env.file": "mine.py:Guess", "env.server_options": options}), machine=CPU)

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from openrlhf_tir.errors import EngineError
-from openrlhf_tir.types import Completion
+from openrlhf_tir.types import Completion, Task
 
 CUSTOM = '''
 import asyncio, os, time
@@ -118,3 +118,8 @@ class Scripted:
         text = "two" if "env" in self.codec.decode(token_ids) or "again" in self.codec.decode(token_ids) else "one"
         ids = np.array(self.codec.encode(text), np.int32)
         return Completion(ids, np.full(len(ids), -0.5, np.float32), np.full(len(ids), 3, np.int32), text, "stop", None)
+
+
+def one(agent, engine, label="", **more):
+    prompt = agent.codec.encode_prompt("Q. ")
+    return agent.run(Task("Q. ", label), 0, prompt, engine=engine, temperature=1.0, request_id="0/0/0#0", **more)

@@ -3,73 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from contextlib import suppress
-from pathlib import Path
 
 import pytest
 
-from openrlhf_tir.config.settings import load
 from openrlhf_tir.deadlines import Deadline
-from openrlhf_tir.episodes.agent_file.agent_file import AgentFile
 from openrlhf_tir.episodes.group import GroupRunner
 from openrlhf_tir.errors import AgentError, AgentLost, ConfigError, EngineError, EnvLost, EnvTimeout
 from openrlhf_tir.types import KEEP, GroupKey, Task
-from tests.unit.episodes.agent_file.agent_fakes import CUSTOM, INSTANCE, Scripted, write
-from tests.unit.episodes.test_episode import CharCodec
-
-ROOT = Path(__file__).parents[2]
-TRANSFORMERS = '''
-class _Ids(list):
-    def tolist(self):
-        return list(self)
-
-
-class AutoTokenizer:
-    """Characters, in the form in which agent files ask."""
-
-    @classmethod
-    def from_pretrained(cls, name):
-        return cls()
-
-    def __call__(self, text, add_special_tokens, return_tensors):
-        return {"input_ids": [_Ids(ord(c) for c in text)]}
-
-    def decode(self, ids, skip_special_tokens):
-        return "".join(map(chr, ids))
-'''
-
-
-@pytest.fixture
-def quick(tmp_path, monkeypatch):
-    """A worker that starts at once: the real transformers take seconds of CPU to import."""
-    (tmp_path / "quick").mkdir()
-    (tmp_path / "quick/transformers.py").write_text(TRANSFORMERS)
-    monkeypatch.setenv("PYTHONPATH", f"{tmp_path / 'quick'}{os.pathsep}{ROOT}")
-
-
-@pytest.fixture
-async def agent_of(tmp_path):
-    """Starts an agent file, and ends what it has started."""
-    started = []
-
-    async def start(text, codec=None, *, model="", **settings):
-        codec = codec or CharCodec()
-        given = {"run_dir": str(tmp_path / "run"), "train.agent_func_path": write(tmp_path, text), "data.max_len": 200, "rollout.max_new_tokens": 64}
-        cfg = load(None, given | settings)
-        engine = Scripted(codec)
-        started.append(AgentFile(cfg, model, engine, codec, "rollout-0"))
-        await started[-1].start()
-        return started[-1], engine
-
-    yield start
-    for agent in started:
-        await agent.stop()
-
-
-def one(agent, engine, label="", **more):
-    prompt = agent.codec.encode_prompt("Q. ")
-    return agent.run(Task("Q. ", label), 0, prompt, engine=engine, temperature=1.0, request_id="0/0/0#0", **more)
+from tests.unit.episodes.agent_file.agent_fakes import CUSTOM, INSTANCE, one
 
 
 async def test_a_custom_executor_writes_a_trajectory_of_sampled_tokens(agent_of, quick, tmp_path):
