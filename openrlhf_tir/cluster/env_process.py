@@ -19,8 +19,8 @@ from ..config.environments import Environment
 from ..errors import ConfigError, EnvError, TirError, unknown
 
 SERVERS = {name: f"env_servers.{name}" for name in ("python_tir", "search", "math", "functions", "swe", "puzzles", "echo")}
-SERVERS |= {name: f"env_servers.adapters.{name}" for name in ("mcp", "openenv", "verl_tool", "gem")}
-WITH_WORKERS = ("python_tir", "search", "math", "swe", "puzzles")
+SERVERS |= {name: f"env_servers.adapters.{name}" for name in ("mcp", "openenv", "verl_tool", "gem", "bfcl")}
+WITH_WORKERS = ("python_tir", "search", "math", "swe", "puzzles", "bfcl")
 """Servers of ours that env.workers is told; the others answer at once, and have a default of many."""
 OURS = ("host", "port", "port-file", "die-with-parent", "processes", "listen-fds", "workers", "name")
 """Flags of a server that the run sets itself, or has a setting for."""

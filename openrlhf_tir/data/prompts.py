@@ -25,6 +25,7 @@ from ..errors import ConfigError, DataError
 from ..types import Chat, Task
 from . import checks, templates
 from .bad_rows import Bad, BadRows
+from .bfcl.prompt import CHAT_TOOLS
 from .export_template import template_of, without_question
 from .identity import row_id
 from .rows import Row, read_rows
@@ -227,7 +228,7 @@ def load_prompts(
     tokenizer: a transformers tokenizer; needed for data.apply_chat_template and for the length limit.
     env: environment of rows that name none. templates_of: the environments of the run with the template of each, where there are several: then
     every row names one of them. max_prompt_tokens: longer prompts are dropped and counted (default data.max_len - 1).
-    tools_of: per environment the schemas that the chat template is told of.
+    tools_of: per environment the schemas that the chat template is told of, unless a row has its own (meta.chat_tools).
     Raises ConfigError (unknown data set, split, column, template) and DataError (a row without input, label or environment).
     """
     resolved = {name: templates.resolve(given) for name, given in (templates_of or {}).items()}
@@ -241,7 +242,7 @@ def load_prompts(
         for p in problems(cfg, bad):
             try:
                 name = env_of(p, [*resolved], cfg.env_key) if resolved else p.env or env
-                tools = one(tools_of, name) if tools_of else ()
+                tools = _own_tools(p) or (one(tools_of, name) if tools_of else ())
             except DataError as e:
                 bad(e)
             else:
@@ -266,6 +267,14 @@ def load_prompts(
     kept = [i for i, tokens in zip(fitting, ids, strict=True) if len(tokens) <= limit]
     dropped |= {"prompt_too_long": len(tasks) - len(kept)} if len(kept) < len(tasks) else {}
     return PromptSet([tasks[i] for i in kept], dropped, [dataset_of[i] for i in kept])
+
+
+def _own_tools(p: Problem) -> Sequence[Mapping[str, Any]]:
+    """Raises DataError for what is no list of schemas."""
+    tools = p.meta.get(CHAT_TOOLS) or []
+    if not isinstance(tools, list) or not all(isinstance(t, Mapping) for t in tools):
+        raise DataError(f"{p.where}: meta.{CHAT_TOOLS} = {shown(tools, 60)} is no list of tool schemas, as OpenAI's. Correct the row.")
+    return tools
 
 
 MAX_TOKEN_CHARS = 1024

@@ -7,7 +7,8 @@
     toolrl    verl's, with ToolRL's target text as the answer
     tooln1    raw tools, conversations, answer (tool_n1.py), or verl's
     searchr1  {"question", "golden_answers"}, or verl's with {"target": [answers]}; the question, for data.input_template
-    swegym, bfcl_multi_turn                                                                                       agent_schemas.py
+    swegym                                                                                                        agent_schemas.py
+    bfcl_multi_turn                                                                                               bfcl/rows.py
 
 `data.row_schema` names one; unset, rows that have the columns data.input_key and data.label_key are read as they are, and others by the
 columns that they have. ZeroTIR's rows have prompt and label, and need none.
@@ -23,7 +24,8 @@ from ..errors import DataError, unknown
 from ..rewards import tooln1 as tooln1_reward
 from ..rewards import toolrl as toolrl_reward
 from . import tool_n1
-from .agent_schemas import bfcl_multi_turn, swegym
+from .agent_schemas import swegym
+from .bfcl.rows import bfcl_multi_turn
 from .fields import field, kind, text_of
 
 INPUT, LABEL = "prompt", "label"

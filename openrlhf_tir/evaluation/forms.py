@@ -4,6 +4,7 @@
     answers    question; golden_answers, answers or answer: a text or a list of texts               FlashRAG's rows, Search-R1's, plain ones
     call       prompt or messages, or instruction and input; the gold call in label, answer or expected_output     ToolRL's API-Bank
     ast        question and function (BFCL's file) with ground_truth (its possible_answer file), joined by id
+    multi_turn question, initial_config and involved_classes (BFCL's multi-turn files) with ground_truth; functions by class, protocol
 Column names are compared without case. A row of verl's form goes through its schema first.
 """
 
@@ -14,6 +15,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..config.paths import shorten
+from ..data.bfcl.rows import with_functions
 from ..data.fields import kind
 from ..data.schemas import INPUT, LABEL, SCHEMAS, detected
 from ..errors import DataError
@@ -122,6 +124,12 @@ def ast(where: str, row: Row) -> dict[str, Any]:
     messages = [{"role": "system", "content": f"{system}\n\n{own}" if own else system}, *(dict(m) for m in turns if m.get("role") != "system")]
     label = {"function": functions, "possible_answer": gold, "category": category}
     return {INPUT: messages, LABEL: json.dumps(label, ensure_ascii=False), "meta": {"kind": category}}
+
+
+def multi_turn(where: str, row: Row) -> dict[str, Any]:
+    """Later turns and the classes' state travel in meta to the environment; `category` is the kind."""
+    made = with_functions(where, row, row["functions"], row["protocol"])
+    return {INPUT: made[INPUT], LABEL: json.dumps(made[LABEL], ensure_ascii=False), "meta": made["meta"] | {"kind": str(row["category"])}}
 
 
 def _lower(row: Row) -> dict[str, Any]:

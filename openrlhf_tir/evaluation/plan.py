@@ -14,12 +14,13 @@ from pathlib import Path
 import xxhash
 
 from ..config import Config, Data
+from ..config.environments import one
 from ..data.json_rows import read_json
 from ..errors import ConfigError
 from ..types import Task
 from .settings import SWEPT, Sampled, parse_sweep
 from .store import PROBLEMS
-from .suites import convert, find, reward_for, size_fact
+from .suites import Suite, convert, find, reward_for, size_fact
 
 OWN = "own"
 """What rows of eval.dataset are called where a suite's name stands."""
@@ -72,7 +73,8 @@ def plan(cfg: Config, named: Sequence[str], suites_dir: str | Path, items_dir: P
     asked = []
     for f in found:
         directory = items_dir / f.suite.name
-        rows, _ = convert(f, directory / PROBLEMS)
+        _check_env(cfg, f.suite)
+        rows, _ = convert(f, directory / PROBLEMS, cfg.env.protocol)
         _check_chat(cfg, f.suite.name, directory / PROBLEMS)
         facts = (*((said,) if (said := size_fact(f.suite, rows)) else ()), *graded)
         asked.append(Asked(f.suite.name, _data(cfg, directory / PROBLEMS), directory, rows, f.suite.rows, facts))
@@ -92,6 +94,20 @@ def _graded_by(cfg: Config, wanted: list[tuple[str, str]]) -> tuple[Config, tupl
     reward = cfg.reward.model_copy(update={"name": names[0], "options": {}, "group": None, "group_options": {}})
     fact = f"graded by reward {names[0]!r}: the recipe's, {cfg.reward.name!r}, does not grade this set"
     return cfg.model_copy(update={"reward": reward}), (fact,)
+
+
+def _check_env(cfg: Config, suite: Suite) -> None:
+    """Raises ConfigError where the set's rows would be played in another environment, or without the user who speaks in later turns."""
+    if not suite.env:
+        return
+    serves = one(cfg.environments, cfg.env.name).serves
+    if serves != suite.env:
+        raise ConfigError(
+            f"{suite.name} is played in the environment {suite.env!r}, and this run has {serves!r}. Set --env.name {suite.env} (docs/environments.md says what "
+            "its server needs)."
+        )
+    if not cfg.env.options.get("user"):
+        raise ConfigError(f"{suite.name} has a user who speaks in later turns, and env.options.user is not set. Set --env.options user=true.")
 
 
 def _data(cfg: Config, path: Path) -> Data:

@@ -17,15 +17,18 @@ import xxhash
 from ..config import Reward
 from ..config.paths import asked, local_path
 from ..data import checks
+from ..data.bfcl.functions import DIRECTORY, read_functions
 from ..data.json_rows import read_json
 from ..data.rows import SUFFIXES, read_rows
 from ..data.schemas import INPUT
 from ..errors import ConfigError, DataError, unknown
-from .forms import Form, answers, ast, call, maths
+from .forms import Form, answers, ast, call, maths, multi_turn
 from .items import ITEMS
 
 MATHS = ("math", "zerotir", "torl", "retool", "artist")
 ANSWER_DIRECTORY = "possible_answer"
+V4 = {"simple": "simple_python"}
+"""What the package calls a category's file since V4, where it is another name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +48,8 @@ class Suite:
     """Names that the publisher gives its file, besides NAME.jsonl, NAME.json and NAME.parquet."""
     category: str = ""
     """The category, for a suite of BFCL."""
+    env: str = ""
+    """The environment that its rows are played in; "" where the recipe's is as good as another."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -83,8 +88,24 @@ def _bfcl(category: str, rows: int) -> Suite:
         f"its own file BFCL_v3_{category}.json, with its directory {ANSWER_DIRECTORY} beside it",
         ast,
         ("bfcl",),
-        (f"BFCL_v3_{category}.json",),
+        (f"BFCL_v3_{category}.json", f"BFCL_v4_{V4.get(category, category)}.json"),
         category,
+    )
+
+
+def _multi_turn(variant: str, title: str) -> Suite:
+    category = f"multi_turn_{variant}"
+    return Suite(
+        f"bfcl_{category}",
+        f"BFCL V3 multi-turn, {title}",
+        200,
+        "the package bfcl-eval (pip install --no-deps bfcl-eval; its directory bfcl_eval/data), or GitHub: ShishirPatil/gorilla",
+        f"its own file BFCL_v3_{category}.json or BFCL_v4_{category}.json, with its directories {ANSWER_DIRECTORY} and {DIRECTORY} beside it",
+        multi_turn,
+        ("env",),
+        (f"BFCL_v3_{category}.json", f"BFCL_v4_{category}.json"),
+        category,
+        "bfcl",
     )
 
 
@@ -118,6 +139,10 @@ SUITES: dict[str, Suite] = {
                 ("live_irrelevance", 882),
             )
         ),
+        _multi_turn("base", "base"),
+        _multi_turn("miss_func", "missing functions"),
+        _multi_turn("miss_param", "missing parameters"),
+        _multi_turn("long_context", "long context"),
     )
 }
 
@@ -152,14 +177,15 @@ def where_from(suite: Suite) -> str:
     return f"Get it from {suite.source}; {suite.rows} rows, {suite.shape}. Then give --suite {suite.name}=FILE, or put it into --suites-dir."
 
 
-def rows_of(found: SuiteFile) -> Iterator[dict[str, Any]]:
-    """Every row in our form. Raises DataError with file, line and column for a row that has another form."""
+def rows_of(found: SuiteFile, protocol: str = "tool") -> Iterator[dict[str, Any]]:
+    """Every row in our form; `protocol` is how the policy writes calls. Raises DataError with file, line and column for a row that has another form."""
     gold = _gold(found) if found.suite.category and "irrelevance" not in found.suite.category else {}
+    told = {"functions": read_functions(found.path.parent / DIRECTORY), "protocol": protocol} if found.suite.form is multi_turn else {}
     try:
         for where, row in read_rows(str(found.path), "test"):
             if found.suite.category:
                 name = row.get("id")
-                row = {**row, "category": found.suite.category, **({"ground_truth": gold[name]} if isinstance(name, str) and name in gold else {})}
+                row = {**row, "category": found.suite.category, **told, **({"ground_truth": gold[name]} if isinstance(name, str) and name in gold else {})}
             yield _sound(where, found.suite.form(where, row))
     except DataError as e:
         raise DataError(f"{e} This is read as {found.suite.title}: {found.suite.shape}.") from None
@@ -182,12 +208,12 @@ def _gold(found: SuiteFile) -> dict[str, Any]:
     return {row["id"]: row.get("ground_truth") for _, row in read_json(path) if isinstance(row.get("id"), str)}
 
 
-def convert(found: SuiteFile, target: Path) -> tuple[int, str]:
-    """Write the set in our form; returns the number of rows and a digest of them.
+def convert(found: SuiteFile, target: Path, protocol: str = "tool") -> tuple[int, str]:
+    """Write the set in our form; returns the number of rows and a digest of them. `protocol`: see rows_of.
 
     Raises DataError for a set without rows, ConfigError where `target` is another set and has items below its directory: it says what they answer.
     """
-    lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in rows_of(found)]
+    lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in rows_of(found, protocol)]
     if not lines:
         raise DataError(f"{found.path} holds no rows of {found.suite.title}. {where_from(found.suite)}")
     text = "".join(lines)

@@ -29,7 +29,7 @@ class Env(Section):
     server: str | None = Field(
         None,
         description="which environment its server is, if not what its name says: python_tir, search, math, functions, swe, puzzles, echo, mcp, openenv, "
-        "verl_tool, gem (the run starts these), or what /schema of the server at the URL says",
+        "verl_tool, gem, bfcl (the run starts these), or what /schema of the server at the URL says",
     )
     server_options: dict[str, Option] = Field(
         default_factory=dict,

@@ -48,6 +48,10 @@ for place in ("/tmp/tir_leak", "tir_leak", "/dev/shm/tir_leak"):
 _MAZE, _CODE = {"puzzle": "labyrinth", "level": 20, "seed": 0}, {"puzzle": "mastermind", "level": 0, "seed": 0}
 _FILE_TASK = {"domains": ["files"], "gold": [[]]}
 _REPO_TASK = {"repo": "roman"}
+_CLASS_TASK = {
+    **{"id": "check_0", "functions_told": True, "involved_classes": ["GorillaFileSystem"], "label": [[]]},
+    "initial_config": {"GorillaFileSystem": {"root": {"home": {"type": "directory", "contents": {"leak": {"type": "file", "content": ""}}}}}},
+}
 
 
 def _call(name: str, **arguments: str) -> str:
@@ -66,6 +70,16 @@ _KNOWN = {
         ending_task=_FILE_TASK,
         write=_call("write_file", path="/home/leak", text=SECRET),
         read=_call("read_file", path="/home/leak"),
+    ),
+    "bfcl": Actions(
+        valid=_call("pwd"),
+        task=_CLASS_TASK,
+        slow_task=_CLASS_TASK,
+        failing=_call("fly"),
+        ending=json.dumps({"message": "Done."}),
+        ending_task=_CLASS_TASK,
+        write=_call("echo", content=SECRET, file_name="leak"),
+        read=_call("cat", file_name="leak"),
     ),
     "swe": Actions(
         valid=_call("execute_bash", command="cat README.md"),

@@ -9,7 +9,8 @@
 The action is one JSON list, [{"name": ..., "arguments": {...}}, ...], one step of the environment however many calls there are, as those of the
 structured protocols; with `argument` it is that argument's text of a message's one call, as python_tir's code. A message that calls nothing
 ends the episode. If one call of a message is malformed none is run, and its reply says what is wrong. Each message with calls uses up one of
-`max_calls`; then a call ends the episode.
+`max_calls`; then a call ends the episode. With `user` a message that calls nothing goes to the environment's user, as those of the structured
+protocols do, uses up one of `max_calls`, too, and the reply is the user's.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from ...types import Completion
 from ..calls.formats import PARSERS
 from ..calls.tool_call import Malformed, ParsedCall
 from . import Call, End, Reject
-from .structured import USED_UP, as_action
+from .structured import USED_UP, as_action, as_message
 
 TEXT = "text"
 
@@ -38,6 +39,7 @@ class Messages:
         role: str | None = None,
         stops: Sequence[str] = (),
         silent: str = "",
+        user: bool = False,
     ) -> None:
         """role: of replies; default "tool", of `calls = "text"` "user". stops: texts that end a message, besides the model's own end token.
 
@@ -50,6 +52,7 @@ class Messages:
         self.calls_left, self.budget_message, self.silent = max_calls, budget_message, silent
         self.calls, self.argument, self.role = calls, argument, role or ("user" if calls == TEXT else "tool")
         self.name, self.stops = "tool", tuple(stops)
+        self.user, self._to_user = user, False
 
     def advance(self, completion: Completion) -> Call | Reject | End:
         if completion.finish_reason != "stop" or not self.calls_left:
@@ -58,9 +61,12 @@ class Messages:
             self.calls_left -= 1
             return Call(completion.text.strip())
         found = PARSERS[self.calls](completion.text)
-        if not found:
+        self._to_user = self.user and not found
+        if not found and not self.user:
             return End()
         self.calls_left -= 1
+        if not found:
+            return Call(as_message(completion.text))
         bad = next((f for f in found if isinstance(f, Malformed)), None)
         calls = [f for f in found if isinstance(f, ParsedCall)]
         self.name = calls[0].name if calls else "tool"
@@ -80,4 +86,5 @@ class Messages:
         text = observation.strip() or self.silent
         if self.budget_message and not self.calls_left:
             text = f"{text}\n\n{USED_UP.strip()}"
-        return [{"role": self.role, "content": text, **({"name": self.name} if self.role == "tool" else {})}]
+        role = "user" if self._to_user else self.role
+        return [{"role": role, "content": text, **({"name": self.name} if role == "tool" else {})}]

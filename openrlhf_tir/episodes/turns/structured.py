@@ -41,6 +41,11 @@ def as_action(calls: Sequence[ParsedCall]) -> str:
     return json.dumps([{"name": c.name, "arguments": c.arguments} for c in calls], ensure_ascii=False)
 
 
+def as_message(text: str) -> str:
+    """To the environment's user: what was said, without the reasoning."""
+    return json.dumps({"message": _REASONING.sub("", text).strip()}, ensure_ascii=False)
+
+
 Found = list[ParsedCall | Malformed]
 
 
@@ -80,7 +85,7 @@ class _Structured(ABC):
             return End()
         self.calls_left -= 1
         self.names = None
-        return Call(json.dumps({"message": _REASONING.sub("", completion.text).strip()}, ensure_ascii=False))
+        return Call(as_message(completion.text))
 
     def insertion(self, observation: str) -> str:
         before, after = self.wrap

@@ -48,7 +48,7 @@ RUN_BY = {
 }
 """Python blocks: (page, language, a text that it holds) -> what runs it."""
 NOT_RECIPES = {("rollout.md", "[env_urls]"): "control.toml", ("simulation.md", "[[faults]]"): "a workload's faults"}
-OTHER_PROGRAMS = {"pre-commit", "export", "cd", "pip", "curl"}
+OTHER_PROGRAMS = {"pre-commit", "export", "cd", "pip", "curl", "vllm", "bfcl"}
 PACKAGED = {path.stem for path in (REPO / "openrlhf_tir/config/recipes").glob("*.toml")}
 ALL = blocks()
 SHELL = ("bash", "console")

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 
+from openrlhf_tir.episodes.turns import Call, End
 from openrlhf_tir.episodes.turns.artist import SILENT, Artist
+from openrlhf_tir.episodes.turns.messages import Messages
 from openrlhf_tir.episodes.turns.structured import USED_UP, Function, Hermes, Tool, ToolN1, ToolRL
+from openrlhf_tir.types import Completion
 from tests.unit.episodes.test_turns import play
 
 END = "</tool_call>"
@@ -92,6 +96,20 @@ async def test_with_a_user_what_is_no_call_is_a_message_without_its_reasoning():
     traj, sent = await play(Tool(max_calls=3, user=True), turns, "Ada.", "7", "Bye.")
     assert [json.loads(a) for a in sent] == [{"message": "Who are you?"}, [{"name": "f", "arguments": {}}], {"message": "Bye."}]
     assert traj.segments[1].text == "\n# User\nAda.\n"
+
+
+def said(text, stop_reason=None):
+    return Completion(np.zeros(1, np.int32), np.zeros(1, np.float32), np.zeros(1, np.int32), text, "stop", stop_reason)
+
+
+def test_in_a_chat_with_a_user_what_calls_nothing_is_a_message_and_its_reply_the_users():
+    chat = Messages(max_calls=3, user=True)
+    first = chat.advance(said("<think>hm</think>Who are you?"))
+    assert json.loads(first.action) == {"message": "Who are you?"} and chat.replies("Ada.") == [{"role": "user", "content": "Ada."}]
+    second = chat.advance(said('<tool_call>{"name": "f"}</tool_call>'))
+    assert json.loads(second.action) == [{"name": "f", "arguments": {}}] and chat.replies("7") == [{"role": "tool", "content": "7", "name": "f"}]
+    assert isinstance(chat.advance(said("Bye.")), Call) and isinstance(chat.advance(said("And?")), End)
+    assert isinstance(Messages(max_calls=3).advance(said("Bye.")), End)
 
 
 async def test_a_message_that_was_cut_is_not_sent():

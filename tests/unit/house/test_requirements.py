@@ -10,7 +10,7 @@ import pytest
 FILES = ["requirements.txt", "requirements-nodeps.txt", "requirements-cpu.txt", "requirements-cpu-nodeps.txt", "requirements-puzzles.txt"]
 MAY_DIFFER = {"setuptools"}
 """GPU vllm pins it; on CPU vllm goes in without its dependencies."""
-OF_THEIR_OWN = {"gem-llm", "verifiers"}
+OF_THEIR_OWN = {"gem-llm", "verifiers", "bfcl-eval"}
 """Extras that go into virtual environments of their own: no file of ours installs them."""
 
 

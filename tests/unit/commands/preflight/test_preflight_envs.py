@@ -115,7 +115,7 @@ def test_every_environment_is_checked_and_told(ready, tmp_path, env_server):
         (
             ["sums", "echo"],
             {"echo": {"server": "ecco"}},
-            "Unknown env 'ecco'. Known: echo, functions, gem, math, mcp, openenv, puzzles, python_tir, search, swe, verl_tool. "
+            "Unknown env 'ecco'. Known: bfcl, echo, functions, gem, math, mcp, openenv, puzzles, python_tir, search, swe, verl_tool. "
             "Set envs.echo.server to one of them",
         ),
         (

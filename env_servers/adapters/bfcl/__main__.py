@@ -1,0 +1,71 @@
+"""python -m env_servers.adapters.bfcl: BFCL v3's multi-turn tasks on the package's own classes. Rows: python -m env_servers.adapters.bfcl.make_tasks."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+
+from env_servers.launch import add_serving_flags, serve, serving_config
+from env_servers.processes import run_copies
+from env_servers.serving import create_env_app
+from openrlhf_tir.errors import DataError
+from openrlhf_tir.rewards.workers import Workers
+
+from .env import ACTION, BfclEnv
+from .package import functions
+from .play import load
+
+EXAMPLE = """
+example:
+  python -m env_servers.adapters.bfcl --port 8600 &
+  curl -s localhost:8600/reset -H 'content-type: application/json' -d '{"session_id": "s1", "task": {"id": "mine_0", "functions_told": true,
+      "involved_classes": ["GorillaFileSystem"], "initial_config": {}, "label": [["touch(file_name='"'"'a.txt'"'"')"]]}}'
+  curl -s localhost:8600/step -H 'content-type: application/json' -d '{"session_id": "s1", "step_id": 0, "deadline_s": 5,
+      "action": "[{\\"name\\": \\"touch\\", \\"arguments\\": {\\"file_name\\": \\"a.txt\\"}}]"}'
+  -> {"observation": "None", "signals": {"state_match": 2, "state_total": 2, "functions_matched": 1, ...}, ...}
+"""
+
+
+def parser() -> argparse.ArgumentParser:
+    raw = argparse.RawDescriptionHelpFormatter
+    p = argparse.ArgumentParser(prog="python -m env_servers.adapters.bfcl", description=__doc__, epilog=EXAMPLE, formatter_class=raw)
+    add_serving_flags(p, workers=2)
+    p.add_argument(
+        "--step-cpu",
+        type=float,
+        default=5.0,
+        metavar="S",
+        help="CPU seconds of a step, with all that was called before; used up: the call's fault (default: %(default)s)",
+    )
+    p.add_argument("--step-deadline", type=float, default=60.0, metavar="S", help="not over by then, with less CPU than that: a fault (default: %(default)s)")
+    return p
+
+
+async def _warm(workers: Workers) -> None:
+    """Have every worker ready, so that no first session pays for it."""
+    await asyncio.gather(*(workers.run(load) for _ in range(workers.count)))
+
+
+def main() -> None:
+    args = parser().parse_args()
+    try:
+        schemas = functions()
+    except DataError as e:
+        sys.exit(f"bfcl does not start: {e}")
+    if not 0 < args.step_cpu <= args.step_deadline:
+        sys.exit(f"bfcl does not start: --step-cpu {args.step_cpu:g} is not between 0 and --step-deadline {args.step_deadline:g}.")
+    run_copies(args)
+    workers = Workers(args.workers, args.step_cpu, args.step_deadline, cpu_name="--step-cpu", wall_name="--step-deadline", count_name="--workers")
+    workers.prepare = load
+    asyncio.run(_warm(workers))
+
+    async def stop() -> None:
+        workers.close()
+
+    config = serving_config(args, env="bfcl", action=ACTION, stateful=True)
+    serve(create_env_app(lambda: BfclEnv(workers, schemas), config, on_stop=stop), args)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,24 @@
+"""The package bfcl-eval: where its data are, and what of it is needed. Its classes import with mpmath alone: pip install --no-deps is enough."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from env_servers.adapters.packages import required
+from openrlhf_tir.data.bfcl.functions import DIRECTORY, Schema, read_functions
+
+ANSWERS = "possible_answer"
+INSTALL = "pip install --no-deps bfcl-eval==2026.3.23 && pip install mpmath (the whole of it, in an environment of its own: pip install '.[bfcl]')"
+"""What the package itself asks for (torch, faiss, a dozen vendors' clients, an older numpy) is for its own driver."""
+
+
+def data_directory() -> Path:
+    """Of the installed package. Exits with what to install where it, or mpmath, is absent."""
+    required("mpmath", "bfcl", INSTALL)
+    package = required("bfcl_eval", "bfcl", INSTALL)
+    return Path(package.__path__[0]) / "data"
+
+
+def functions() -> dict[str, list[Schema]]:
+    """Schemas by class. Raises DataError for a package of another layout."""
+    return read_functions(data_directory() / DIRECTORY)

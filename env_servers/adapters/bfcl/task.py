@@ -1,0 +1,74 @@
+"""BfclTask: a row's task, checked. What openrlhf_tir/data/bfcl/rows.py puts into meta, and the label: BFCL's ground truth.
+
+    {"id": "multi_turn_base_0", "involved_classes": [...], "initial_config": {class: {...}}, "turns": [[messages], ...],
+     "missed_function": {"3": ["sort"]}, "functions_told": true, "label": [["cd(folder='document')", ...], ...]}
+
+A true call is text in Python's notation. It is parsed, and its arguments are literals: nothing is evaluated.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+from typing import Any, NamedTuple
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from openrlhf_tir.data.bfcl.functions import FILES
+
+
+class Call(NamedTuple):
+    """`values` are positional arguments, which only true calls have."""
+
+    name: str
+    values: tuple[Any, ...]
+    arguments: dict[str, Any]
+
+
+def parse_call(text: str) -> Call:
+    """ "sort('a.txt', reverse=True)" -> Call. Raises ValueError for what is no call of a name with literals."""
+    try:
+        call = ast.parse(text.strip(), mode="eval").body
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and all(k.arg for k in call.keywords):
+            values = tuple(ast.literal_eval(v) for v in call.args)
+            return Call(call.func.id, values, {str(k.arg): ast.literal_eval(k.value) for k in call.keywords})
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as e:
+        raise ValueError(f"ground truth: {text[:200]!r} is no call with literal arguments: {e}. Correct the row.") from None
+    raise ValueError(f"ground truth: {text[:200]!r} is no call of a function by its name. Correct the row.")
+
+
+class BfclTask(BaseModel):
+    """See above. `turns`: the messages of the later turns, of the first one the prompt has them."""
+
+    model_config = ConfigDict(extra="ignore")
+    id: str
+    involved_classes: list[str] = Field(min_length=1)
+    initial_config: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    turns: list[list[dict[str, Any]]] = Field(default_factory=list)
+    missed_function: dict[str, list[str]] = Field(default_factory=dict)
+    functions_told: bool = Field(False, description="the prompt has the functions; else the first observation tells them")
+    label: list[list[str]]
+
+    @field_validator("label", mode="before")
+    @classmethod
+    def _from_json(cls, label: Any) -> Any:
+        """A run sends it as text."""
+        return json.loads(label) if isinstance(label, str) else label
+
+    @model_validator(mode="after")
+    def _fits(self) -> BfclTask:
+        if strange := [c for c in self.involved_classes if c not in FILES]:
+            raise ValueError(f"involved_classes: {', '.join(strange)}: the multi-turn classes are {', '.join(FILES)}.")
+        if len(self.label) != 1 + len(self.turns):
+            raise ValueError(f"label has the true calls of {len(self.label)} turns, and the task has 1 + {len(self.turns)}.")
+        return self
+
+    @property
+    def long_context(self) -> bool:
+        """Of that category the classes fill files and lists with what nobody needs."""
+        category = self.id.rpartition("_")[0]
+        return "long_context" in category or "composite" in category
+
+    @property
+    def withheld(self) -> list[str]:
+        return [name for names in self.missed_function.values() for name in names]
