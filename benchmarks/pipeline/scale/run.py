@@ -9,6 +9,7 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from statistics import mean
@@ -33,7 +34,8 @@ from openrlhf_tir.weights.publisher import WeightPublisher
 from ..config import workload_config
 from ..parts import EndlessPrompts
 from ..record import Record
-from .actor import ScaleRank, actor_class
+from .actor import ScaleActor, ScaleRank, actor_class
+from .host import Hosts
 from .lost import Loss, loss_of
 
 CANARY, TOLERANCE = [[1, 2, 3]], 0.1
@@ -52,6 +54,8 @@ class Wanted:
     """Steps done when an engine is killed."""
     scale: float
     """Wall-clock seconds of an emulated one."""
+    per_process: int = 1
+    """Engines, or ranks, in a process; 1: each is a Ray actor, started as the product starts it, and killed by SIGKILL."""
 
     def config(self, w: Workload, run_dir: Path) -> Config:
         return workload_config(
@@ -66,11 +70,17 @@ class Wanted:
 
 
 class Noting(RolloutPool):
-    """The real pool; notes which actor an issue of a group was given to."""
+    """The real pool; notes which actor an issue of a group was given to. `hosts`: where its actors are, if not in processes of their own."""
 
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
+    def __init__(self, cfg: Config, actor_class: type[ScaleActor], hosts: Hosts | None) -> None:
+        super().__init__(cfg, "emulated", {}, actor_class)
+        self.hosts = hosts
         self.ran_on: dict[GroupKey, str] = {}
+
+    async def _spawn(self, index: int) -> Member:
+        if self.hosts is None:
+            return await super()._spawn(index)
+        return await self.hosts.engine(self.actor_class, index, self.env_urls, self.fleet.lost)
 
     async def _run_on(self, member: Member, key: GroupKey, task: Task, mode: Any) -> tuple[GroupMeta, Any]:
         self.ran_on[key] = member.owner
@@ -118,6 +128,7 @@ class Found:
     """From the kill until another engine had the weights; None: not before the run ended."""
     peak_pss_gib: float
     loss: Loss
+    per_process: int
 
 
 def tree_cpu_s() -> float:
@@ -130,18 +141,24 @@ def tree_cpu_s() -> float:
 
 
 async def kill_one(pool: Noting) -> tuple[str, set[GroupKey]]:
-    """SIGKILL to the process of the engine with most groups; who it was, and what it had."""
-    pids = dict(zip(pool.members, await asyncio.gather(*(m.actor.pid.remote() for m in pool.members)), strict=True))
-    dead = max(pids, key=lambda m: len(m.running))
-    os.kill(pids[dead], signal.SIGKILL)
-    print(f"  {dead.name} of {len(pids)} is killed with {len(dead.running)} groups", flush=True)
+    """The engine with most groups; who it was, and what it had. A process of its own gets SIGKILL."""
+    members = list(pool.members)
+    pids = await asyncio.gather(*(m.actor.pid.remote() for m in members))
+    dead, pid = max(zip(members, pids, strict=True), key=lambda found: len(found[0].running))
+    if pool.hosts is None:
+        os.kill(pid, signal.SIGKILL)
+    else:
+        dead.actor.end()
+    print(f"  {dead.name} of {len(members)} is killed with {len(dead.running)} groups", flush=True)
     return dead.owner, set(dead.running)
 
 
 async def started(cfg: Config, w: Workload, wanted: Wanted) -> tuple[Noting, LearnerGroup]:
     """Side by side, as services.py starts them."""
-    pool = Noting(cfg, "emulated", {}, actor_class(w, wanted.scale))
-    _, ranks = await asyncio.gather(pool.fleet.start(), LearnerGroup.start(cfg, ScaleRank))
+    hosts = Hosts(cfg, wanted.per_process) if wanted.per_process > 1 else None
+    pool = Noting(cfg, actor_class(w, wanted.scale), hosts)
+    starting = hosts.ranks(partial(ScaleRank, world_size=wanted.ranks)) if hosts else LearnerGroup.start(cfg, ScaleRank)
+    _, ranks = await asyncio.gather(pool.fleet.start(), starting)
     return pool, ranks
 
 
@@ -213,4 +230,5 @@ async def measured(w: Workload, wanted: Wanted, run_dir: Path) -> Found:
         rejoined_s=rejoined_s,
         peak_pss_gib=pss.peak_gib,
         loss=loss,
+        per_process=wanted.per_process,
     )

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from ray import cloudpickle
+from ray.exceptions import ActorDiedError, RayTaskError
 
 from benchmarks.pipeline.scale.actor import EmulatedRank, ScaleActor, ScaleEngine, ScaleRank, actor_class, digest_of
+from benchmarks.pipeline.scale.host import Handle, Host
 from benchmarks.pipeline.scale.lost import Loss, loss_of
 from openrlhf_tir.cluster.learner_group import LearnerRank
+from openrlhf_tir.cluster.ray_faults import death
 from openrlhf_tir.cluster.rollout_actor import RolloutActor
 from openrlhf_tir.errors import EngineGone, WeightsUnverified
 from openrlhf_tir.replay.ledger import Ledger
@@ -94,3 +99,48 @@ def test_versions_have_digests_of_their_own_and_all_ranks_agree_on_them(tmp_path
 def test_an_actor_class_carries_its_workload_to_another_process():
     made = cloudpickle.loads(cloudpickle.dumps(actor_class(Workload.read(SEED_WORKLOAD), 0.5)))
     assert issubclass(made, RolloutActor) and made.scale == 0.5 and made.workload == Workload.read(SEED_WORKLOAD)
+
+
+class InThisProcess:
+    """A Ray actor's handle, without Ray: what it answers crosses nothing."""
+
+    def __init__(self, actor: object) -> None:
+        self.actor, self.options_given = actor, []
+
+    def __getattr__(self, name: str):
+        def remote(*args):
+            return asyncio.ensure_future(getattr(self.actor, name)(*args))
+
+        def options(**given):
+            self.options_given.append(given)
+            return SimpleNamespace(remote=remote)
+
+        return SimpleNamespace(remote=remote, options=options)
+
+
+class Small:
+    def __init__(self, index: int) -> None:
+        self.index = index
+
+    async def group(self) -> None:
+        await asyncio.Event().wait()
+
+    def step(self, batch: int) -> int:
+        return self.index * batch
+
+
+async def test_engines_that_share_a_process_are_called_one_by_one_and_die_one_by_one():
+    host = InThisProcess(Host(Small))
+    one, two = (Handle(host, index) for index in (1, 2))
+    assert (await one.step.remote(10), await two.step.remote(10)) == (10, 20)
+    running, other = one.group.options(num_returns=2).remote(), two.group.remote()
+    assert host.options_given == [{"num_returns": 2}]
+    await asyncio.sleep(0)
+    one.end()
+    with pytest.raises(ActorDiedError):
+        await running
+    with pytest.raises(ActorDiedError):
+        await one.step.remote(10)
+    assert death(RayTaskError("call", "", ActorDiedError())), "what the controller is told of it counts as a death"
+    assert await two.step.remote(10) == 20 and not other.done()
+    other.cancel()
