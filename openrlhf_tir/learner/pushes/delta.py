@@ -23,6 +23,8 @@ from ..lora import Weight, hf_weights
 from ..weights_file import BUCKET_BYTES, DTYPES, Buckets, nbytes, of_tensor, on_rank_0, over_chunks
 from .last_push import LastPush
 
+BUFFER_BYTES = 4 * 2**20
+"""A piece is three small writes: this thread has the interpreter's lock and a core to share with those that compare."""
 WORTH_IT = 0.5
 """Of the bytes of a full push; beyond, applying a delta costs more than it saves."""
 
@@ -49,7 +51,7 @@ def _write(gathered: Buckets, path: Path, last: LastPush, base_version: int, lim
     base, last.digest = last.digest, None  # while it is neither the old weights nor the new
     assert base is not None
     try:
-        with open(partial, "wb") as out, hashing_threads() as pool:
+        with open(partial, "wb", buffering=BUFFER_BYTES) as out, hashing_threads() as pool:
             writer = DeltaWriter(out, base, base_version)
 
             def compared(weight: Weight, part: slice, data: np.ndarray) -> tuple[bytes, list[tuple[int, Piece]]]:
