@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import Any
@@ -30,13 +31,13 @@ class Host:
 
     def __init__(self, make: Callable[[int], Any]) -> None:
         self.make, self.actors = make, dict[str, Any]()
-        self.dead: dict[str, asyncio.Event] = {}
+        self.dead: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
 
-    async def begin(self, who: str, index: int) -> None:
-        self.actors[who], self.dead[who] = self.make(index), asyncio.Event()
-
-    async def call(self, who: str, method: str, *args: Any) -> Any:
-        """Raises ActorDiedError when `who` is dead, or dies meanwhile."""
+    async def call(self, who: str, index: int, method: str, *args: Any) -> Any:
+        """Of the actor `who`, which its first call makes: Ray keeps no order among the calls of an async actor. Raises ActorDiedError when it is dead, or
+        dies meanwhile."""
+        if who not in self.actors:
+            self.actors[who] = self.make(index)
         function = getattr(self.actors[who], method)
         work = function(*args) if asyncio.iscoroutinefunction(function) else asyncio.to_thread(function, *args)
         doing, dying = asyncio.ensure_future(work), asyncio.ensure_future(self.dead[who].wait())
@@ -57,13 +58,12 @@ class Handle:
     """What an actor's handle is to its owner: a method for each of the actor's, with `remote` and `options`; and an id."""
 
     def __init__(self, host: Any, index: int) -> None:
-        self.host, self.who = host, uuid.uuid4().hex
+        self.host, self.index, self.who = host, index, uuid.uuid4().hex
         self._actor_id = SimpleNamespace(hex=lambda: self.who)
-        host.begin.remote(self.who, index)
 
     def __getattr__(self, method: str) -> Any:
         def remote(*args: Any, call: Any = self.host.call) -> Any:
-            return call.remote(self.who, method, *args)
+            return call.remote(self.who, self.index, method, *args)
 
         def options(**given: Any) -> Any:
             return SimpleNamespace(remote=lambda *args: remote(*args, call=self.host.call.options(**given)))
