@@ -17,7 +17,7 @@ import numpy as np
 
 from .digest import ITEM_BYTES
 
-PIECE_BYTES = 2**19
+PIECE_BYTES = 2**20
 """What is compared at a time: two of them and what comes of it stay in a core's cache. Divides CHUNK_BYTES."""
 MAX_GAP = 255
 WIDE = -128

@@ -95,9 +95,12 @@ class Hosts:
     def handle(self, kind: str, make: Callable[[int], Any], index: int) -> Handle:
         at = kind, index // self.per_process
         if at not in self.hosts:
-            asked = {"num_cpus": 0, "max_concurrency": 10_000, "runtime_env": {"env_vars": worker_env(self.cfg)}}
-            self.hosts[at] = ray.remote(Host).options(**asked).remote(make)
+            self.hosts[at] = self.process(make)
         return Handle(self.hosts[at], index)
+
+    def process(self, make: Callable[[int], Any]) -> Any:
+        asked = {"num_cpus": 0, "max_concurrency": 10_000, "runtime_env": {"env_vars": worker_env(self.cfg)}}
+        return ray.remote(Host).options(**asked).remote(make)
 
     async def engine(self, make: Callable[[int], Any], index: int, env_urls: Mapping[str, Any], on_death: Callable[[Member, str], None]) -> Member:
         """As cluster/member.py spawns one: reserved, asked whether it sees the run's directory, started."""

@@ -153,9 +153,8 @@ async def kill_one(pool: Noting) -> tuple[str, set[GroupKey]]:
     return dead.owner, set(dead.running)
 
 
-async def started(cfg: Config, w: Workload, wanted: Wanted) -> tuple[Noting, LearnerGroup]:
+async def started(cfg: Config, w: Workload, wanted: Wanted, hosts: Hosts | None) -> tuple[Noting, LearnerGroup]:
     """Side by side, as services.py starts them."""
-    hosts = Hosts(cfg, wanted.per_process) if wanted.per_process > 1 else None
     pool = Noting(cfg, actor_class(w, wanted.scale), hosts)
     starting = hosts.ranks(partial(ScaleRank, world_size=wanted.ranks)) if hosts else LearnerGroup.start(cfg, ScaleRank)
     _, ranks = await asyncio.gather(pool.fleet.start(), starting)
@@ -209,7 +208,7 @@ async def measured(w: Workload, wanted: Wanted, run_dir: Path) -> Found:
     begin, cpu_before, own_before = time.monotonic(), sum(os.times()[:4]), time.process_time()
     with ray_session(cfg), PssSampler(interval_s=10.0) as pss:
         ray_s = time.monotonic() - begin
-        pool, ranks = await started(cfg, w, wanted)
+        pool, ranks = await started(cfg, w, wanted, Hosts(cfg, wanted.per_process) if wanted.per_process > 1 else None)
         start = Start(ray_s, time.monotonic() - begin, tree_cpu_s() - cpu_before, time.process_time() - own_before)
         print(f"{wanted.engines} engines and {wanted.ranks} ranks are up: {start}", flush=True)
         try:

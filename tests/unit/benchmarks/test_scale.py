@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import inspect
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -22,6 +21,8 @@ from openrlhf_tir.errors import EngineGone, WeightsUnverified
 from openrlhf_tir.replay.ledger import Ledger
 from openrlhf_tir.simulation.workload import SEED_WORKLOAD, Workload
 from openrlhf_tir.types import Canary, GroupKey
+
+from .in_this_process import InThisProcess
 
 A, B, C, D = (GroupKey(0, prompt) for prompt in range(4))
 RAN_ON = {A: "dead", B: "dead", C: "other", D: "other"}
@@ -101,23 +102,6 @@ def test_an_actor_class_carries_its_workload_to_another_process():
     assert issubclass(made, RolloutActor) and made.scale == 0.5 and made.workload == Workload.read(SEED_WORKLOAD)
 
 
-class InThisProcess:
-    """A Ray actor's handle, without Ray: what it answers crosses nothing."""
-
-    def __init__(self, actor: object) -> None:
-        self.actor, self.options_given = actor, []
-
-    def __getattr__(self, name: str):
-        def remote(*args):
-            return asyncio.ensure_future(getattr(self.actor, name)(*args))
-
-        def options(**given):
-            self.options_given.append(given)
-            return SimpleNamespace(remote=remote)
-
-        return SimpleNamespace(remote=remote, options=options)
-
-
 class Small:
     def __init__(self, index: int) -> None:
         self.index = index
@@ -133,9 +117,8 @@ async def test_engines_that_share_a_process_are_called_one_by_one_and_die_one_by
     host = InThisProcess(Host(Small))
     one, two = (Handle(host, index) for index in (1, 2))
     assert (await one.step.remote(10), await two.step.remote(10)) == (10, 20)
-    running, other = one.group.options(num_returns=2).remote(), two.group.remote()
-    assert host.options_given == [{"num_returns": 2}]
-    await asyncio.sleep(0)
+    (running, _), other = one.group.options(num_returns=2).remote(), two.group.remote()
+    await asyncio.sleep(0.01)
     one.end()
     with pytest.raises(ActorDiedError):
         await running
