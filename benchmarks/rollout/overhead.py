@@ -18,6 +18,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+from openrlhf_tir.cluster.collector import settle
 from openrlhf_tir.engines.codec import HfCodec
 from openrlhf_tir.envs.client import EnvClient
 from openrlhf_tir.logs.histogram import histogram, mean, quantile
@@ -136,8 +137,10 @@ def real_codec() -> HfCodec:
 
 def measure(w: Workload, turns: int, live: int = LIVE) -> dict[str, float]:
     w = roomy(w, TOKENS_PER_S * LIVE / live, live)
+    codec = real_codec()
+    settle()  # as a rollout actor does
     alone = asyncio.run(bare(w, max(3 * live, turns // 5), live))
-    found = asyncio.run(ours(w, turns, real_codec(), live=live))
+    found = asyncio.run(ours(w, turns, codec, live=live))
     return {"overhead_ms_per_turn": found["cpu_ms_per_turn"] - alone, "engine_and_env_cpu_ms_per_turn": alone, **found}
 
 
