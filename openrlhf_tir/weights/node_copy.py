@@ -162,10 +162,10 @@ def _patched(copy: Path, delta: Delta) -> str:
     def patched(entry: Entry, part: slice) -> bytes:
         chunk, hashed, upto = data[entry.begin : entry.end][part], ChunkHash(), 0
         for begin, piece in delta.pieces(entry.name, part, entry.dtype):
-            hashed.update(chunk[upto:begin])
+            hashed.update(chunk[upto:begin].data)
             apply(piece, chunk[begin:].view(integers(entry.dtype)))
             upto = begin
-        hashed.update(chunk[upto:])
+        hashed.update(chunk[upto:].data)
         return hashed.digest()
 
     with hashing_threads() as pool:

@@ -91,5 +91,5 @@ def _taken_over(kept: np.ndarray, data: np.ndarray, dtype: str) -> tuple[bytes, 
         old, new = (part[begin : begin + PIECE_BYTES] for part in (kept, data))
         if piece := take_over(old.view(integers(dtype)), new.view(integers(dtype))):
             found.append((begin, piece))
-        hashed.update(new)
+        hashed.update(new.data)
     return hashed.digest(), found
