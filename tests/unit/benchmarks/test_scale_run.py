@@ -13,6 +13,7 @@ from openrlhf_tir.simulation.workload import SEED_WORKLOAD, Workload
 
 from .in_this_process import LocalHosts
 
+pytestmark = pytest.mark.slow
 ENGINES, RANKS, STEPS, PROMPTS = 64, 32, 5, 64
 
 
