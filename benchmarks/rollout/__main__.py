@@ -2,7 +2,7 @@
 
     schedule    one 128 x 16 rollout of the seed workload, tool latency stretched to median 300 ms, p99 5 s: ours beside its critical path,
                 OpenRLHF's per-trajectory executor, the reference's full-batch barrier and the serial loop         (schedule.py)
-    overhead    2,000 live trajectories on one actor, 100,000 turns: our CPU per turn, queue waits, memory         (overhead.py)
+    overhead    `--live` (2,000) trajectories on one actor, 100,000 turns: our CPU per turn, queue waits, memory    (overhead.py)
     http        the same with the tools in a server of their own: the environment client's CPU included            (overhead.py)
     vllm        real vLLM on this machine: the episode path beside bare AsyncLLM, interleaved pairs                 (vllm.py)
     waiting     when it pays that ready trajectories wait for each other                                           (waiting.py)
@@ -20,6 +20,7 @@ import asyncio
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -74,13 +75,13 @@ def schedule(w: Workload, quick: bool, scale: float) -> dict[str, float]:
     }
 
 
-def overhead(w: Workload, quick: bool, scale: float) -> dict[str, float]:
-    found = overhead_part.measure(w, 12_000 if quick else 100_000)
-    print("\n2,000 live trajectories on one actor")
+def overhead(w: Workload, quick: bool, scale: float, live: int = overhead_part.LIVE) -> dict[str, float]:
+    found = overhead_part.measure(w, 12_000 if quick else 100_000, live)
+    print(f"\n{live:,} live trajectories on one actor")
     for name, value in found.items():
         print(f"  {name:34s}{value:12.3f}")
     wanted = ("overhead_ms_per_turn", "cpu_share", "queue_wait_p50_ms", "queue_wait_p99_ms", "memory_growth_mib", "turns")
-    return {name: found[name] for name in wanted}
+    return {name: found[name] for name in wanted} | {"live": live}
 
 
 def http(w: Workload, quick: bool, scale: float) -> dict[str, float]:
@@ -116,13 +117,15 @@ def main() -> None:
     parser.add_argument("--workload", type=Path, default=WORKLOAD, help="TOML file (default: the seed workload)")
     parser.add_argument("--scale", type=float, default=SCALE, help="wall-clock seconds per emulated second in `schedule` (default: %(default)s)")
     parser.add_argument("--quick", action="store_true", help="a smoke test: small, and of no value as a measurement")
+    parser.add_argument("--live", type=int, default=overhead_part.LIVE, help="trajectories at a time in `overhead` (default: %(default)s)")
     parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS), metavar="PART", help=f"some of {', '.join(PARTS)}")
     args = parser.parse_args()
     seed = Workload.read(args.workload)
     w = replace(seed, env_latency_s=Lognormal(0.3, 5.0, seed.env_latency_s.max))
     found: dict[str, float] = {}
+    parts = PARTS | {"overhead": partial(overhead, live=args.live)}
     for part in args.only:
-        found |= PARTS[part](w, args.quick, 0.02 if args.quick else args.scale)
+        found |= parts[part](w, args.quick, 0.02 if args.quick else args.scale)
     print(json.dumps({name: round(value, 4) for name, value in found.items()}))
 
 

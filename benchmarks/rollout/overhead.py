@@ -1,11 +1,12 @@
-"""2,000 live trajectories on one actor: our own CPU per turn, the queue's waits, and memory, over 100,000 turns.
+"""Thousands of live trajectories on one actor: our own CPU per turn, the queue's waits, and memory, over 100,000 turns.
 
     ours    groups of 16, ever new ones, through GroupRunner, episodes, tokenizer and the queue (max_wait_ms = 20)
     http    the same with the environments in a server of their own, and EnvClient: a session, its steps and its end by HTTP
     bare    as many coroutines that call the same engine and the same environments, and nothing else
 
-CPU is the process's, so the difference of the two is our code's. Engine (EmulatedEngine) and environments sleep in this process; a
-turn takes about three seconds, so 2,000 live trajectories make some 700 turns per second and the engine always has room.
+CPU is the process's, so the difference of the two is our code's. Engine (EmulatedEngine) and environments sleep in this process; with
+2,000 live trajectories a turn takes about three seconds, which makes some 700 turns per second, and the engine always has room. With more of
+them the engine is as much slower: turns per second stay what one core can do, and what grows with the number that live is seen.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+from openrlhf_tir.cluster.collector import settle
 from openrlhf_tir.engines.codec import HfCodec
 from openrlhf_tir.envs.client import EnvClient
 from openrlhf_tir.logs.histogram import histogram, mean, quantile
@@ -30,13 +32,20 @@ from .parts import Actor, SleepingEnvs, script_of
 
 LIVE, GROUP, WAIT_MS = 2000, 16, 20.0
 SPREAD_S = 6.0
-"""Over which the groups start: 2,000 first requests at once would be a burst, not a load."""
+"""Over which the groups start, per 2,000 trajectories: their first requests at once would be a burst, not a load."""
+TOKENS_PER_S = 100.0
+"""Of each sequence, with 2,000 of them."""
 
 
-def roomy(w: Workload, tokens_per_s: float) -> Workload:
+def room_for(live: int) -> int:
+    """Sequences that the engine and its queue take at once."""
+    return 2 * live
+
+
+def roomy(w: Workload, tokens_per_s: float, live: int = LIVE) -> Workload:
     """The workload's trajectories, their tail cut, on an engine and environments that always have room: every sequence decodes at that rate."""
-    lengths = Lognormal(700, 1400, 2000)
-    engine = EngineSpec(1, 4096, 1 << 30, ((1, tokens_per_s), (4096, 4096 * tokens_per_s)), 1e7, 0.0)
+    lengths, room = Lognormal(700, 1400, 2000), room_for(live)
+    engine = EngineSpec(1, room, 1 << 32, ((1, tokens_per_s), (room, room * tokens_per_s)), 1e7, 0.0)
     return replace(w, engine=engine, response_tokens=lengths, env_latency_s=Lognormal(0.3, 2.0, 5.0), env_capacity=1 << 20, samples_per_prompt=GROUP)
 
 
@@ -54,8 +63,8 @@ class Stretch:
         return time.process_time() - self.cpu, time.perf_counter() - self.wall, resident_mib() - self.mib
 
 
-async def ours(w: Workload, turns: int, codec: object, url: str | None = None) -> dict[str, float]:
-    cfg = workload_config(w, rollout={"max_wait_ms": WAIT_MS, "max_running": 4096})
+async def ours(w: Workload, turns: int, codec: object, url: str | None = None, live: int = LIVE) -> dict[str, float]:
+    cfg = workload_config(w, rollout={"max_wait_ms": WAIT_MS, "max_running": room_for(live)})
     envs = SleepingEnvs(w.env_capacity) if url is None else EnvClient.of(cfg.env, {ENV: url})
     actor = Actor(w, cfg, envs, 1.0, codec)
     prompts, done = itertools.count(), 0
@@ -69,7 +78,7 @@ async def ours(w: Workload, turns: int, codec: object, url: str | None = None) -
             done += per_group
 
     start = Stretch()
-    slots = [asyncio.create_task(slot(i)) for i in range(LIVE // GROUP)]
+    slots = [asyncio.create_task(slot(i)) for i in range(live // GROUP)]
     while done < turns // 5:  # full load by now
         await asyncio.sleep(0.05)
     warm, at = Stretch(), done
@@ -95,7 +104,7 @@ async def ours(w: Workload, turns: int, codec: object, url: str | None = None) -
     }
 
 
-async def bare(w: Workload, turns: int) -> float:
+async def bare(w: Workload, turns: int, live: int = LIVE) -> float:
     """CPU milliseconds per turn of engine and environments alone."""
     engine, envs = EmulatedEngine(w.engine, script_of(w, 1.0)), SleepingEnvs(w.env_capacity)
     prompts, done = itertools.count(), 0
@@ -116,7 +125,7 @@ async def bare(w: Workload, turns: int) -> float:
             done += GROUP * (w.tool_calls + 1)
 
     start = Stretch()
-    await asyncio.gather(*(slot() for _ in range(LIVE // GROUP)))
+    await asyncio.gather(*(slot() for _ in range(live // GROUP)))
     return 1e3 * start.until_now()[0] / done
 
 
@@ -126,10 +135,12 @@ def real_codec() -> HfCodec:
     return HfCodec(build_tokenizer())
 
 
-def measure(w: Workload, turns: int) -> dict[str, float]:
-    w = roomy(w, 100.0)
-    alone = asyncio.run(bare(w, max(6000, turns // 5)))
-    found = asyncio.run(ours(w, turns, real_codec()))
+def measure(w: Workload, turns: int, live: int = LIVE) -> dict[str, float]:
+    w = roomy(w, TOKENS_PER_S * LIVE / live, live)
+    codec = real_codec()
+    settle()  # as a rollout actor does
+    alone = asyncio.run(bare(w, max(3 * live, turns // 5), live))
+    found = asyncio.run(ours(w, turns, codec, live=live))
     return {"overhead_ms_per_turn": found["cpu_ms_per_turn"] - alone, "engine_and_env_cpu_ms_per_turn": alone, **found}
 
 

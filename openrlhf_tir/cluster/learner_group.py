@@ -100,11 +100,11 @@ class LearnerGroup:
         self.version = 0
 
     @classmethod
-    async def start(cls, cfg: Config) -> LearnerGroup:
+    async def start(cls, cfg: Config, rank_class: type[LearnerRank] = LearnerRank) -> LearnerGroup:
         n = cfg.actor.world_size
         room = learner_room(cfg)
         placement = await place(room, f"{n} learner ranks", cfg)
-        actor = ray.remote(concurrency_groups=THREADS)(LearnerRank)
+        actor = ray.remote(concurrency_groups=THREADS)(rank_class)
         asked = {"num_cpus": 1, "num_gpus": room.num_gpus, "runtime_env": {"env_vars": worker_env(cfg)}}
         self = cls(cfg, [], placement)
         try:

@@ -17,6 +17,7 @@ from ..config import Config
 from ..engines.handover import Path as HandoverPath
 from ..ports import RolloutEngine
 from ..types import Canary, Completion, Group, GroupKey, GroupMeta, Meeting, Sampling, Task, Transfer
+from .collector import settle
 from .reaper import end_children_with_us
 from .remote_engine import RemoteEngine, handover_of
 from .shared_dir import prove
@@ -98,6 +99,7 @@ class RolloutActor:
         self._server, port = await serve(app, host, r.port and r.port + self.index)
         url = f"http://{host}:{port}"
         self._endpoint = publish_endpoint(cfg.run_dir, self.name, url)
+        settle()
         return url
 
     async def run_group(self, key: GroupKey, task: Task, mode=None) -> tuple[GroupMeta, Group]:

@@ -11,6 +11,7 @@ out, taken twice or out of order is refused by name.
 from __future__ import annotations
 
 import json
+import os
 import struct
 from itertools import pairwise
 from pathlib import Path
@@ -64,7 +65,9 @@ class Delta:
         """Raises DeltaRefused for what is none, or not whole."""
         self.path = path
         try:
-            self.file = np.memmap(path, np.uint8, mode="r")
+            with open(path, "rb") as f:
+                os.posix_fadvise(f.fileno(), 0, 0, os.POSIX_FADV_WILLNEED)  # read at the disk's speed, and not fault by fault
+                self.file = np.asarray(np.memmap(f, np.uint8, mode="r"))  # as a plain array: a memmap does its bookkeeping for every slice
             length, magic = _END.unpack(self.file[-_END.size :].tobytes())
             if magic != MAGIC or self.file[: len(MAGIC)].tobytes() != MAGIC:
                 raise ValueError("it does not begin or end as one")
@@ -88,9 +91,9 @@ class Delta:
         return {name for name, _ in self._pieces}
 
     def pieces(self, name: str, part: slice, dtype: str) -> list[tuple[int, Piece]]:
-        """What changes in chunk `part` of a tensor: (byte within the chunk, piece)."""
+        """What changes in chunk `part` of a tensor: (byte within the chunk, piece), ascending."""
         found = []
-        for begin, at, entries, wides in self._pieces.get((name, part.start), []):
+        for begin, at, entries, wides in sorted(self._pieces.get((name, part.start), [])):
             cuts = np.cumsum([at, entries, entries, wides * ITEM_BYTES[dtype]])
             gaps, narrow, wide = (self.file[a:b] for a, b in pairwise(cuts))
             found.append((begin, Piece(gaps, narrow.view(np.int8), np.frombuffer(wide.tobytes(), integers(dtype)))))

@@ -113,6 +113,10 @@ def chunk_hash(data: Any) -> bytes:
     return xxhash.xxh3_128_digest(data)
 
 
+ChunkHash = xxhash.xxh3_128
+"""`chunk_hash` of what it was given with `update`, part by part: `digest()`."""
+
+
 def tensor_hash(dtype: str, shape: Iterable[int], hashes: Iterable[bytes]) -> str:
     """`hashes`: of its chunks, in order."""
     return xxhash.xxh3_128_hexdigest(f"{dtype} {list(shape)} ".encode() + b"".join(hashes))

@@ -1,7 +1,7 @@
 """Weights delta: what changed since the last push -> a delta file (weights/delta_file.py), written by rank 0 while tensors are gathered.
 
     all ranks   gather a bucket ──> the next bucket ──> ...
-    rank 0      its threads: compare a chunk with the last push, take it over, hash it ──> pieces, in order, into the file
+    rank 0      its threads: compare a chunk with the last push, take it over, hash it, a cache's worth at a time ──> pieces, in order, into the file
 
 A full push goes in its place when there is nothing to continue, and when more changed than is worth it: then None is returned.
 """
@@ -16,13 +16,15 @@ import numpy as np
 from torch import nn
 
 from ...types import Changes
-from ...weights.delta import PIECE_BYTES, Piece, apply, encode, integers
+from ...weights.delta import PIECE_BYTES, Piece, integers, take_over
 from ...weights.delta_file import DeltaWriter
-from ...weights.digest import chunk_hash, combine, hashing_threads
+from ...weights.digest import ChunkHash, chunk_hash, combine, hashing_threads
 from ..lora import Weight, hf_weights
 from ..weights_file import BUCKET_BYTES, DTYPES, Buckets, nbytes, of_tensor, on_rank_0, over_chunks
 from .last_push import LastPush
 
+BUFFER_BYTES = 4 * 2**20
+"""A piece is three small writes: this thread has the interpreter's lock and a core to share with those that compare."""
 WORTH_IT = 0.5
 """The largest share of a full push's bytes that a delta may have; beyond, applying a delta costs more than it saves."""
 
@@ -49,17 +51,16 @@ def _write(gathered: Buckets, path: Path, last: LastPush, base_version: int, lim
     base, last.digest = last.digest, None  # while it is neither the old weights nor the new
     assert base is not None
     try:
-        with open(partial, "wb") as out, hashing_threads() as pool:
+        with open(partial, "wb", buffering=BUFFER_BYTES) as out, hashing_threads() as pool:
             writer = DeltaWriter(out, base, base_version)
 
             def compared(weight: Weight, part: slice, data: np.ndarray) -> tuple[bytes, list[tuple[int, Piece]]]:
                 kept = last.tensors[weight.name][part]
-                found = []
                 if writer.size > limit:
                     kept[:] = data
-                else:
-                    found = _taken_over(kept, data, DTYPES[weight.tensor.dtype])
-                return chunk_hash(data), [(part.start + begin, piece) for begin, piece in found]
+                    return chunk_hash(data), []
+                hashed, found = _taken_over(kept, data, DTYPES[weight.tensor.dtype])
+                return hashed, [(part.start + begin, piece) for begin, piece in found]
 
             hashes = {}
             for weight, results in over_chunks(gathered, compared, pool):
@@ -82,12 +83,13 @@ def _write(gathered: Buckets, path: Path, last: LastPush, base_version: int, lim
     return changes
 
 
-def _taken_over(kept: np.ndarray, data: np.ndarray, dtype: str) -> list[tuple[int, Piece]]:
-    """What changed in a chunk, [bytes] uint8: (byte, piece). `kept` then is `data`: by the piece, as on a node, which is faster than a copy."""
-    found = []
+def _taken_over(kept: np.ndarray, data: np.ndarray, dtype: str) -> tuple[bytes, list[tuple[int, Piece]]]:
+    """The hash of a chunk, [bytes] uint8, and what changed in it: (byte, piece). `kept` then is `data`. One pass: what is compared is hashed while it is
+    in the core's cache."""
+    found, hashed = [], ChunkHash()
     for begin in range(0, len(data), PIECE_BYTES):
-        old, new = (part[begin : begin + PIECE_BYTES].view(integers(dtype)) for part in (kept, data))
-        if piece := encode(old, new):
-            apply(piece, old)
+        old, new = (part[begin : begin + PIECE_BYTES] for part in (kept, data))
+        if piece := take_over(old.view(integers(dtype)), new.view(integers(dtype))):
             found.append((begin, piece))
-    return found
+        hashed.update(new.data)
+    return hashed.digest(), found

@@ -18,14 +18,17 @@ from hypothesis import strategies as st
 
 from openrlhf_tir.errors import DeltaRefused, WeightsUnverified
 from openrlhf_tir.weights import node_copy
-from openrlhf_tir.weights.delta import MAX_GAP, Piece, apply, encode
+from openrlhf_tir.weights.delta import MAX_GAP, Piece, apply, encode, take_over
 from openrlhf_tir.weights.delta_file import DeltaWriter
 from openrlhf_tir.weights.digest import digest_file, tensors_digest
 from openrlhf_tir.weights.node_copy import NodeCopy
 
 
 def roundtrip(old: np.ndarray, new: np.ndarray) -> Piece | None:
-    piece, made = encode(old, new), old.copy()
+    piece, made, kept = encode(old, new), old.copy(), old.copy()
+    taken = take_over(kept, new)
+    assert kept.tobytes() == new.tobytes(), "the learner's own copy"
+    assert (taken is None) == (piece is None) and all((a == b).all() for a, b in zip(taken or (), piece or (), strict=True))
     if piece is None:
         assert (old == new).all()
     else:
@@ -279,6 +282,25 @@ def test_a_delta_of_other_tensors_is_refused(node, pushes):
     (pushes.directory / "v1.delta").write_bytes(out.getvalue())
     with pytest.raises(DeltaRefused, match="changes c, which is not among the weights"):
         node.delta(pushes.directory / "v1.delta", 1, *announced)
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1)])
+def test_pieces_of_one_chunk_are_hashed_as_they_leave_it_whatever_their_order_and_reach(node, pushes, order):
+    """The first reaches beyond where the second begins."""
+    node.full(*pushes.full(0))
+    old, new = pushes.weights[0]["a"], pushes.weights[0]["a"].copy()
+    new[[5, 3000, 4999]] += 1
+    parts = [(0, slice(0, 3500)), (2000, slice(1000, 2000)), (7000, slice(3500, None))]  # (byte, elements); the second changes element 1100
+    new[1100] += 9
+    pieces = [(0, encode(old[:3500], np.where(np.arange(3500) == 1100, old[:3500], new[:3500]))), *((b, encode(old[p], new[p])) for b, p in parts[1:])]
+    out = io.BytesIO()
+    writer = DeltaWriter(out, pushes.digest(0), 0)
+    for i in order:
+        writer.add("a", *pieces[i])
+    digest = tensors_digest({**pushes.weights[0], "a": new}.items())
+    announced = writer.end(digest)
+    (pushes.directory / "v1.delta").write_bytes(out.getvalue())
+    assert digest_file(node.delta(pushes.directory / "v1.delta", 1, *announced)) == digest
 
 
 def test_engines_of_a_node_hash_and_patch_once(node, pushes, monkeypatch, root):
