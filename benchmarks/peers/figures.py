@@ -1,0 +1,79 @@
+"""Figures: what a system wrote, and what the evaluator found -> its line of the table and of the last JSON line."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from .work import BAR, Step
+
+HEAD = ("system", "updates", "sampled tokens/s", "trained tokens/s", "s to 85 %", "accuracy", "trained for s", "peak GiB", "where the seconds went")
+JSON_KEYS = ("sampled_tokens_per_s", "trained_tokens_per_s", "seconds_to_85", "accuracy", "seconds", "peak_pss_gib")
+
+
+@dataclass(frozen=True)
+class Figures:
+    """None where there is nothing to tell: `why` says it. `seconds_to_85`: of training, until the first weights kept that reach the bar."""
+
+    updates: int
+    sampled_tokens_per_s: float | None
+    trained_tokens_per_s: float | None
+    seconds_to_85: float | None
+    accuracy: float | None
+    seconds: float | None
+    peak_pss_gib: float | None
+    phases: dict[str, float]
+    """Share of the seconds of training by what was done."""
+    why: str | None
+
+
+def figures(steps: Sequence[Step], accuracy: Mapping[int, float], peak_gib: float | None, why: str | None) -> Figures:
+    if not steps:
+        return Figures(0, None, None, None, None, None, peak_gib, {}, why)
+    seconds = {step.step: step.seconds for step in steps}
+    total = steps[-1].seconds
+    reached = next((step for step, value in sorted(accuracy.items()) if value >= BAR and step in seconds), None)
+    spent: Counter[str] = Counter()
+    for step in steps:
+        spent.update(step.phases)
+    return Figures(
+        updates=len(steps),
+        sampled_tokens_per_s=round(sum(s.sampled for s in steps) / total, 1),
+        trained_tokens_per_s=round(sum(s.trained for s in steps) / total, 1),
+        seconds_to_85=None if reached is None else round(seconds[reached], 1),
+        accuracy=accuracy[max(accuracy)] if accuracy else None,
+        seconds=round(total, 1),
+        peak_pss_gib=peak_gib,
+        phases={name: round(s / total, 3) for name, s in spent.items()},
+        why=why
+        or (None if reached is not None or not accuracy else f"Below {BAR:.0%} in all {len(accuracy)} evaluations, {max(accuracy.values()):.1%} at best."),
+    )
+
+
+def cells(name: str, f: Figures) -> tuple[str, ...]:
+    def number(value: float | None, form: str) -> str:
+        return "-" if value is None else format(value, form)
+
+    return (
+        name,
+        str(f.updates),
+        number(f.sampled_tokens_per_s, ",.0f"),
+        number(f.trained_tokens_per_s, ",.0f"),
+        number(f.seconds_to_85, ".1f"),
+        number(f.accuracy, ".1%"),
+        number(f.seconds, ".1f"),
+        number(f.peak_pss_gib, ".2f"),
+        ", ".join(f"{phase} {share:.0%}" for phase, share in sorted(f.phases.items(), key=lambda x: -x[1])),
+    )
+
+
+def markdown(found: Mapping[str, Figures]) -> str:
+    rows = [HEAD, ("---",) * len(HEAD), *(cells(name, f) for name, f in found.items())]
+    notes = [f"- {name}: {f.why}" for name, f in found.items() if f.why]
+    return "\n".join(["| " + " | ".join(row) + " |" for row in rows] + (["", *notes] if notes else []))
+
+
+def as_json(found: Mapping[str, Figures]) -> dict[str, dict]:
+    """The last line: figure -> system -> value, null where there is none, and `why` of those."""
+    return {key: {name: getattr(f, key) for name, f in found.items()} for key in JSON_KEYS} | {"why": {name: f.why for name, f in found.items() if f.why}}
