@@ -26,7 +26,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from ..quickstart_runs import base_of, seed_of
 from .figures import Figures, as_json, figures, markdown
 from .systems import SYSTEMS, Ran, environment, start
-from .work import Work, clear, evaluated, kept, steps_of
+from .work import Work, began, clear, evaluated, kept, steps_of
 
 
 def run(name: str, work: Work, args: argparse.Namespace, progress: Progress) -> Figures:
@@ -44,7 +44,7 @@ def run(name: str, work: Work, args: argparse.Namespace, progress: Progress) -> 
         if failed:
             sys.exit(f"The evaluation of {name} ended with {failed}; its output is {out / 'evaluation.log'}.")
         found = evaluated(out)
-    return figures(steps, found, ran.peak_gib, ran.why)
+    return figures(steps, found, ran, began(out))
 
 
 def main() -> None:

@@ -6,10 +6,24 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from .cpu import at
+from .systems import Ran
 from .work import BAR, Step
 
-HEAD = ("system", "updates", "sampled tokens/s", "trained tokens/s", "s to 85 %", "accuracy", "trained for s", "peak GiB", "where the seconds went")
-JSON_KEYS = ("sampled_tokens_per_s", "trained_tokens_per_s", "seconds_to_85", "accuracy", "seconds", "peak_pss_gib")
+HEAD = (
+    "system",
+    "updates",
+    "sampled tokens/s",
+    "trained tokens/s",
+    "s to 85 %",
+    "accuracy",
+    "trained for s",
+    "CPU s",
+    "CPU s to 85 %",
+    "peak GiB",
+    "where the seconds went",
+)
+JSON_KEYS = ("sampled_tokens_per_s", "trained_tokens_per_s", "seconds_to_85", "accuracy", "seconds", "cpu_s", "cpu_s_to_85", "peak_pss_gib")
 
 
 @dataclass(frozen=True)
@@ -22,15 +36,19 @@ class Figures:
     seconds_to_85: float | None
     accuracy: float | None
     seconds: float | None
+    cpu_s: float | None
+    """Of all its processes in those seconds: what other work on the machine disturbs little."""
+    cpu_s_to_85: float | None
     peak_pss_gib: float | None
     phases: dict[str, float]
     """Share of the seconds of training by what was done."""
     why: str | None
 
 
-def figures(steps: Sequence[Step], accuracy: Mapping[int, float], peak_gib: float | None, why: str | None) -> Figures:
-    if not steps:
-        return Figures(0, None, None, None, None, None, peak_gib, {}, why)
+def figures(steps: Sequence[Step], accuracy: Mapping[int, float], ran: Ran, began: float | None) -> Figures:
+    """`accuracy`: update -> that of its weights. `began`: when training did, in seconds since the epoch."""
+    if not steps or began is None:
+        return Figures(0, None, None, None, None, None, None, None, ran.peak_gib, {}, ran.why)
     seconds = {step.step: step.seconds for step in steps}
     total = steps[-1].seconds
     reached = next((step for step, value in sorted(accuracy.items()) if value >= BAR and step in seconds), None)
@@ -44,11 +62,17 @@ def figures(steps: Sequence[Step], accuracy: Mapping[int, float], peak_gib: floa
         seconds_to_85=None if reached is None else round(seconds[reached], 1),
         accuracy=accuracy[max(accuracy)] if accuracy else None,
         seconds=round(total, 1),
-        peak_pss_gib=peak_gib,
+        cpu_s=_cpu(ran.cpu, began, total),
+        cpu_s_to_85=None if reached is None else _cpu(ran.cpu, began, seconds[reached]),
+        peak_pss_gib=ran.peak_gib,
         phases={name: round(s / total, 3) for name, s in spent.items()},
-        why=why
+        why=ran.why
         or (None if reached is not None or not accuracy else f"Below {BAR:.0%} in all {len(accuracy)} evaluations, {max(accuracy.values()):.1%} at best."),
     )
+
+
+def _cpu(points: Sequence[tuple[float, float]], began: float, seconds: float) -> float | None:
+    return round(at(points, began + seconds) - at(points, began), 1) if points else None
 
 
 def cells(name: str, f: Figures) -> tuple[str, ...]:
@@ -63,6 +87,8 @@ def cells(name: str, f: Figures) -> tuple[str, ...]:
         number(f.seconds_to_85, ".1f"),
         number(f.accuracy, ".1%"),
         number(f.seconds, ".1f"),
+        number(f.cpu_s, ".1f"),
+        number(f.cpu_s_to_85, ".1f"),
         number(f.peak_pss_gib, ".2f"),
         ", ".join(f"{phase} {share:.0%}" for phase, share in sorted(f.phases.items(), key=lambda x: -x[1])),
     )

@@ -17,7 +17,7 @@ from typing import Any
 from openrlhf_tir.logs import trajectories
 from openrlhf_tir.logs.jsonl import read_rows
 
-from .work import STEPS, Step, Work, saved
+from .work import STEPS, Step, Work, begin, saved
 
 PHASES = {"replay_wait_s": "wait for groups", "gate_wait_s": "gate", "step_s": "update", "push_s": "push"}
 
@@ -39,15 +39,15 @@ def flags(work: Work, run: Path) -> list[str]:
 def steps(metrics: Iterable[Mapping[str, Any]], kept: Iterable[Mapping[str, Any]]) -> list[Step]:
     """Rows of metrics.jsonl and of trajectories/ -> steps. The clock starts where the first step's `wall_s` does. What was sampled while update k was
     the newest counts to step k + 1; groups still rolling at the end were never handed in and are not counted."""
-    rows = [row for row in metrics if row.get("wall_s") is not None]
+    rows = updates(metrics)
     sampled: Counter[int] = Counter()
     for t in kept:
         sampled[t["update"] + 1] += sum(run["tokens"] for run in t["runs"] if run["source"] == "model")
-    began = rows[0]["time"] - rows[0]["wall_s"] if rows else 0.0
+    start = began(rows)
     return [
         Step(
             row["step"],
-            round(row["time"] - began, 3),
+            round(row["time"] - start, 3),
             sampled[row["step"]],
             int(row["trained_tokens"]),
             round(row["reward_mean"], 4),
@@ -57,11 +57,23 @@ def steps(metrics: Iterable[Mapping[str, Any]], kept: Iterable[Mapping[str, Any]
     ]
 
 
+def updates(metrics: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The rows that are of an update: evaluations have none of these."""
+    return [row for row in metrics if row.get("wall_s") is not None]
+
+
+def began(rows: list[Mapping[str, Any]]) -> float:
+    """When the first update's work began, in seconds since the epoch."""
+    return rows[0]["time"] - rows[0]["wall_s"] if rows else 0.0
+
+
 def train(work: Work) -> int:
     out = Path(work.out)
     run = out / "run"
     done = subprocess.run([sys.executable, "-m", "openrlhf_tir.cli", "train", *flags(work, run)], check=False).returncode
-    found = steps(read_rows(run / "metrics.jsonl"), trajectories.read(run))
+    metrics = list(read_rows(run / "metrics.jsonl"))
+    found = steps(metrics, trajectories.read(run))
+    begin(out, began(updates(metrics)))
     (out / STEPS).write_text("".join(json.dumps(asdict(step)) + "\n" for step in found))
     exports = {int(p.name.split("_")[1]): p for p in (run / "ckpt").glob("step_*_hf")}
     exports |= {work.steps: run / "model"} if (run / "model" / "config.json").exists() else {}

@@ -8,11 +8,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from openrlhf_tir.logs.process import PssSampler
 
+from .cpu import CpuTrace
 from .venvs import Skipped, interpreter, same_as_ours
 from .work import Work, said, steps_of
 
@@ -47,10 +48,12 @@ SYSTEMS: dict[str, System] = {
 
 @dataclass(frozen=True)
 class Ran:
-    """`peak_gib`: of the sum of PSS over the system's processes, sandbox included. `why`: what ended it before its last update, else None."""
+    """`peak_gib`: of the sum of PSS over the system's processes, sandbox included. `why`: what ended it before its last update, else None.
+    `cpu`: CpuTrace.points."""
 
     peak_gib: float | None
     why: str | None
+    cpu: list[tuple[float, float]] = field(default_factory=list)
 
 
 def environment(work: Work) -> dict[str, str]:
@@ -70,10 +73,15 @@ def start(system: System, name: str, work: Work, venvs: Path, timeout_s: float, 
     log = out / "output.log"
     with log.open("wb") as file:
         process = subprocess.Popen(words, stdout=file, stderr=subprocess.STDOUT, env=environment(work), start_new_session=True)
+    cpu = CpuTrace(process.pid)
+
+    def look() -> None:
+        cpu.look()
+        tick(len(steps_of(out)))
+
     with PssSampler(process.pid) as memory:
-        memory.watch(str(out))
-        late = not _ended(process, timeout_s, lambda: tick(len(steps_of(out))))
-    return Ran(round(memory.peak_gib, 3) or None, why(out, work, process.returncode, timeout_s if late else None))
+        late = not _ended(process, timeout_s, look)
+    return Ran(round(memory.peak_gib, 3) or None, why(out, work, process.returncode, timeout_s if late else None), cpu.points)
 
 
 def _ended(process: subprocess.Popen, timeout_s: float, look: Callable[[], None]) -> bool:
@@ -85,7 +93,7 @@ def _ended(process: subprocess.Popen, timeout_s: float, look: Callable[[], None]
             return True
         except subprocess.TimeoutExpired:
             look()
-    for sign in (signal.SIGINT, signal.SIGKILL):  # its whole session: sandboxes and workers with it
+    for sign in (signal.SIGTERM, signal.SIGKILL):  # its whole session: sandboxes and workers with it
         os.killpg(process.pid, sign)
         try:
             process.wait(STOP_S)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import json
 import subprocess
 import sys
 import zlib
@@ -32,15 +33,23 @@ def interpreter(venvs: Path, name: str, requirements: tuple[str, ...]) -> Path:
     home.parent.mkdir(parents=True, exist_ok=True)
     _said(name, [sys.executable, "-m", "venv", "--clear", str(home)])
     pip = [str(python), "-m", "pip", "install", "--disable-pip-version-check", "--no-compile", "--progress-bar", "off"]
-    # A local version, as 2.13.0+cpu, is on PyTorch's own index; an index that has CPU builds under the plain name is asked first, as always.
-    torch = [r for r in requirements if r.startswith("torch==")]
-    plain = [r.split("+")[0] for r in torch]
-    _said(name, [*pip, "--extra-index-url", TORCH_CPU_INDEX, *(r for r in requirements if r not in torch), *plain])
+    for torch in (r.split("+")[0] for r in requirements if r.startswith("torch==")):
+        report = _said(name, [*pip, "--quiet", "--dry-run", "--no-deps", "--ignore-installed", "--report", "-", torch])
+        index = [] if is_cpu_build(report) else ["--index-url", TORCH_CPU_INDEX]
+        _said(name, [*pip, "--no-deps", *index, torch])
+    _said(name, [*pip, *(r.split("+")[0] for r in requirements)])
     (home / DONE).write_text("\n".join(requirements))
     return python
 
 
-def _said(name: str, words: list[str]) -> None:
+def is_cpu_build(report: str) -> bool:
+    """Whether what pip would install for torch's plain version is one: some indexes have CPU builds there, PyPI has CUDA's, with 3 GB of libraries."""
+    (found,) = json.loads(report)["install"]
+    return not any("nvidia" in r or "cuda" in r for r in found["metadata"].get("requires_dist", []))
+
+
+def _said(name: str, words: list[str]) -> str:
+    """What the command prints. Raises Skipped with the last line of one that fails."""
     try:
         done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=INSTALL_S)
     except subprocess.TimeoutExpired:
@@ -48,3 +57,4 @@ def _said(name: str, words: list[str]) -> None:
     if done.returncode:
         last = [line.strip() for line in (done.stdout + done.stderr).splitlines() if line.strip()][-1:] or ["no output"]
         raise Skipped(f"{name} cannot be installed here: {last[0]}")
+    return done.stdout

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-STEPS, NOTE, ACCURACY = "steps.jsonl", "note.txt", "accuracy.json"
+STEPS, BEGAN, NOTE, ACCURACY = "steps.jsonl", "began", "note.txt", "accuracy.json"
 BAR = 0.85
 """Held-out accuracy that `seconds_to_85` waits for."""
 
@@ -94,6 +94,7 @@ class Recorder:
     def __init__(self, out: Path) -> None:
         self._path, self._began = out / STEPS, time.monotonic()
         self._path.write_text("")
+        begin(out, time.time())
         self.phases: dict[str, float] = {}
 
     def spent(self, phase: str, since: float) -> None:
@@ -104,6 +105,15 @@ class Recorder:
         with self._path.open("a") as file:
             file.write(json.dumps(asdict(line)) + "\n")
         self.phases = {}
+
+
+def begin(out: Path, when: float) -> None:
+    (out / BEGAN).write_text(repr(when))
+
+
+def began(out: Path) -> float | None:
+    path = out / BEGAN
+    return float(path.read_text()) if path.exists() else None
 
 
 def steps_of(out: Path) -> list[Step]:

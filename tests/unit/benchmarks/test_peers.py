@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -11,11 +12,20 @@ import pytest
 import torch
 
 from benchmarks.peers import ours, plain, systems, venvs
+from benchmarks.peers.cpu import CpuTrace, at
 from benchmarks.peers.figures import as_json, figures, markdown
 from benchmarks.peers.reward import correct
 from benchmarks.peers.rollout import Sample, sample
+from benchmarks.peers.systems import Ran
 from benchmarks.peers.work import STEPS, Recorder, Step, Work, clear, kept, saved, say, steps_of
 from openrlhf_tir.toy.tokenizer import EOS_ID, PAD_ID, encode
+
+PARENT = "import subprocess, sys; subprocess.run([sys.executable, '-c', sys.argv[1]])"
+TICKS_S = 0.05
+"""/proc tells hundredths, of user and system time, of either process."""
+NO_WHEEL = "trl cannot be installed here: no wheel"
+CPU = [(990.0, 5.0), (1000.0, 20.0), (1010.0, 35.0)]
+"""Seconds since the epoch, CPU seconds: one and a half cores."""
 
 
 def work(out: Path, **given) -> Work:
@@ -27,32 +37,54 @@ def step(number: int, seconds: float, sampled: int = 100, trained: int = 80, **p
 
 
 def test_seconds_to_85_are_those_of_the_first_weights_that_reach_it():
-    found = figures([step(1, 2.0), step(2, 4.0), step(3, 6.0), step(4, 10.0)], {2: 0.84, 4: 0.85}, 1.5, None)
+    found = figures([step(1, 2.0), step(2, 4.0), step(3, 6.0), step(4, 10.0)], {2: 0.84, 4: 0.85}, Ran(1.5, None, CPU), 1000.0)
     assert found.seconds_to_85 == 10.0 and found.why is None
+    assert (found.cpu_s, found.cpu_s_to_85) == (15.0, 15.0)
     assert (found.sampled_tokens_per_s, found.trained_tokens_per_s, found.accuracy) == (40.0, 32.0, 0.85)
 
 
+def test_cpu_seconds_lie_on_lines_between_the_looks():
+    assert [at(CPU, when) for when in (0.0, 995.0, 1000.0, 1002.0, 2000.0)] == [5.0, 12.5, 20.0, 23.0, 35.0]
+
+
+def test_the_cpu_time_of_a_child_counts():
+    burn = "import time; x = sum(range(10**6)); print(time.process_time(), flush=True); input()"
+    with subprocess.Popen([sys.executable, "-c", PARENT, burn], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        spent = float(process.stdout.readline())
+        trace = CpuTrace(process.pid)
+        trace.look()
+        process.communicate("\n")
+    assert len(trace._known) == 2
+    assert trace.points[-1][1] > spent - TICKS_S
+
+
 def test_a_system_that_never_gets_there_has_no_seconds_but_a_sentence():
-    found = figures([step(1, 2.0), step(2, 4.0)], {2: 0.2}, None, None)
+    found = figures([step(1, 2.0), step(2, 4.0)], {2: 0.2}, Ran(None, None), 1000.0)
     assert found.seconds_to_85 is None
     assert found.why == "Below 85% in all 1 evaluations, 20.0% at best."
 
 
 def test_a_system_that_did_not_run_has_nulls_and_its_sentence():
-    found = {"ours": figures([step(1, 2.0, generate=1.0)], {1: 0.9}, 2.0, None), "trl": figures([], {}, None, "trl cannot be installed here: no wheel")}
+    found = {"ours": figures([step(1, 2.0, generate=1.0)], {1: 0.9}, Ran(2.0, None, CPU), 1000.0), "trl": figures([], {}, Ran(None, NO_WHEEL), None)}
     line = json.loads(json.dumps(as_json(found)))
     assert line["sampled_tokens_per_s"] == {"ours": 50.0, "trl": None}
     assert line["seconds_to_85"] == {"ours": 2.0, "trl": None}
-    assert line["why"] == {"trl": "trl cannot be installed here: no wheel"}
+    assert line["why"] == {"trl": NO_WHEEL}
     table = markdown(found).splitlines()
-    assert table[2] == "| ours | 1 | 50 | 40 | 2.0 | 90.0% | 2.0 | 2.00 | generate 50% |"
-    assert table[3] == "| trl | 0 | - | - | - | - | - | - |  |"
-    assert table[-1] == "- trl: trl cannot be installed here: no wheel"
+    assert table[2] == "| ours | 1 | 50 | 40 | 2.0 | 90.0% | 2.0 | 3.0 | 3.0 | 2.00 | generate 50% |"
+    assert table[3] == "| trl | 0 | - | - | - | - | - | - | - | - |  |"
+    assert table[-1] == f"- trl: {NO_WHEEL}"
 
 
 def test_pips_last_words_are_the_sentence_of_what_cannot_be_installed():
     with pytest.raises(venvs.Skipped, match=r"trl cannot be installed here: ERROR: no matching distribution$"):
         venvs._said("trl", [sys.executable, "-c", "print('Collecting'); print('ERROR: no matching distribution'); raise SystemExit(1)"])
+
+
+@pytest.mark.parametrize(("needs", "cpu"), [(["filelock", "sympy>=1.13.3"], True), (["filelock", "nvidia-cublas==13.1; platform_system == 'Linux'"], False)])
+def test_a_cuda_build_of_torch_is_known_by_what_it_requires(needs, cpu):
+    assert venvs.is_cpu_build(json.dumps({"install": [{"metadata": {"name": "torch", "requires_dist": needs}}]})) is cpu
 
 
 def test_a_venv_that_is_complete_is_used_again(tmp_path):
@@ -147,8 +179,8 @@ class Scripted:
         self.seen.append(input_ids.tolist())
         texts = [[*encode(t), EOS_ID] for t in self.batches.pop(0)]
         done = torch.zeros(len(texts), dtype=torch.bool)
-        for at in range(max_new_tokens):
-            following = [PAD_ID if done[i] or at >= len(t) else t[at] for i, t in enumerate(texts)]
+        for now in range(max_new_tokens):
+            following = [PAD_ID if done[i] or now >= len(t) else t[now] for i, t in enumerate(texts)]
             input_ids = torch.cat([input_ids, torch.tensor(following)[:, None]], dim=1)
             done |= stopping_criteria(input_ids, None) | torch.tensor([f == EOS_ID for f in following])
             if bool(done.all()):
