@@ -30,10 +30,13 @@ from .work import Work, began, clear, evaluated, kept, steps_of
 
 
 def run(name: str, work: Work, args: argparse.Namespace, progress: Progress) -> Figures:
-    """Trains one system and evaluates what it kept."""
+    """Trains one system, or takes what it has left, and evaluates the weights that it kept."""
     out = Path(work.out)
     bar = progress.add_task(name, total=work.steps)
-    ran: Ran = start(SYSTEMS[name], name, work, args.venvs, args.timeout, lambda done: progress.update(bar, completed=done))
+    if args.evaluate:
+        ran = Ran.read(out)
+    else:
+        ran = start(SYSTEMS[name], name, work, args.venvs, args.timeout, lambda done: progress.update(bar, completed=done))
     steps = steps_of(out)
     progress.update(bar, completed=len(steps))
     found: dict[int, float] = {}
@@ -45,6 +48,21 @@ def run(name: str, work: Work, args: argparse.Namespace, progress: Progress) -> 
             sys.exit(f"The evaluation of {name} ended with {failed}; its output is {out / 'evaluation.log'}.")
         found = evaluated(out)
     return figures(steps, found, ran, began(out))
+
+
+def planned(name: str, out: Path, base: Path, seed: int, args: argparse.Namespace) -> Work:
+    return Work(
+        base=str((base / "base").resolve()),
+        data=str((base / "data").resolve()),
+        out=str(out),
+        steps=args.steps,
+        save_every=args.save_every,
+        seed=seed,
+        env_python=sys.executable,
+        calls=Work.calls if SYSTEMS[name].calls else 0,
+        threads=args.threads if SYSTEMS[name].threads else 1,
+        micro_batch=args.micro_batch,
+    )
 
 
 def main() -> None:
@@ -61,6 +79,7 @@ def main() -> None:
     add("--venvs", type=Path, default=Path("runs/peers/venvs"), help="where peers' venvs are made, and kept (default: %(default)s)")
     add("--timeout", type=float, default=900.0, metavar="S", help="of one system's training (default: %(default)s)")
     add("--no-eval", action="store_true", help="throughput and memory only")
+    add("--evaluate", action="store_true", help="train nothing: evaluate what an earlier run with --no-eval has left in --out")
     add("--markdown", type=Path, metavar="PATH", help="write the table there")
     args = parser.parse_args()
     if args.steps < 1 or args.save_every < 1:
@@ -71,19 +90,8 @@ def main() -> None:
     columns = (TextColumn("{task.description:>15}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, disable=not os.isatty(1)) as progress:
         for name in args.only:
-            out = clear((args.out / name).resolve())
-            work = Work(
-                base=str((base / "base").resolve()),
-                data=str((base / "data").resolve()),
-                out=str(out),
-                steps=args.steps,
-                save_every=args.save_every,
-                seed=seed,
-                env_python=sys.executable,
-                calls=Work.calls if SYSTEMS[name].calls else 0,
-                threads=1 if name == "ours" else args.threads,
-                micro_batch=args.micro_batch,
-            )
+            out = (args.out / name).resolve()
+            work = Work.read(out / "work.json") if args.evaluate else planned(name, clear(out), base, seed, args)
             found[name] = run(name, work, args, progress)
             print(markdown({name: found[name]}).splitlines()[2], flush=True)
     table = markdown(found)

@@ -22,8 +22,11 @@ class CpuTrace:
 
     def look(self) -> None:
         below: dict[int, list[psutil.Process]] = {}
-        for process in psutil.process_iter(["ppid"]):  # once for all: each process's own `children` would read all of /proc
-            below.setdefault(process.info["ppid"], []).append(process)
+        # Once for all: each process's own `children` would read all of /proc. Nothing is asked for, since psutil keeps that in objects that PssSampler's thread
+        # has too.
+        for process in psutil.process_iter():
+            with suppress(psutil.Error):
+                below.setdefault(process.ppid(), []).append(process)
         todo = list(self._known)  # those that were re-parented too
         while todo:
             fresh = [child for child in below.get(todo.pop().pid, ()) if child not in self._known]

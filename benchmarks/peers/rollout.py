@@ -43,7 +43,7 @@ def text_of(ids: Sequence[int]) -> str:
     return "".join(CHARACTERS[i] for i in ids if i < len(CHARACTERS))
 
 
-class _Stops(StoppingCriteria):
+class Stops(StoppingCriteria):
     """Per row: a stop string of the turn protocol, or the fence that closes a code block; which rows are at such a fence is in `closed`."""
 
     def __init__(self, in_code: torch.Tensor, calls_left: torch.Tensor) -> None:
@@ -58,6 +58,11 @@ class _Stops(StoppingCriteria):
         for end in self._ends:
             done |= _at(input_ids, end)
         return done
+
+
+def has_ended(ids: Sequence[int], text: str) -> bool:
+    """Whether a response stopped by itself."""
+    return list(ids[-1:]) == [EOS_ID] or text.endswith(BASE_STOPS)
 
 
 def _at(input_ids: torch.Tensor, tail: torch.Tensor) -> torch.Tensor:
@@ -83,7 +88,7 @@ def sample(model: PreTrainedModel, prompts: Sequence[list[int]], *, budget: int,
             if at_fence:
                 codes.append((s, text.rpartition(OPEN)[2].removesuffix(FENCE).strip()))
             else:
-                s.ended = ids[-1:] == [EOS_ID] or text.endswith(BASE_STOPS)
+                s.ended = has_ended(ids, text)
         since = time.monotonic()
         for (s, _), output in zip(codes, run([code for _, code in codes]) if codes else [], strict=True):
             s.calls += 1
@@ -99,7 +104,7 @@ def _generate(model: PreTrainedModel, rows: Sequence[Sample], budget: int, calls
     width = max(map(len, prefixes))
     input_ids = torch.tensor([[PAD_ID] * (width - len(p)) + p for p in prefixes])
     left = [budget - len(s.ids) for s in rows]
-    stops = _Stops(torch.zeros(len(rows), dtype=torch.bool), torch.tensor([s.calls < calls for s in rows]))
+    stops = Stops(torch.zeros(len(rows), dtype=torch.bool), torch.tensor([s.calls < calls for s in rows]))
     made = model.generate(
         input_ids=input_ids,
         attention_mask=(input_ids != PAD_ID).long(),
@@ -110,10 +115,10 @@ def _generate(model: PreTrainedModel, rows: Sequence[Sample], budget: int, calls
         top_p=1.0,
         stopping_criteria=StoppingCriteriaList([stops]),
     )[:, width:].tolist()
-    wrote = [_until_padding(ids)[:most] for ids, most in zip(made, left, strict=True)]
-    return wrote, [bool(c) and len(_until_padding(ids)) <= most for c, ids, most in zip(stops.closed.tolist(), made, left, strict=True)]
+    wrote = [until_padding(ids)[:most] for ids, most in zip(made, left, strict=True)]
+    return wrote, [bool(c) and len(until_padding(ids)) <= most for c, ids, most in zip(stops.closed.tolist(), made, left, strict=True)]
 
 
-def _until_padding(ids: list[int]) -> list[int]:
+def until_padding(ids: list[int]) -> list[int]:
     """Rows that are done are filled with padding, which the model itself never writes on purpose; one that it does ends the row."""
     return ids[: ids.index(PAD_ID)] if PAD_ID in ids else ids

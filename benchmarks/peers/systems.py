@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from openrlhf_tir.logs.process import PssSampler
@@ -22,6 +23,7 @@ TRL = ("trl==1.16.0", *same_as_ours("torch", "transformers", "accelerate", "data
 LOOK_EVERY_S = 1.0
 """Between two looks at a system's progress."""
 STOP_S = 30.0
+RAN = "ran.json"
 
 
 @dataclass(frozen=True)
@@ -34,15 +36,17 @@ class System:
     requirements: tuple[str, ...] = ()
     """Of its own venv; () runs in this one."""
     words: tuple[str, ...] = ()
+    threads: bool = True
+    """Whether --threads is for it: one process, not several with a thread each."""
 
 
 SYSTEMS: dict[str, System] = {
-    "ours": System("ours", "openrlhf-tir train, recipe quickstart_cpu: vLLM, ZeRO-3 on two ranks, in-flight pushes"),
+    "ours": System("ours", "openrlhf-tir train, recipe quickstart_cpu: vLLM, ZeRO-3 on two ranks, in-flight pushes", threads=False),
     "trl": System("trl_grpo", "TRL's GRPOTrainer, no tools", calls=False, requirements=TRL),
     "trl_tools": System("trl_grpo", "TRL's GRPOTrainer, the sandbox by its rollout_func", requirements=TRL),
     "plain": System("plain", "a plain PyTorch loop in one process, a reference"),
-    "openrlhf_sync": System("openrlhf_own", "OpenRLHF's own trainer loop", words=("sync",)),
-    "openrlhf_async": System("openrlhf_own", "OpenRLHF's own trainer loop, asynchronous queue", words=("async",)),
+    "openrlhf_sync": System("openrlhf_own", "OpenRLHF's own trainer loop", words=("sync",), threads=False),
+    "openrlhf_async": System("openrlhf_own", "OpenRLHF's own trainer loop, asynchronous queue", words=("async",), threads=False),
 }
 
 
@@ -54,6 +58,14 @@ class Ran:
     peak_gib: float | None
     why: str | None
     cpu: list[tuple[float, float]] = field(default_factory=list)
+
+    def write(self, out: Path) -> Ran:
+        (out / RAN).write_text(json.dumps(asdict(self)))
+        return self
+
+    @classmethod
+    def read(cls, out: Path) -> Ran:
+        return cls(**json.loads((out / RAN).read_text()))
 
 
 def environment(work: Work) -> dict[str, str]:
@@ -68,7 +80,7 @@ def start(system: System, name: str, work: Work, venvs: Path, timeout_s: float, 
     try:
         python = interpreter(venvs, name.partition("_")[0], system.requirements) if system.requirements else Path(sys.executable)
     except Skipped as sentence:
-        return Ran(None, str(sentence))
+        return Ran(None, str(sentence)).write(out)
     words = [str(python), "-m", f"benchmarks.peers.{system.module}", str(work.write()), *system.words]
     log = out / "output.log"
     with log.open("wb") as file:
@@ -81,7 +93,7 @@ def start(system: System, name: str, work: Work, venvs: Path, timeout_s: float, 
 
     with PssSampler(process.pid) as memory:
         late = not _ended(process, timeout_s, look)
-    return Ran(round(memory.peak_gib, 3) or None, why(out, work, process.returncode, timeout_s if late else None), cpu.points)
+    return Ran(round(memory.peak_gib, 3) or None, why(out, work, process.returncode, timeout_s if late else None), cpu.points).write(out)
 
 
 def _ended(process: subprocess.Popen, timeout_s: float, look: Callable[[], None]) -> bool:

@@ -19,29 +19,29 @@ from typing import Any
 
 import torch
 from datasets import Dataset
-from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
+from transformers import AutoModelForCausalLM, AutoTokenizer, StoppingCriteriaList, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
-from openrlhf_tir.toy.tokenizer import EOS_ID, encode
+from openrlhf_tir.toy.tokenizer import encode
 from openrlhf_tir.toy.traces import prompt_of
 
 from .reward import correct
-from .rollout import sample
+from .rollout import Stops, has_ended, sample, until_padding
 from .sandbox import Client, sandbox
 from .work import Recorder, Work, mean
 
 
 class Timed(GRPOTrainer):
-    """GRPOTrainer that tells the recorder how long it generates; with a rollout function, that tells more."""
+    """GRPOTrainer that tells the recorder how long it generates. A rollout function tells that itself."""
 
     recorder: Recorder
 
-    def _generate(self, prompts: list) -> Any:
+    def _generate_single_turn(self, *given: Any, **more: Any) -> Any:
+        """Its own, less the padding behind a stop string: it looks for the end-of-sequence token alone."""
         since = time.monotonic()
-        made = super()._generate(prompts)
-        if self.rollout_func is None:
-            self.recorder.spent("generate", since)
-        return made
+        completion_ids, logprobs = super()._generate_single_turn(*given, **more)
+        self.recorder.spent("generate", since)
+        return [until_padding(ids) for ids in completion_ids], logprobs
 
 
 class Task:
@@ -79,7 +79,7 @@ class Task:
 
     def reward(self, completions: list[str], completion_ids: list[list[int]], label: list[str], **more: Any) -> list[float]:
         texts = more.get("text", completions)
-        ended = more.get("ended", [ids[-1:] == [EOS_ID] for ids in completion_ids])
+        ended = more.get("ended", [has_ended(ids, text) for ids, text in zip(completion_ids, completions, strict=True)])
         self.sampled += sum(more.get("written", map(len, completion_ids)))
         self.rewards = [correct(t, e, gold) for t, e, gold in zip(texts, ended, label, strict=True)]
         return self.rewards
@@ -96,6 +96,17 @@ class Steps(TrainerCallback):
         print(f"step {state.global_step}: reward {mean(task.rewards):.3f}", flush=True)
         if directory := task.work.due(state.global_step):
             kwargs["model"].save_pretrained(directory)
+
+
+def stopping(generate: Any) -> Any:
+    """`generate` with the recipe's stop strings, without which this base model writes on to the end of its budget. TRL hands on `stop_strings`, but not the
+    tokenizer that transformers wants for them."""
+
+    def stopped(*given: Any, input_ids: torch.Tensor, **more: Any) -> Any:
+        none = torch.zeros(len(input_ids), dtype=torch.bool)
+        return generate(*given, input_ids=input_ids, stopping_criteria=StoppingCriteriaList([Stops(none, none)]), **more)
+
+    return stopped
 
 
 def config(work: Work) -> GRPOConfig:
@@ -149,6 +160,7 @@ def train(work: Work) -> None:
         with sandbox(work.env_python, Path(work.out)) as tools:
             run(tools)
     else:
+        model.generate = stopping(model.generate)
         run(None)
 
 
