@@ -33,10 +33,7 @@ def run(name: str, work: Work, args: argparse.Namespace, progress: Progress) -> 
     """Trains one system, or takes what it has left, and evaluates the weights that it kept."""
     out = Path(work.out)
     bar = progress.add_task(name, total=work.steps)
-    if args.evaluate:
-        ran = Ran.read(out)
-    else:
-        ran = start(SYSTEMS[name], name, work, args.venvs, args.timeout, lambda done: progress.update(bar, completed=done))
+    ran = Ran.read(out) if args.evaluate else start(SYSTEMS[name], name, work, args.venvs, args.timeout, lambda done: progress.update(bar, completed=done))
     steps = steps_of(out)
     progress.update(bar, completed=len(steps))
     found: dict[int, float] = {}
