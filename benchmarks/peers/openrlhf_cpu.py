@@ -62,13 +62,12 @@ def adapt() -> None:
     import vllm
     from torch import cuda
 
-    from openrlhf_tir.learner import openrlhf_adapter
+    import openrlhf_tir.learner.openrlhf_adapter  # noqa: F401  imports what must come before the stubs
     from openrlhf_tir.learner.flash_attn_shim import flash_attn_importable
 
     cuda.current_device = lambda: Device("cpu")  # type: ignore[assignment,return-value]
     cuda.set_device = cuda.synchronize = cuda.empty_cache = lambda *_: None  # type: ignore[assignment]
     cuda.current_stream = lambda *_: None  # type: ignore[assignment,return-value]
-    openrlhf_adapter._fp32_allowed().__enter__()
     with flash_attn_importable():
         import openrlhf.trainer.ppo_trainer
         import openrlhf.trainer.ray.ppo_actor
@@ -77,6 +76,7 @@ def adapt() -> None:
         import openrlhf.utils.agent
         import openrlhf.utils.deepspeed.deepspeed
         import openrlhf.utils.distributed_util
+        import openrlhf.utils.utils
     _engine(vllm)
     _learner(openrlhf)
     _measured(openrlhf.trainer.ppo_trainer.BasePPOTrainer)
@@ -96,6 +96,7 @@ def _engine(vllm: Any) -> None:
 def _learner(openrlhf: Any) -> None:
     import deepspeed
     import deepspeed.ops
+    import torch
     from torch.distributed.device_mesh import init_device_mesh
 
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
@@ -115,6 +116,8 @@ def _learner(openrlhf: Any) -> None:
     openrlhf.utils.distributed_util.stateless_init_process_group = Store
     openrlhf.trainer.ray.ppo_actor.stateless_init_process_group = Store
     openrlhf.trainer.ray.vllm_worker_wrap.WorkerWrap.update_weight = update_weight
+    dtype = openrlhf.utils.utils.convert_to_torch_dtype
+    openrlhf.utils.utils.convert_to_torch_dtype = lambda name: torch.float32 if name == "fp32" else dtype(name)
     strategy = openrlhf.utils.get_strategy
 
     def fp32(args: Any) -> Any:
