@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from .cpu import at
+from .cpu import spent
 from .systems import Ran
 from .work import BAR, Step
 
@@ -23,7 +23,10 @@ HEAD = (
     "peak GiB",
     "where the seconds went",
 )
-JSON_KEYS = ("sampled_tokens_per_s", "trained_tokens_per_s", "seconds_to_85", "accuracy", "seconds", "cpu_s", "cpu_s_to_85", "peak_pss_gib")
+JSON_KEYS = ("sampled_tokens_per_s", "trained_tokens_per_s", "seconds_to_85", "accuracy", "seconds", "cpu_s", "cpu_s_to_85", "cpu_s_by_process", "peak_pss_gib")
+
+LITTLE_S = 0.5
+"""CPU seconds of a process below which it is not named."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +42,7 @@ class Figures:
     cpu_s: float | None
     """Of all its processes in those seconds: what other work on the machine disturbs little."""
     cpu_s_to_85: float | None
+    cpu_s_by_process: dict[str, float] | None
     peak_pss_gib: float | None
     phases: dict[str, float]
     """Share of the seconds of training by what was done."""
@@ -48,13 +52,14 @@ class Figures:
 def figures(steps: Sequence[Step], accuracy: Mapping[int, float], ran: Ran, began: float | None) -> Figures:
     """`accuracy`: update -> that of its weights. `began`: when training did, in seconds since the epoch."""
     if not steps or began is None:
-        return Figures(0, None, None, None, None, None, None, None, ran.peak_gib, {}, ran.why)
+        return Figures(0, None, None, None, None, None, None, None, None, ran.peak_gib, {}, ran.why)
     seconds = {step.step: step.seconds for step in steps}
     total = steps[-1].seconds
     reached = next((step for step, value in sorted(accuracy.items()) if value >= BAR and step in seconds), None)
-    spent: Counter[str] = Counter()
+    phases: Counter[str] = Counter()
     for step in steps:
-        spent.update(step.phases)
+        phases.update(step.phases)
+    by_process = spent(ran.cpu, began, began + total)
     return Figures(
         updates=len(steps),
         sampled_tokens_per_s=round(sum(s.sampled for s in steps) / total, 1),
@@ -62,17 +67,14 @@ def figures(steps: Sequence[Step], accuracy: Mapping[int, float], ran: Ran, bega
         seconds_to_85=None if reached is None else round(seconds[reached], 1),
         accuracy=accuracy[max(accuracy)] if accuracy else None,
         seconds=round(total, 1),
-        cpu_s=_cpu(ran.cpu, began, total),
-        cpu_s_to_85=None if reached is None else _cpu(ran.cpu, began, seconds[reached]),
+        cpu_s=round(sum(by_process.values()), 1) if ran.cpu else None,
+        cpu_s_to_85=round(sum(spent(ran.cpu, began, began + seconds[reached]).values()), 1) if ran.cpu and reached is not None else None,
+        cpu_s_by_process={name: round(s, 1) for name, s in sorted(by_process.items(), key=lambda x: -x[1]) if s >= LITTLE_S} or None,
         peak_pss_gib=ran.peak_gib,
-        phases={name: round(s / total, 3) for name, s in spent.items()},
+        phases={name: round(s / total, 3) for name, s in phases.items()},
         why=ran.why
         or (None if reached is not None or not accuracy else f"Below {BAR:.0%} in all {len(accuracy)} evaluations, {max(accuracy.values()):.1%} at best."),
     )
-
-
-def _cpu(points: Sequence[tuple[float, float]], began: float, seconds: float) -> float | None:
-    return round(at(points, began + seconds) - at(points, began), 1) if points else None
 
 
 def cells(name: str, f: Figures) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from openrlhf_tir.logs.process import PssSampler
 
-from .cpu import CpuTrace
+from .cpu import CpuTrace, Point
 from .venvs import Skipped, interpreter, same_as_ours
 from .work import Work, said, steps_of
 
@@ -57,7 +57,7 @@ class Ran:
 
     peak_gib: float | None
     why: str | None
-    cpu: list[tuple[float, float]] = field(default_factory=list)
+    cpu: list[Point] = field(default_factory=list)
 
     def write(self, out: Path) -> Ran:
         (out / RAN).write_text(json.dumps(asdict(self)))

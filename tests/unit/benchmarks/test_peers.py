@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from benchmarks.peers import ours, plain, systems, venvs
-from benchmarks.peers.cpu import CpuTrace, at
+from benchmarks.peers.cpu import CpuTrace, at, name_of, spent
 from benchmarks.peers.figures import as_json, figures, markdown
 from benchmarks.peers.reward import correct
 from benchmarks.peers.rollout import Sample, sample
@@ -24,7 +24,7 @@ PARENT = "import subprocess, sys; subprocess.run([sys.executable, '-c', sys.argv
 TICKS_S = 0.05
 """/proc tells hundredths, of user and system time, of either process."""
 NO_WHEEL = "trl cannot be installed here: no wheel"
-CPU = [(990.0, 5.0), (1000.0, 20.0), (1010.0, 35.0)]
+CPU = [(990.0, {"engine": 5.0}), (1000.0, {"engine": 15.0, "rank": 5.0}), (1010.0, {"engine": 25.0, "rank": 10.0})]
 """Seconds since the epoch, CPU seconds: one and a half cores."""
 
 
@@ -44,19 +44,34 @@ def test_seconds_to_85_are_those_of_the_first_weights_that_reach_it():
 
 
 def test_cpu_seconds_lie_on_lines_between_the_looks():
-    assert [at(CPU, when) for when in (0.0, 995.0, 1000.0, 1002.0, 2000.0)] == [5.0, 12.5, 20.0, 23.0, 35.0]
+    assert [sum(at(CPU, when).values()) for when in (0.0, 995.0, 1000.0, 1002.0, 2000.0)] == [5.0, 12.5, 20.0, 23.0, 35.0]
+    assert spent(CPU, 1000.0, 1004.0) == {"engine": 4.0, "rank": 2.0}
+    assert spent([], 0.0, 1.0) == {}
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        (["/usr/bin/python", "-m", "env_servers.python_tir", "--workers", "2"], "env_servers.python_tir"),
+        (["ray::LearnerRank.step"], "ray::LearnerRank"),
+        (["ray::IDLE"], "ray::IDLE"),
+        (["/x/raylet/raylet --raylet_socket_name=/tmp/ray"], "raylet"),
+    ],
+)
+def test_processes_are_told_apart_by_what_they_run(words, name):
+    assert name_of(words) == name
 
 
 def test_the_cpu_time_of_a_child_counts():
     burn = "import time; x = sum(range(10**6)); print(time.process_time(), flush=True); input()"
     with subprocess.Popen([sys.executable, "-c", PARENT, burn], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
-        spent = float(process.stdout.readline())
+        own = float(process.stdout.readline())
         trace = CpuTrace(process.pid)
         trace.look()
         process.communicate("\n")
-    assert len(trace._known) == 2
-    assert trace.points[-1][1] > spent - TICKS_S
+    assert len(trace.known) == 2
+    assert sum(trace.points[-1][1].values()) > own - TICKS_S
 
 
 def test_a_system_that_never_gets_there_has_no_seconds_but_a_sentence():
@@ -70,6 +85,7 @@ def test_a_system_that_did_not_run_has_nulls_and_its_sentence():
     line = json.loads(json.dumps(as_json(found)))
     assert line["sampled_tokens_per_s"] == {"ours": 50.0, "trl": None}
     assert line["seconds_to_85"] == {"ours": 2.0, "trl": None}
+    assert line["cpu_s_by_process"] == {"ours": {"engine": 2.0, "rank": 1.0}, "trl": None}
     assert line["why"] == {"trl": NO_WHEEL}
     table = markdown(found).splitlines()
     assert table[2] == "| ours | 1 | 50 | 40 | 2.0 | 90.0% | 2.0 | 3.0 | 3.0 | 2.00 | generate 50% |"
