@@ -18,8 +18,8 @@ from .cpu import CpuTrace, Point
 from .venvs import Skipped, interpreter, same_as_ours
 from .work import Work, said, steps_of
 
-TRL = ("trl==1.16.0", *same_as_ours("torch", "transformers", "accelerate", "datasets", "numpy", "pyarrow", "pydantic", "pydantic-settings"))
-"""The newest release, with our torch and transformers; pydantic, since the reward function is imported from this checkout."""
+TRL = ("trl==1.16.0", *same_as_ours("torch", "transformers", "accelerate", "datasets", "numpy", "pyarrow", "pydantic", "pydantic-settings", "math-verify"))
+"""The newest release, with our torch and transformers; the last three, since the reward function is imported from this checkout."""
 LOOK_EVERY_S = 1.0
 """Between two looks at a system's progress."""
 STOP_S = 30.0
