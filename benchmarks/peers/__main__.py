@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -83,6 +84,7 @@ def main() -> None:
         parser.error(f"--steps {args.steps} and --save-every {args.save_every} must be at least 1.")
     base = args.base or base_of(args.seed, {}, args.out)
     seed = seed_of(base)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("Stopped by SIGTERM."))  # systems have sessions of their own, and are ended on the way out
     found: dict[str, Figures] = {}
     columns = (TextColumn("{task.description:>15}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, disable=not os.isatty(1)) as progress:

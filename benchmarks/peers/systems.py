@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -91,13 +92,16 @@ def start(system: System, name: str, work: Work, venvs: Path, timeout_s: float, 
         cpu.look()
         tick(len(steps_of(out)))
 
-    with PssSampler(process.pid) as memory:
-        late = not _ended(process, timeout_s, look)
+    try:
+        with PssSampler(process.pid) as memory:
+            late = not _ended(process, timeout_s, look)
+    finally:
+        _stop(process)
     return Ran(round(memory.peak_gib, 3) or None, why(out, work, process.returncode, timeout_s if late else None), cpu.points).write(out)
 
 
 def _ended(process: subprocess.Popen, timeout_s: float, look: Callable[[], None]) -> bool:
-    """Waits, looking now and then; False when the time was over and the process was stopped."""
+    """Waits, looking now and then; False when the time is over."""
     until = time.monotonic() + timeout_s
     while time.monotonic() < until:
         try:
@@ -105,14 +109,16 @@ def _ended(process: subprocess.Popen, timeout_s: float, look: Callable[[], None]
             return True
         except subprocess.TimeoutExpired:
             look()
-    for sign in (signal.SIGTERM, signal.SIGKILL):  # its whole session: sandboxes and workers with it
-        os.killpg(process.pid, sign)
-        try:
-            process.wait(STOP_S)
-            break
-        except subprocess.TimeoutExpired:
-            continue
     return False
+
+
+def _stop(process: subprocess.Popen) -> None:
+    """Ends what is left of a system: its whole session, sandboxes and workers with it."""
+    for sign in (signal.SIGTERM, signal.SIGKILL):
+        with suppress(ProcessLookupError):  # nobody is left, as it should be
+            os.killpg(process.pid, sign)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(STOP_S)
 
 
 def why(out: Path, work: Work, code: int, timeout_s: float | None) -> str | None:
