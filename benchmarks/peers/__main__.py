@@ -40,7 +40,7 @@ def run(name: str, work: Work, args: argparse.Namespace, progress: Progress) -> 
     found: dict[int, float] = {}
     if kept(out) and not args.no_eval:
         with (out / "evaluation.log").open("wb") as log:
-            words = [sys.executable, "-m", "benchmarks.peers.evaluate", str(out / "work.json")]
+            words = [sys.executable, "-m", "benchmarks.peers.evaluate", str(out / "work.json"), str(args.eval_samples)]
             failed = subprocess.run(words, stdout=log, stderr=subprocess.STDOUT, env=environment(work), check=False).returncode
         if failed:
             sys.exit(f"The evaluation of {name} ended with {failed}; its output is {out / 'evaluation.log'}.")
@@ -77,6 +77,7 @@ def main() -> None:
     add("--venvs", type=Path, default=Path("runs/peers/venvs"), help="where peers' venvs are made, and kept (default: %(default)s)")
     add("--timeout", type=float, default=900.0, metavar="S", help="of one system's training (default: %(default)s)")
     add("--no-eval", action="store_true", help="throughput and memory only")
+    add("--eval-samples", type=int, default=4, metavar="N", help="responses to each of the 256 held-out problems (default: %(default)s)")
     add("--evaluate", action="store_true", help="train nothing: evaluate what an earlier run with --no-eval has left in --out")
     add("--markdown", type=Path, metavar="PATH", help="write the table there")
     args = parser.parse_args()

@@ -13,6 +13,7 @@ import torch
 
 from benchmarks.peers import ours, plain, systems, venvs
 from benchmarks.peers.cpu import CpuTrace, at, name_of, spent
+from benchmarks.peers.evaluate import first_near
 from benchmarks.peers.figures import as_json, figures, markdown
 from benchmarks.peers.reward import correct
 from benchmarks.peers.rollout import Sample, sample
@@ -131,6 +132,13 @@ def test_a_system_that_did_all_updates_is_asked_no_questions(tmp_path):
 def test_a_process_that_fails_is_a_sentence_and_not_an_error(tmp_path):
     ran = systems.start(systems.System("no_such_module", "nothing"), "nothing", work(clear(tmp_path / "x")), tmp_path, 60.0, lambda done: None)
     assert ran.why is not None and "No module named benchmarks.peers.no_such_module" in ran.why
+
+
+def test_weights_from_before_the_first_batch_near_the_bar_are_not_evaluated():
+    rewards = (0.3, 0.69, 0.7, 0.6, 0.9)
+    steps = [replace(step(i, float(i)), reward=r) for i, r in enumerate(rewards, 1)]
+    assert first_near(steps) == 3
+    assert first_near(steps[:2]) == 3
 
 
 def test_a_half_written_line_is_no_step(tmp_path):
