@@ -46,15 +46,24 @@ class Client:
         return reply["observation"]
 
     def _ask(self, method: str, path: str, body: dict[str, Any] | None) -> dict[str, Any]:
+        sent = json.dumps(body) if body is not None else None
+        try:
+            status, text = self._exchange(method, path, sent)
+        except (ConnectionError, http.client.HTTPException):
+            # A server closes connections that were idle while the model wrote. It runs a session's step once, however often it is asked.
+            del self._local.connection
+            status, text = self._exchange(method, path, sent)
+        if status != 200:
+            raise RuntimeError(f"The sandbox answered {method} {path} with {status}: {text[:200]!r}.")
+        return json.loads(text)
+
+    def _exchange(self, method: str, path: str, sent: str | None) -> tuple[int, bytes]:
         connection = getattr(self._local, "connection", None)
         if connection is None:
             connection = self._local.connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=2 * STEP_S)
-        connection.request(method, path, json.dumps(body) if body is not None else None, {"content-type": "application/json"})
+        connection.request(method, path, sent, {"content-type": "application/json"})
         reply = connection.getresponse()
-        text = reply.read()
-        if reply.status != 200:
-            raise RuntimeError(f"The sandbox answered {method} {path} with {reply.status}: {text[:200]!r}.")
-        return json.loads(text)
+        return reply.status, reply.read()
 
 
 @contextmanager

@@ -6,7 +6,9 @@ import json
 import subprocess
 import sys
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 import pytest
 import torch
@@ -17,6 +19,7 @@ from benchmarks.peers.evaluate import first_near
 from benchmarks.peers.figures import as_json, figures, markdown
 from benchmarks.peers.reward import correct
 from benchmarks.peers.rollout import Sample, sample
+from benchmarks.peers.sandbox import Client
 from benchmarks.peers.systems import Ran
 from benchmarks.peers.work import STEPS, Recorder, Step, Work, clear, kept, saved, say, steps_of
 from openrlhf_tir.toy.tokenizer import EOS_ID, PAD_ID, encode
@@ -190,6 +193,47 @@ def test_the_plain_loops_advantages_are_whitened_over_tokens():
 )
 def test_the_reward_is_the_recipes(text, ended, reward):
     assert correct(text, ended, "12") == reward
+
+
+class Closing(BaseHTTPRequestHandler):
+    """A sandbox that answers each request and then closes the connection without a word, as one does that was idle for too long."""
+
+    protocol_version = "HTTP/1.1"
+    outcome = "ok"
+
+    def reply(self) -> None:
+        asked = json.loads(self.rfile.read(int(self.headers.get("content-length") or 0)) or "{}")
+        text = json.dumps({"outcome": self.outcome, "observation": f"ran {asked.get('action')}"}).encode()
+        self.send_response(200)
+        self.send_header("content-length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text)
+        self.close_connection = True
+
+    do_POST = do_DELETE = reply
+
+    def log_message(self, *_) -> None:
+        """Nobody reads it."""
+
+
+@pytest.fixture
+def port():
+    with ThreadingHTTPServer(("127.0.0.1", 0), Closing) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        yield server.server_port
+        server.shutdown()
+
+
+def test_a_connection_that_the_sandbox_has_closed_is_opened_again(port):
+    client = Client(port)
+    assert client.run(["1", "2", "3"]) == ["ran 1", "ran 2", "ran 3"]
+    client.close()
+
+
+def test_a_sandbox_that_fails_is_no_reward(port, monkeypatch):
+    monkeypatch.setattr(Closing, "outcome", "env_error")
+    with pytest.raises(RuntimeError, match="outcome 'env_error', which is no reward"):
+        Client(port).run(["1"])
 
 
 class Scripted:
