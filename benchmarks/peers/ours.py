@@ -6,6 +6,7 @@ python -m benchmarks.peers.ours WORK.json
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from collections import Counter
@@ -68,9 +69,16 @@ def began(rows: list[Mapping[str, Any]]) -> float:
 
 
 def train(work: Work) -> int:
-    out = Path(work.out)
-    run = out / "run"
+    """Its exit code. Told to stop, it lets the run stop by itself, as it was told too, and collects what there is."""
+    signal.signal(signal.SIGTERM, lambda *_: None)
+    run = Path(work.out) / "run"
     done = subprocess.run([sys.executable, "-m", "openrlhf_tir.cli", "train", *flags(work, run)], check=False).returncode
+    collect(work, run)
+    return done
+
+
+def collect(work: Work, run: Path) -> None:
+    out = Path(work.out)
     metrics = list(read_rows(run / "metrics.jsonl"))
     found = steps(metrics, trajectories.read(run))
     begin(out, began(updates(metrics)))
@@ -80,7 +88,6 @@ def train(work: Work) -> int:
     for step, path in exports.items():
         if not saved(out, step).exists():
             saved(out, step).symlink_to(path.resolve())
-    return done
 
 
 if __name__ == "__main__":

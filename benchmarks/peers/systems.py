@@ -23,7 +23,8 @@ TRL = ("trl==1.16.0", *same_as_ours("torch", "transformers", "accelerate", "data
 """The newest release, with our torch and transformers; the last three, since the reward function is imported from this checkout."""
 LOOK_EVERY_S = 1.0
 """Between two looks at a system's progress."""
-STOP_S = 30.0
+STOP_S = 60.0
+"""For a system to end by itself once told: ours waits 20 s for a step (train.stop_grace_s) and then for its processes."""
 RAN = "ran.json"
 
 
@@ -90,7 +91,7 @@ def start(system: System, name: str, work: Work, venvs: Path, timeout_s: float, 
 
     def look() -> None:
         cpu.look()
-        tick(len(steps_of(out)))
+        tick(updates_so_far(out))
 
     try:
         with PssSampler(process.pid) as memory:
@@ -98,6 +99,12 @@ def start(system: System, name: str, work: Work, venvs: Path, timeout_s: float, 
     finally:
         _stop(process)
     return Ran(round(memory.peak_gib, 3) or None, why(out, work, process.returncode, timeout_s if late else None), cpu.points).write(out)
+
+
+def updates_so_far(out: Path) -> int:
+    """Of a peer, or of ours, which writes metrics.jsonl as it goes."""
+    metrics = out / "run" / "metrics.jsonl"
+    return len(steps_of(out)) or (metrics.read_text().count('"wall_s"') if metrics.exists() else 0)
 
 
 def _ended(process: subprocess.Popen, timeout_s: float, look: Callable[[], None]) -> bool:

@@ -151,6 +151,17 @@ def test_a_half_written_line_is_no_step(tmp_path):
     assert [(s.step, s.sampled, s.trained, s.reward) for s in steps_of(tmp_path)] == [(1, 10, 9, 0.25)]
 
 
+def test_progress_is_told_of_peers_and_of_ours(tmp_path):
+    assert systems.updates_so_far(tmp_path) == 0
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "metrics.jsonl").write_text('{"step": 0, "eval/accuracy": 0.3}\n{"step": 1, "wall_s": 2.0}\n{"step": 2, "wa')
+    assert systems.updates_so_far(tmp_path) == 1
+    recorder = Recorder(tmp_path)
+    for number in (1, 2, 3):
+        recorder.done(number, 10, 9, 0.25)
+    assert systems.updates_so_far(tmp_path) == 3
+
+
 def test_weights_count_once_their_config_is_there(tmp_path):
     for number in (10, 2):
         saved(tmp_path, number).mkdir()
