@@ -56,7 +56,10 @@ def name_of(words: Sequence[str]) -> str:
         return words[0].split(".")[0].split("(")[0]
     if "-m" in words[:-1]:
         return words[words.index("-m") + 1]
-    return PurePath(words[0].split()[0]).name
+    if "-c" in words[:-1]:  # python -c "from multiprocessing.forkserver import main; ..."
+        return words[words.index("-c") + 1].split(" import")[0].removeprefix("from ").split(";")[0]
+    script = next((w for w in words[1:] if w.endswith(".py")), None)
+    return PurePath(script or words[0].split()[0]).name
 
 
 def spent(points: Sequence[Point], start: float, end: float) -> dict[str, float]:

@@ -59,6 +59,8 @@ def test_cpu_seconds_lie_on_lines_between_the_looks():
         (["/usr/bin/python", "-m", "env_servers.python_tir", "--workers", "2"], "env_servers.python_tir"),
         (["ray::LearnerRank.step"], "ray::LearnerRank"),
         (["ray::IDLE"], "ray::IDLE"),
+        (["python", "-B", "-c", "from multiprocessing.forkserver import main; main(3)"], "multiprocessing.forkserver"),
+        (["python", "-u", "/x/ray/dashboard/dashboard.py", "--host=127.0.0.1"], "dashboard.py"),
         (["/x/raylet/raylet --raylet_socket_name=/tmp/ray"], "raylet"),
     ],
 )
