@@ -40,7 +40,7 @@ class Figures:
     accuracy: float | None
     seconds: float | None
     cpu_s: float | None
-    """Of all its processes in those seconds: what other work on the machine disturbs little."""
+    """CPU time of all its processes in those seconds, which other work on the machine disturbs little."""
     cpu_s_to_85: float | None
     cpu_s_by_process: dict[str, float] | None
     peak_pss_gib: float | None

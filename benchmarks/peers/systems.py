@@ -36,7 +36,7 @@ class System:
     what: str
     calls: bool = True
     requirements: tuple[str, ...] = ()
-    """Of its own venv; () runs in this one."""
+    """What its own venv has; () runs in this one."""
     words: tuple[str, ...] = ()
     threads: bool = True
     """Whether --threads is for it: one process, not several with a thread each."""
@@ -102,7 +102,7 @@ def start(system: System, name: str, work: Work, venvs: Path, timeout_s: float, 
 
 
 def updates_so_far(out: Path) -> int:
-    """Of a peer, or of ours, which writes metrics.jsonl as it goes."""
+    """Updates done by a peer, or by ours, which writes metrics.jsonl as it goes."""
     metrics = out / "run" / "metrics.jsonl"
     return len(steps_of(out)) or (metrics.read_text().count('"wall_s"') if metrics.exists() else 0)
 

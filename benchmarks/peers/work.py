@@ -40,7 +40,7 @@ class Work:
     calls: int = 2
     """Tool calls of a response; 0: no tools."""
     threads: int = 1
-    """Of torch, in one process."""
+    """Threads of torch, in one process."""
     prompts: int = 16
     samples: int = 8
     max_new_tokens: int = 140
