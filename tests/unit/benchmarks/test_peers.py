@@ -1,0 +1,303 @@
+"""benchmarks/peers: what a system wrote -> its line of the table; what keeps one from running -> a sentence."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+
+import pytest
+import torch
+
+from benchmarks.peers import ours, plain, systems, venvs
+from benchmarks.peers.cpu import CpuTrace, at, name_of, spent
+from benchmarks.peers.evaluate import first_near
+from benchmarks.peers.figures import as_json, figures, markdown
+from benchmarks.peers.reward import correct
+from benchmarks.peers.rollout import Sample, sample
+from benchmarks.peers.sandbox import Client
+from benchmarks.peers.systems import Ran
+from benchmarks.peers.work import STEPS, Recorder, Step, Work, clear, kept, saved, say, steps_of
+from openrlhf_tir.toy.tokenizer import EOS_ID, PAD_ID, encode
+
+PARENT = "import subprocess, sys; subprocess.run([sys.executable, '-c', sys.argv[1]])"
+TICKS_S = 0.05
+"""/proc tells hundredths, of user and system time, of either process."""
+NO_WHEEL = "trl cannot be installed here: no wheel"
+CPU = [(990.0, {"engine": 5.0}), (1000.0, {"engine": 15.0, "rank": 5.0}), (1010.0, {"engine": 25.0, "rank": 10.0})]
+"""Seconds since the epoch, CPU seconds: one and a half cores."""
+
+
+def work(out: Path, **given) -> Work:
+    return Work(base="base", data="data", out=str(out), steps=4, save_every=2, seed=1, env_python=sys.executable, **given)
+
+
+def step(number: int, seconds: float, sampled: int = 100, trained: int = 80, **phases: float) -> Step:
+    return Step(number, seconds, sampled, trained, 0.5, phases)
+
+
+def test_seconds_to_85_are_those_of_the_first_weights_that_reach_it():
+    found = figures([step(1, 2.0), step(2, 4.0), step(3, 6.0), step(4, 10.0)], {2: 0.84, 4: 0.85}, Ran(1.5, None, CPU), 1000.0)
+    assert found.seconds_to_85 == 10.0 and found.why is None
+    assert (found.cpu_s, found.cpu_s_to_85) == (15.0, 15.0)
+    assert (found.sampled_tokens_per_s, found.trained_tokens_per_s, found.accuracy) == (40.0, 32.0, 0.85)
+
+
+def test_cpu_seconds_lie_on_lines_between_the_looks():
+    assert [sum(at(CPU, when).values()) for when in (0.0, 995.0, 1000.0, 1002.0, 2000.0)] == [5.0, 12.5, 20.0, 23.0, 35.0]
+    assert spent(CPU, 1000.0, 1004.0) == {"engine": 4.0, "rank": 2.0}
+    assert spent([], 0.0, 1.0) == {}
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        (["/usr/bin/python", "-m", "env_servers.python_tir", "--workers", "2"], "env_servers.python_tir"),
+        (["ray::LearnerRank.step"], "ray::LearnerRank"),
+        (["ray::IDLE"], "ray::IDLE"),
+        (["python", "-B", "-c", "from multiprocessing.forkserver import main; main(3)"], "multiprocessing.forkserver"),
+        (["python", "-u", "/x/ray/dashboard/dashboard.py", "--host=127.0.0.1"], "dashboard.py"),
+        (["/x/raylet/raylet --raylet_socket_name=/tmp/ray"], "raylet"),
+    ],
+)
+def test_processes_are_told_apart_by_what_they_run(words, name):
+    assert name_of(words) == name
+
+
+def test_the_cpu_time_of_a_child_counts():
+    burn = "import time; x = sum(range(10**6)); print(time.process_time(), flush=True); input()"
+    with subprocess.Popen([sys.executable, "-c", PARENT, burn], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        own = float(process.stdout.readline())
+        trace = CpuTrace(process.pid)
+        trace.look()
+        process.communicate("\n")
+    assert len(trace.known) == 2
+    assert sum(trace.points[-1][1].values()) > own - TICKS_S
+
+
+def test_a_system_that_never_gets_there_has_no_seconds_but_a_sentence():
+    found = figures([step(1, 2.0), step(2, 4.0)], {2: 0.2}, Ran(None, None), 1000.0)
+    assert found.seconds_to_85 is None
+    assert found.why == "Below 85% in all 1 evaluations, 20.0% at best."
+
+
+def test_a_system_that_did_not_run_has_nulls_and_its_sentence():
+    found = {"ours": figures([step(1, 2.0, generate=1.0)], {1: 0.9}, Ran(2.0, None, CPU), 1000.0), "trl": figures([], {}, Ran(None, NO_WHEEL), None)}
+    line = json.loads(json.dumps(as_json(found)))
+    assert line["sampled_tokens_per_s"] == {"ours": 50.0, "trl": None}
+    assert line["seconds_to_85"] == {"ours": 2.0, "trl": None}
+    assert line["cpu_s_by_process"] == {"ours": {"engine": 2.0, "rank": 1.0}, "trl": None}
+    assert line["why"] == {"trl": NO_WHEEL}
+    table = markdown(found).splitlines()
+    assert table[2] == "| ours | 1 | 50 | 40 | 2.0 | 90.0% | 2.0 | 3.0 | 3.0 | 2.00 | generate 50% |"
+    assert table[3] == "| trl | 0 | - | - | - | - | - | - | - | - |  |"
+    assert table[-1] == f"- trl: {NO_WHEEL}"
+
+
+def test_pips_last_words_are_the_sentence_of_what_cannot_be_installed():
+    with pytest.raises(venvs.Skipped, match=r"trl cannot be installed here: ERROR: no matching distribution$"):
+        venvs._said("trl", [sys.executable, "-c", "print('Collecting'); print('ERROR: no matching distribution'); raise SystemExit(1)"])
+
+
+@pytest.mark.parametrize(("needs", "cpu"), [(["filelock", "sympy>=1.13.3"], True), (["filelock", "nvidia-cublas==13.1; platform_system == 'Linux'"], False)])
+def test_a_cuda_build_of_torch_is_known_by_what_it_requires(needs, cpu):
+    assert venvs.is_cpu_build(json.dumps({"install": [{"metadata": {"name": "torch", "requires_dist": needs}}]})) is cpu
+
+
+def test_a_venv_that_is_complete_is_used_again(tmp_path):
+    home = tmp_path / f"trl-{venvs.zlib.crc32(b'trl==1'):08x}"
+    home.mkdir()
+    (home / venvs.DONE).touch()
+    assert venvs.interpreter(tmp_path, "trl", ("trl==1",)) == home / "bin" / "python"
+
+
+def test_what_ends_a_system_early_is_told(tmp_path):
+    given = work(clear(tmp_path / "x"))
+    assert systems.why(Path(given.out), given, 1, None) == "It ended with 1 before its first update: it said nothing"
+    (tmp_path / "x" / "output.log").write_text("Traceback\nRuntimeError: no GPU\n\n")
+    assert systems.why(Path(given.out), given, 1, None) == "It ended with 1 before its first update: RuntimeError: no GPU"
+    say(tmp_path / "x", "It wants NCCL.")
+    assert systems.why(Path(given.out), given, 1, None) == "It wants NCCL."
+    assert systems.why(Path(given.out), given, -9, 600.0) == "It wants NCCL. Stopped before its first update: 600 s were over."
+
+
+def test_a_system_that_did_all_updates_is_asked_no_questions(tmp_path):
+    given = work(tmp_path)
+    recorder = Recorder(tmp_path)
+    for number in (1, 2, 3, 4):
+        recorder.done(number, 10, 10, 0.5)
+    assert systems.why(tmp_path, given, 1, None) is None
+
+
+def test_a_process_that_fails_is_a_sentence_and_not_an_error(tmp_path):
+    ran = systems.start(systems.System("no_such_module", "nothing"), "nothing", work(clear(tmp_path / "x")), tmp_path, 60.0, lambda done: None)
+    assert ran.why is not None and "No module named benchmarks.peers.no_such_module" in ran.why
+
+
+def test_weights_from_before_the_first_batch_near_the_bar_are_not_evaluated():
+    rewards = (0.3, 0.69, 0.7, 0.6, 0.9)
+    steps = [replace(step(i, float(i)), reward=r) for i, r in enumerate(rewards, 1)]
+    assert first_near(steps) == 3
+    assert first_near(steps[:2]) == 3
+
+
+def test_a_half_written_line_is_no_step(tmp_path):
+    Recorder(tmp_path).done(1, 10, 9, 0.25)
+    with (tmp_path / STEPS).open("a") as file:
+        file.write('{"step": 2, "seco')
+    assert [(s.step, s.sampled, s.trained, s.reward) for s in steps_of(tmp_path)] == [(1, 10, 9, 0.25)]
+
+
+def test_progress_is_told_of_peers_and_of_ours(tmp_path):
+    assert systems.updates_so_far(tmp_path) == 0
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "metrics.jsonl").write_text('{"step": 0, "eval/accuracy": 0.3}\n{"step": 1, "wall_s": 2.0}\n{"step": 2, "wa')
+    assert systems.updates_so_far(tmp_path) == 1
+    recorder = Recorder(tmp_path)
+    for number in (1, 2, 3):
+        recorder.done(number, 10, 9, 0.25)
+    assert systems.updates_so_far(tmp_path) == 3
+
+
+def test_weights_count_once_their_config_is_there(tmp_path):
+    for number in (10, 2):
+        saved(tmp_path, number).mkdir()
+    assert kept(tmp_path) == {}
+    for number in (10, 2):
+        (saved(tmp_path, number) / "config.json").touch()
+    assert list(kept(tmp_path)) == [2, 10]
+
+
+def test_work_is_read_as_it_was_written(tmp_path):
+    given = work(tmp_path / "x", calls=0)
+    assert Work.read(given.write()) == given
+    assert [replace(given, steps=3).due(n) is not None for n in (1, 2, 3)] == [False, True, True]  # every second, and the last
+
+
+def test_the_learning_rate_falls_to_a_tenth_at_the_last_update(tmp_path):
+    assert [round(work(tmp_path).lr_factor(n), 3) for n in (0, 1, 2, 3)] == [1.0, 0.7, 0.4, 0.1]
+
+
+def test_ours_is_timed_from_the_beginning_of_its_first_step_and_counts_what_it_filtered_as_sampled():
+    metrics = [
+        {"step": 0, "time": 90.0, "eval/accuracy": 0.3},
+        {"step": 1, "time": 103.0, "wall_s": 3.0, "trained_tokens": 60.0, "reward_mean": 0.5, "step_s": 1.0, "gate_wait_s": 0.0},
+        {"step": 2, "time": 105.0, "wall_s": 2.0, "trained_tokens": 50.0, "reward_mean": 0.6, "step_s": 1.5},
+    ]
+    model, env = {"source": "model", "tokens": 30}, {"source": "env", "tokens": 99}
+    trajectories = [{"update": 0, "runs": [model, env, model]}, {"update": 1, "runs": [model]}, {"update": 1, "runs": [model]}]
+    assert ours.steps(metrics, trajectories) == [Step(1, 3.0, 60, 60, 0.5, {"update": 1.0}), Step(2, 5.0, 60, 50, 0.6, {"update": 1.5})]
+
+
+def test_the_plain_loops_advantages_are_whitened_over_tokens():
+    # Rewards less their group's mean: .5, -.5, 0, 0, over 1, 3, 2, 2 tokens. Mean -1/8, second moment (1/4 + 3/4) / 8 = 1/8, variance 1/8 - 1/64 = 7/64.
+    found = plain.advantages(torch.tensor([1.0, 0.0, 1.0, 1.0]), 2, torch.tensor([1, 3, 2, 2]))
+    assert torch.allclose(found, torch.tensor([0.625, -0.375, 0.125, 0.125]) / (7 / 64) ** 0.5)
+
+
+@pytest.mark.parametrize(
+    ("text", "ended", "reward"),
+    [(r"<answer>\boxed{12}</answer>", True, 1.0), (r"<answer>\boxed{12}</answer>", False, 0.0), (r"<answer>\boxed{13}</answer>", True, 0.0), ("12", True, 0.0)],
+)
+def test_the_reward_is_the_recipes(text, ended, reward):
+    assert correct(text, ended, "12") == reward
+
+
+class Closing(BaseHTTPRequestHandler):
+    """A sandbox that answers each request and then closes the connection without a word, as one does that was idle for too long."""
+
+    protocol_version = "HTTP/1.1"
+    outcome = "ok"
+
+    def reply(self) -> None:
+        asked = json.loads(self.rfile.read(int(self.headers.get("content-length") or 0)) or "{}")
+        text = json.dumps({"outcome": self.outcome, "observation": f"ran {asked.get('action')}"}).encode()
+        self.send_response(200)
+        self.send_header("content-length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text)
+        self.close_connection = True
+
+    do_POST = do_DELETE = reply
+
+    def log_message(self, *_) -> None:
+        """Nobody reads it."""
+
+
+@pytest.fixture
+def port():
+    with ThreadingHTTPServer(("127.0.0.1", 0), Closing) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        yield server.server_port
+        server.shutdown()
+
+
+def test_a_connection_that_the_sandbox_has_closed_is_opened_again(port):
+    client = Client(port)
+    assert client.run(["1", "2", "3"]) == ["ran 1", "ran 2", "ran 3"]
+    client.close()
+
+
+def test_a_sandbox_that_fails_is_no_reward(port, monkeypatch):
+    monkeypatch.setattr(Closing, "outcome", "env_error")
+    with pytest.raises(RuntimeError, match="outcome 'env_error', which is no reward"):
+        Client(port).run(["1"])
+
+
+class Scripted:
+    """A model whose generate writes the given texts, one batch after another, a token at a time as the stopping criteria are asked."""
+
+    def __init__(self, *batches: list[str]) -> None:
+        self.batches = list(batches)
+        self.seen: list[list[list[int]]] = []
+
+    def generate(self, *, input_ids, stopping_criteria, max_new_tokens, **_):
+        self.seen.append(input_ids.tolist())
+        texts = [[*encode(t), EOS_ID] for t in self.batches.pop(0)]
+        done = torch.zeros(len(texts), dtype=torch.bool)
+        for now in range(max_new_tokens):
+            following = [PAD_ID if done[i] or now >= len(t) else t[now] for i, t in enumerate(texts)]
+            input_ids = torch.cat([input_ids, torch.tensor(following)[:, None]], dim=1)
+            done |= stopping_criteria(input_ids, None) | torch.tensor([f == EOS_ID for f in following])
+            if bool(done.all()):
+                break
+        return input_ids
+
+
+def rolled(model: Scripted, rows: int, budget: int = 200, calls: int = 2) -> tuple[list[Sample], list[str]]:
+    ran: list[str] = []
+
+    def run(codes):
+        ran.extend(codes)
+        return ["42\n"] * len(codes)
+
+    return sample(model, [encode("User: q\nAssistant:")] * rows, budget=budget, calls=calls, run=run, spent=lambda phase, since: None), ran
+
+
+ANSWER = r"<answer>\boxed{42}</answer>"
+
+
+def test_tool_output_is_not_the_models_own():
+    model = Scripted(["```python\nprint(6*7)\n``` and more", ANSWER + "tail"], [ANSWER])
+    (tool, text), ran = rolled(model, 2)
+    assert ran == ["print(6*7)"]
+    assert tool.text == "```python\nprint(6*7)\n```" + ANSWER and tool.ended and tool.calls == 1
+    inserted = encode("\n```output\n42\n\n```\n\n\n")
+    assert len(tool.ids) == len(tool.mine) and tool.mine.count(0) == len(inserted)
+    assert text.text == ANSWER and text.ended and text.calls == 0  # stopped at </answer>, its rest was never written
+    assert model.seen[1] == [encode("User: q\nAssistant:```python\nprint(6*7)\n```") + inserted]
+
+
+def test_without_calls_left_a_fence_is_plain_text():
+    (only,), ran = rolled(Scripted(["```python\nprint(1)\n```" + ANSWER]), 1, calls=0)
+    assert ran == [] and only.calls == 0 and only.ended
+
+
+def test_a_response_that_its_budget_cuts_has_not_ended():
+    (only,), ran = rolled(Scripted(["x" * 50]), 1, budget=20)
+    assert len(only.ids) == 20 and not only.ended and ran == []
