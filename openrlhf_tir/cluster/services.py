@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Awaitable, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,7 @@ from ray.util.placement_group import PlacementGroup
 from rich.console import Console
 
 from ..config import Config
+from ..config.sections.colocation import NO_SLEEP_ON_CPU, STAND_IN
 from ..deadlines import Deadline
 from ..errors import ConfigError
 from ..logs.process import PssSampler
@@ -23,7 +24,7 @@ from ..pipeline.stop import StopRequest
 from ..weights.publisher import WeightPublisher
 from .env_process import env_urls
 from .learner_group import LearnerGroup
-from .nodes import nodes, plan, shared_room, some_gpus, transport
+from .nodes import has_gpus, nodes, plan, shared_room, some_gpus, transport
 from .pool import RolloutPool
 from .ray_session import place, ray_session
 from .reward_models.replicas import rewarding
@@ -71,9 +72,9 @@ class Services:
         """The pool, which takes its turn where it has to."""
         return TurnsRollout(self.pool, self.turns) if self.turns else self.pool
 
-    def publishing(self, publisher: WeightPublisher) -> WeightPublisher | TurnsPublisher:
-        """The publisher, which takes its turn where it has to."""
-        return TurnsPublisher(publisher, self.turns) if self.turns else publisher
+    def publishing(self, publisher: WeightPublisher, phase: Callable[[], AbstractContextManager[None]] = nullcontext) -> WeightPublisher | TurnsPublisher:
+        """The publisher, which takes its turn where it has to; see TurnsPublisher."""
+        return TurnsPublisher(publisher, self.turns, phase) if self.turns else publisher
 
 
 @asynccontextmanager
@@ -123,6 +124,8 @@ async def _running(cfg: Config, model: str, learner: bool, console: Console, sig
 
 async def _in_turns(cfg: Config, model: str, urls: Mapping[str, list[str]], console: Console, pss: PssSampler, signals: StopSignals) -> Services:
     """Engines and learner on the same GPUs, one after the other: an engine measures what is free as it starts, and takes its share of that."""
+    if cfg.rollout.engine != STAND_IN and not has_gpus():
+        raise ConfigError(f"train.colocate_all needs GPUs, and Ray knows of none: {', '.join(map(str, nodes()))}. {NO_SLEEP_ON_CPU}")
     shared = await place(shared_room(cfg), f"{cfg.actor.world_size} learner ranks and {cfg.vllm.num_engines} engines, on the same GPUs", cfg)
     pool = await RolloutPool.start(cfg, model, urls, shared=shared)
     try:

@@ -265,15 +265,16 @@ async def _attempt(
     timeline = timelines.Timeline(cfg.run_dir / timelines.FILE)
     ledger = Ledger(cfg.run_dir / LEDGER)
     with Progress(cfg.train.max_steps, services.console) as progress:
+        observer = Observer(metrics, timeline, progress, [*cfg.environments])
         pipeline = Pipeline(
             cfg,
             prompts=TaskPrompts(inputs.prompts, cfg),
             rollout=services.rollout,
             learner=services.learner,
-            publisher=services.publishing(publisher),
+            publisher=services.publishing(publisher, lambda: observer.phase("turn", pipeline.version)),
             ledger=ledger,
             checkpoints=checkpoints,
-            observer=Observer(metrics, timeline, progress, [*cfg.environments]),
+            observer=observer,
             measure=evaluate_now,
             stop=services.stop,
             complete=lambda directory: exported.complete(cfg, directory),

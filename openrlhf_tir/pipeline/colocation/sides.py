@@ -5,8 +5,8 @@ prompts -> run_group (sampling) ... the last group ends -> changing (learning): 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, nullcontext
 from typing import Any
 
 from ...ports import Publisher, Rollout
@@ -39,13 +39,17 @@ class TurnsRollout:
 
 
 class TurnsPublisher:
-    def __init__(self, inner: Publisher, turns: Turns) -> None:
-        self.inner, self.turns = inner, turns
+    def __init__(self, inner: Publisher, turns: Turns, phase: Callable[[], AbstractContextManager[None]] = nullcontext) -> None:
+        """`phase`: what the loop is seen in while the learner comes to its turn; while it leaves it, the push is on."""
+        self.inner, self.turns, self.phase = inner, turns, phase
 
     @asynccontextmanager
     async def changing(self) -> AsyncIterator[None]:
         """The learner's turn first, then the publisher's lock: an engine that is starting joins under that lock, and the turn waits for it."""
-        async with self.turns.learning(), self.inner.changing():
+        async with AsyncExitStack() as held:
+            with self.phase():
+                await held.enter_async_context(self.turns.learning())
+            await held.enter_async_context(self.inner.changing())
             yield
 
     async def publish(self, version: int, *, must_differ: bool = False) -> PublishReport:
