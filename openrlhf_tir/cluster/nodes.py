@@ -171,7 +171,7 @@ def plan(cfg: Config, there: Sequence[Node], *, learner: bool = True) -> list[st
             put(engine, [f"engine {i}"], round(bundle[kind]))
     put(reward, [f"reward model {i}" for i in range(cfg.reward.replicas if cfg.reward.model_name_or_path else 0)], 1)
     if shared:
-        beside = [f" and engine {i}, in turns" if i < cfg.vllm.num_engines else "" for i in range(cfg.actor.world_size)]
+        beside = [f" + engine {i} in turns" if i < cfg.vllm.num_engines else "" for i in range(cfg.actor.world_size)]
         room = shared_room(cfg)
         put(room, [f"learner rank {i}{other}" for i, other in enumerate(beside)], round(room.bundles[0][kind]))
     else:

@@ -21,7 +21,7 @@ def test_a_run_on_shared_gpus_whose_learner_and_engine_are_killed_has_the_weight
     strike(process, tmp_path, engine, toy_run.step_s)
     code, said = end(process), " ".join(log.read_text().split())
     assert code == 0 and rank.at_step is not None and engine.at_step is not None, said[-3000:]
-    assert "2 learner ranks and 2 engines, on the same GPUs" in said and "learner rank 1 and engine 1, in turns" in said
+    assert "2 learner ranks and 2 engines, on the same GPUs" in said and "learner rank 1 + engine 1 in turns" in said
     columns = metrics.read(tmp_path)
     assert clean(tmp_path, toy_run.job.steps) and audit(tmp_path / "ledger.jsonl").rollbacks == 1
     assert min(columns["turn_s"]) > 0, "every step has waited for its turn"
