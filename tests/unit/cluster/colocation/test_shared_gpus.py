@@ -12,7 +12,7 @@ from openrlhf_tir.errors import ClusterFull, ConfigError
 from openrlhf_tir.pipeline.colocation.turns import Turn
 from openrlhf_tir.simulation.virtual_loop import run
 
-from .fake_ray import Ray, lost, node
+from ..fake_ray import Ray, lost, node
 
 pytestmark = pytest.mark.slow  # importing ray
 

@@ -18,7 +18,7 @@ from openrlhf_tir.pipeline.colocation.turns import Turn, Turns
 from openrlhf_tir.replay.ledger import audit
 from openrlhf_tir.simulation.virtual_loop import run
 
-from .random_runs.world import Actor, LearnerGone, World, WorldLearner, live, pipeline_in
+from ..random_runs.world import Actor, LearnerGone, World, WorldLearner, live, pipeline_in
 
 PROMPTS, B = 24, 2
 MOVE_S = 0.25
