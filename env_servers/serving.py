@@ -158,7 +158,7 @@ class EnvService:
 
 
 def _not_what_is_expected(env: Env, method: str, value: object, expected: str) -> str:
-    """Of what a method of the environment returned: where it is defined, what it gave and what it should have."""
+    """What is said of a method that returned the wrong thing: where it is defined, what it gave and what it should have."""
     code = getattr(getattr(type(env), method), "__code__", None)
     where = f"{code.co_filename}:{code.co_firstlineno}" if code else type(env).__module__
     return f"{where}: {type(env).__name__}.{method} returned {repr(value)[:SHOWN]} ({type(value).__name__}), not {expected}"

@@ -14,6 +14,9 @@ P parameters, N learner ranks, w bytes of a weight (ds.param_dtype), T tokens of
     host of a rank 12 P / N               the copy that a checkpoint is written from while training goes on; more with an average, LoRA or a critic
                    P w                    rank 0's alone, with vllm.sync_delta: what was pushed last
 
+With train.colocate_all a rank and an engine are on one GPU. While engines sample the rank keeps its weights and what a canary's scores gather (KEPT), and
+its host takes gradients and optimiser; while it trains the engine keeps ENGINE_RESERVE, and its host takes its weights.
+
 With ds.ring_attn_size R ranks share each sequence, so the longest of data.max_len tokens is 1 / R of it on each.
 
 A layer's activations are counted as tensors that a plain forward pass keeps for backward (ACTIVATIONS): an estimate, within some tenths of what a
@@ -39,6 +42,9 @@ ENGINE_RESERVE = 2 << 30
 """Bytes of an engine's share kept for activations of a prefill and CUDA graphs. A round figure, not measured."""
 CHUNK_BYTES = 64 << 20
 """One chunk of logits of the learner's head, which holds two."""
+
+KEPT = ("weights", "gathered weights", "logits", "reserve", "reference model")
+"""Parts of a learner rank that stay on its GPU while an engine beside it samples."""
 
 REMEDIES = {
     "weights": "Raise actor.num_nodes or actor.num_gpus_per_node; with ds.zero_stage = 2 every rank holds all weights, with 3 a share.",
@@ -101,6 +107,18 @@ class MemoryPlan:
     """Two files of weights: the one that is served and the one that arrives."""
     checkpoints: int
     """All that are kept, and the one that is being written."""
+    shared: bool = False
+    """Whether a rank and an engine are on each GPU, in turns."""
+
+    @property
+    def kept(self) -> int:
+        """What a rank keeps of a GPU on which an engine samples."""
+        return sum(n for part, n in self.learner.items() if part in KEPT) if self.shared else 0
+
+    @property
+    def asleep(self) -> int:
+        """What a sleeping engine keeps of a GPU on which a rank trains: CUDA's context, graphs."""
+        return ENGINE_RESERVE if self.shared else 0
 
     @property
     def learner_gpu(self) -> int:
@@ -118,9 +136,18 @@ class MemoryPlan:
     def faults(self, gpu_bytes: int) -> list[str]:
         """What does not fit, a sentence each with the settings that change it."""
         said = []
-        if self.learner_gpu > gpu_bytes:
+        if self.learner_gpu + self.asleep > gpu_bytes:
             largest = max((name for name in self.learner if name in REMEDIES), key=lambda name: self.learner[name])
-            said.append(f"a learner rank needs {size(self.learner_gpu)} of {size(gpu_bytes)}, most of what can be changed for {largest}. {REMEDIES[largest]}")
+            beside = f" beside {size(self.asleep)} of a sleeping engine" if self.shared else ""
+            said.append(
+                f"a learner rank needs {size(self.learner_gpu)}{beside} of {size(gpu_bytes)}, most of what can be changed for {largest}. {REMEDIES[largest]}"
+            )
+        if self.shared and self.engine_gpu + self.kept > gpu_bytes:
+            most = max(0, (gpu_bytes - self.kept) * 100 // gpu_bytes) / 100
+            said.append(
+                f"an engine's {size(self.engine_gpu)} and the {size(self.kept)} that the learner rank beside it keeps are more than {size(gpu_bytes)}. "
+                f"Lower vllm.gpu_memory_utilization to {most:g} or less."
+            )
         if self.kv_tokens < self.longest:
             said.append(
                 f"an engine's KV cache holds {self.kv_tokens:,} tokens, one sequence may have {self.longest:,} (data.max_len). "
@@ -137,6 +164,8 @@ def memory_plan(cfg: Config, gpu_bytes: int) -> MemoryPlan | None:
         return None
     w, ranks, tp = WEIGHT_BYTES[cfg.ds.param_dtype], cfg.actor.num_nodes * cfg.actor.num_gpus_per_node, cfg.vllm.tensor_parallel_size
     learner, host = _learner(cfg, n, shape, w, ranks)
+    if cfg.train.colocate_all:
+        host += learner.get("gradients", 0) + learner.get("optimiser", 0) + math.ceil(n * w / tp)
     weights = math.ceil(n * w / tp)
     cache = int(gpu_bytes * cfg.vllm.gpu_memory_utilization) - weights - ENGINE_RESERVE
     return MemoryPlan(
@@ -149,6 +178,7 @@ def memory_plan(cfg: Config, gpu_bytes: int) -> MemoryPlan | None:
         longest=cfg.data.max_len,
         push=2 * n * w,
         checkpoints=0 if cfg.ckpt.disable_ds else checkpoint_bytes(cfg) * (cfg.ckpt.max_num + 1),
+        shared=cfg.train.colocate_all,
     )
 
 

@@ -87,9 +87,15 @@ class RolloutEngine(Engine, Protocol):
 
     async def resume(self) -> None: ...
 
+    async def sleep(self) -> None:
+        """With train.colocate_all: leave the GPU's memory to the learner. Requests wait, frozen, until `wake` or a push. Idempotent."""
+
+    async def wake(self) -> None:
+        """With the weights that it had. Idempotent."""
+
     async def update_weights(self, path: Path, version: int, digest: str, canary: Canary | None = None, link: str | None = None) -> list[Completion]:
         """Load a safetensors file; with a `link` a delta, which continues the push before. What `canary` sampled with it. Raises WeightsUnverified; of
-        it DeltaRefused when this node cannot continue: the engine is as it was, and takes a full push."""
+        it DeltaRefused when this node cannot continue: the engine is as it was, and takes a full push. Wakes an engine that sleeps."""
 
     async def receive_weights(self, meeting: Meeting, first_rank: int, push: str) -> Transfer:
         """Take part in a broadcast, worker i as rank `first_rank` + i. Requests are frozen from here on, until `use_received` or for ever: what a torn push
@@ -165,7 +171,8 @@ class Rollout(Protocol):
 
 class Publisher(Protocol):
     def changing(self) -> AbstractAsyncContextManager[None]:
-        """Held while the learner steps, and for nothing else: meanwhile nobody may ask it for weights or scores. Waits for an engine that joins."""
+        """Held while the learner steps or takes up a checkpoint, and for nothing else: meanwhile nobody may ask it for weights or scores. Waits for an
+        engine that joins."""
 
     async def publish(self, version: int, *, must_differ: bool = False) -> PublishReport:
         """All engines have the learner's weights and it was proved. `must_differ`: an update since the last push must have changed something.

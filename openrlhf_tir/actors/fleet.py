@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
+from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Any, Generic, Protocol, TypeVar
 
 from ..background import kept_running
@@ -56,6 +57,8 @@ class Fleet(Generic[A]):
         self.members: list[A] = []
         """Everyone who samples, those that drain or are silent included: all of them need the weights."""
         self.prove: Callable[[A], Coroutine[Any, Any, None]] | None = None
+        self.starting: Callable[[], AbstractAsyncContextManager[None]] = nullcontext
+        """Held by each start that comes after the first ones: by what shares its GPUs with somebody else."""
         self.on_lost: Callable[[A], None] = lambda actor: None
         self._starting: dict[int, asyncio.Task] = {}
         self._watching: dict[A, asyncio.Task] = {}
@@ -121,7 +124,8 @@ class Fleet(Generic[A]):
         full = 0
         while True:
             try:
-                actor = await self._start_proved(index)
+                async with self.starting():
+                    actor = await self._start_proved(index)
             except ClusterFull as e:
                 full += 1
                 pause = backoff_s(full - 1, first_s=FIRST_PAUSE_S, cap_s=MAX_PAUSE_S)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import ray
-from ray.util.placement_group import remove_placement_group
+from ray.util.placement_group import PlacementGroup, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from ..backoff import backoff_s
@@ -21,7 +21,7 @@ from ..config import Config
 from ..deadlines import Deadline, within
 from ..errors import ClusterFull, DeadlineMissed, InfraError
 from ..types import Changes, Meeting, StepReport, TrainBatch, Transfer
-from .nodes import learner_room
+from .nodes import learner_room, shared_room
 from .ray_faults import death
 from .ray_session import by_node, place, worker_env
 from .shared_dir import marked, prove
@@ -95,18 +95,20 @@ class LearnerRank:
 class LearnerGroup:
     """All ranks, as one Learner."""
 
-    def __init__(self, cfg: Config, ranks: list, group) -> None:
+    def __init__(self, cfg: Config, ranks: list, group: PlacementGroup | None) -> None:
+        """`group`: the ranks' own reservation, which ends with them; None where it is shared."""
         self.cfg, self.ranks, self._placement = cfg, ranks, group
         self.version = 0
 
     @classmethod
-    async def start(cls, cfg: Config, rank_class: type[LearnerRank] = LearnerRank) -> LearnerGroup:
+    async def start(cls, cfg: Config, shared: PlacementGroup | None = None, rank_class: type[LearnerRank] = LearnerRank) -> LearnerGroup:
+        """`shared`: a reservation that engines have their places in too (train.colocate_all); it outlives the ranks."""
         n = cfg.actor.world_size
-        room = learner_room(cfg)
-        placement = await place(room, f"{n} learner ranks", cfg)
+        room = learner_room(cfg) if shared is None else shared_room(cfg)
+        placement = await place(room, f"{n} learner ranks", cfg) if shared is None else shared
         actor = ray.remote(concurrency_groups=THREADS)(rank_class)
         asked = {"num_cpus": 1, "num_gpus": room.num_gpus, "runtime_env": {"env_vars": worker_env(cfg)}}
-        self = cls(cfg, [], placement)
+        self = cls(cfg, [], placement if shared is None else None)
         try:
             for bundle in by_node(placement):
                 there = PlacementGroupSchedulingStrategy(placement, placement_group_bundle_index=bundle)
@@ -122,13 +124,13 @@ class LearnerGroup:
         return self
 
     @classmethod
-    async def start_again(cls, cfg: Config) -> LearnerGroup:
+    async def start_again(cls, cfg: Config, shared: PlacementGroup | None = None) -> LearnerGroup:
         """In place of ranks that are lost: what they held may not be free yet, their node is to come back, or is not quite there when it does.
         Raises ClusterFull in the end, or LearnerDied when new ranks die as they start, each time."""
         deaths = 0
         for attempt in range(1, PLACEMENT_ATTEMPTS):
             try:
-                return await cls.start(cfg)
+                return await cls.start(cfg, shared)
             except ClusterFull as e:
                 log.log(logging.WARNING if attempt == 1 else logging.DEBUG, "the learner waits for room, tried again: %s", e)
             except LearnerDied as e:
@@ -137,7 +139,7 @@ class LearnerGroup:
                     raise
                 log.warning("new learner ranks are lost as they start, tried again: %s", e)
             await asyncio.sleep(backoff_s(attempt - 1, first_s=FIRST_PAUSE_S, cap_s=MAX_PAUSE_S))
-        return await cls.start(cfg)
+        return await cls.start(cfg, shared)
 
     async def step(self, batch: TrainBatch) -> StepReport:
         start = time.monotonic()
@@ -177,6 +179,13 @@ class LearnerGroup:
         self.version = (await self._call("load", directory))[0]
         return self.version
 
+    async def onload(self) -> None:
+        """Optimiser and gradients onto the GPUs, which the engines have left (train.colocate_all)."""
+        await self._call("onload")
+
+    async def offload(self) -> None:
+        await self._call("offload")
+
     async def export(self, directory: Path) -> None:
         await self._call("export", directory)
 
@@ -196,7 +205,8 @@ class LearnerGroup:
             for r in self.ranks:
                 ray.kill(r)
         finally:
-            remove_placement_group(self._placement)
+            if self._placement is not None:
+                remove_placement_group(self._placement)
 
     async def _call(self, method: str, *args: Any) -> list[Any]:
         return await self._all([r.call.remote(method, *args) for r in self.ranks], method, "timeouts.learner_s")

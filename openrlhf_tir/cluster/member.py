@@ -19,11 +19,11 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from ..config import Config
 from ..deadlines import Deadline, within
-from ..errors import DeadlineMissed, EngineError, EngineGone, InfraError
+from ..errors import ClusterFull, DeadlineMissed, EngineError, EngineGone, InfraError
 from ..types import Canary, Completion, GroupKey, Meeting, Transfer
-from .nodes import engine_room
+from .nodes import engine_room, shared_room
 from .ray_faults import death
-from .ray_session import place, worker_env
+from .ray_session import by_node, place, worker_env
 from .shared_dir import marked
 from .tokens import tokens
 
@@ -116,6 +116,13 @@ class Member:
     async def canary(self, prompts: list[list[int]], max_tokens: int, seed: int) -> list:
         return await self.call(self.actor.canary.remote(prompts, max_tokens, seed), "timeouts.push_s", "The canary")
 
+    async def sleep(self) -> None:
+        """See RolloutEngine."""
+        await self.call(self.actor.sleep.remote(), "timeouts.push_s", "The sleep")
+
+    async def wake(self) -> None:
+        await self.call(self.actor.wake.remote(), "timeouts.push_s", "The wake-up")
+
     async def discard(self, why: str) -> None:
         """Its weights are unknown: the process is ended with all that it sampled, and another started."""
         self.on_death(self, why)
@@ -159,13 +166,31 @@ async def _result(ref: Awaitable[Any]) -> Any:
     return await ref
 
 
-async def spawn(actor_class: type, index: int, cfg: Config, model: str, env_urls: Mapping[str, list[str]], on_death: Callable[[Member, str], None]) -> Member:
+async def spawn(
+    actor_class: type,
+    index: int,
+    cfg: Config,
+    model: str,
+    env_urls: Mapping[str, list[str]],
+    on_death: Callable[[Member, str], None],
+    shared: PlacementGroup | None = None,
+) -> Member:
     """Reserve, start, load the model. Raises ClusterFull when there is no room, EngineGone when it died or was not up in time, what its `start` raised.
 
-    Whatever happens, cancellation included: an actor that does not come up keeps no resources.
+    Whatever happens, cancellation included: an actor that does not come up keeps no resources. `shared`: what the learner's ranks have reserved, of which
+    it takes its place beside rank `index`.
     """
-    room = engine_room(cfg)
-    placement = await place(room, f"rollout engine {index}", cfg)
+    if shared is None:
+        room = engine_room(cfg)
+        placement = own = await place(room, f"rollout engine {index}", cfg)
+        there = PlacementGroupSchedulingStrategy(placement, placement_group_capture_child_tasks=room.workers_by_ray)
+    else:
+        room, own, bundles = shared_room(cfg), None, by_node(shared)
+        if index >= len(bundles):
+            raise ClusterFull(
+                f"train.colocate_all puts an engine beside each of the {len(bundles)} learner ranks, and engine {index} has none. Ask for fewer engines."
+            )
+        there = PlacementGroupSchedulingStrategy(shared, placement_group_bundle_index=bundles[index])
     try:
         actor = (
             ray.remote(actor_class)
@@ -174,14 +199,15 @@ async def spawn(actor_class: type, index: int, cfg: Config, model: str, env_urls
                 num_gpus=room.num_gpus,
                 max_concurrency=10_000,
                 runtime_env={"env_vars": worker_env(cfg)},
-                scheduling_strategy=PlacementGroupSchedulingStrategy(placement, placement_group_capture_child_tasks=room.workers_by_ray),
+                scheduling_strategy=there,
             )
             .remote(index)
         )
     except BaseException:
-        remove_placement_group(placement)
+        if own is not None:
+            remove_placement_group(own)
         raise
-    member = Member(index, actor, placement, on_death, cfg)
+    member = Member(index, actor, own, on_death, cfg)
     try:
         with marked(cfg.run_dir) as mark:
             await member.call(actor.sees.remote(mark), "timeouts.start_s", "The look at the run's directory")

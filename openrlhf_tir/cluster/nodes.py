@@ -88,6 +88,17 @@ class Room(NamedTuple):
     """Processes in a bundle."""
 
 
+SHARE = 0.5
+"""Of a GPU, by which Ray reserves it for a learner rank or an engine of one bundle (train.colocate_all); how much memory each takes it does not watch."""
+
+
+def shared_room(cfg: Config) -> Room:
+    """With train.colocate_all: a bundle for each learner rank, of a GPU where there are any, whose other half an engine takes."""
+    gpu = float(has_gpus())
+    bundle = {"CPU": 2.0, "GPU": 1.0} if gpu else {"CPU": 2.0}
+    return Room([bundle] * cfg.actor.world_size, "PACK", 1.0, SHARE * gpu, False)
+
+
 def engine_room(cfg: Config) -> Room:
     """One bundle, whose GPUs are the actor's own and so visible to vLLM's worker processes. An engine that no node has enough GPUs for gets a
     bundle per GPU, on as few nodes as can be."""
@@ -135,6 +146,7 @@ def plan(cfg: Config, there: Sequence[Node], *, learner: bool = True) -> list[st
     come (an autoscaler, a node that restarts).
     """
     engine, reward, ranks = engine_room(cfg), reward_room(cfg), learner_room(cfg)
+    shared = learner and cfg.train.colocate_all
     kind = "GPU" if has_gpus() else "CPU"
     left = {node.address: (node.gpus if has_gpus() else node.cpus) for node in there}
     placed: dict[str, Counter[str]] = {address: Counter() for address in left}
@@ -154,11 +166,16 @@ def plan(cfg: Config, there: Sequence[Node], *, learner: bool = True) -> list[st
             left[best] -= room.each * size
             placed[best].update(of_bundle)
 
-    for i in range(cfg.vllm.num_engines):
+    for i in range(0 if shared else cfg.vllm.num_engines):
         for bundle in engine.bundles:
             put(engine, [f"engine {i}"], round(bundle[kind]))
     put(reward, [f"reward model {i}" for i in range(cfg.reward.replicas if cfg.reward.model_name_or_path else 0)], 1)
-    put(ranks, [f"learner rank {i}" for i in range(cfg.actor.world_size if learner else 0)], 1)
+    if shared:
+        beside = [f" + engine {i} in turns" if i < cfg.vllm.num_engines else "" for i in range(cfg.actor.world_size)]
+        room = shared_room(cfg)
+        put(room, [f"learner rank {i}{other}" for i, other in enumerate(beside)], round(room.bundles[0][kind]))
+    else:
+        put(ranks, [f"learner rank {i}" for i in range(cfg.actor.world_size if learner else 0)], 1)
     lines = [f"plan: {node}: {_counted(placed[node.address], kind) or 'nothing of this run'}" for node in there]
     if missing:
         free = ", ".join(f"{address} has {n} left" for address, n in left.items())

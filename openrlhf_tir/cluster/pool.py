@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 import ray
+from ray.util.placement_group import PlacementGroup
 
 from ..actors.fleet import Fleet
 from ..config import Config
@@ -37,7 +38,11 @@ MAX_FAILED_PROMPTS = 3
 
 
 class RolloutPool:
-    def __init__(self, cfg: Config, model: str, env_urls: Mapping[str, list[str]], actor_class: type = RolloutActor) -> None:
+    def __init__(
+        self, cfg: Config, model: str, env_urls: Mapping[str, list[str]], actor_class: type = RolloutActor, shared: PlacementGroup | None = None
+    ) -> None:
+        """`shared`: the reservation of the learner's ranks, in which actors take their places (train.colocate_all)."""
+        self.shared = shared
         self.cfg, self.model, self.env_urls, self.actor_class = cfg, model, dict(env_urls), actor_class
         r = cfg.rollout
         self.fleet: Fleet[Member] = Fleet(self._spawn, size=cfg.vllm.num_engines, heartbeat_s=r.heartbeat_s, unresponsive_s=r.unresponsive_s)
@@ -49,8 +54,10 @@ class RolloutPool:
         """Actors that are the fast lane now, and responses moved so far (lanes.py)."""
 
     @classmethod
-    async def start(cls, cfg: Config, model: str, env_urls: Mapping[str, list[str]], actor_class: type = RolloutActor) -> RolloutPool:
-        self = cls(cfg, model, env_urls, actor_class)
+    async def start(
+        cls, cfg: Config, model: str, env_urls: Mapping[str, list[str]], actor_class: type = RolloutActor, shared: PlacementGroup | None = None
+    ) -> RolloutPool:
+        self = cls(cfg, model, env_urls, actor_class, shared)
         await self.fleet.start()
         return self
 
@@ -115,7 +122,8 @@ class RolloutPool:
                 raise error
 
     async def _spawn(self, index: int) -> Member:
-        return await spawn(self.actor_class, index, self.cfg, self.model, self.env_urls, self.fleet.lost)
+        more = {} if self.shared is None else {"shared": self.shared}
+        return await spawn(self.actor_class, index, self.cfg, self.model, self.env_urls, self.fleet.lost, **more)
 
     async def _prove(self, member: Member) -> None:
         """Bring a new member to where the others are, before anything is sent to it."""

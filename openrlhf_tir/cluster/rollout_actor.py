@@ -146,6 +146,12 @@ class RolloutActor:
         await self.engine.alive()
         return self.envs.servers
 
+    async def sleep(self) -> None:
+        await self.engine.sleep()
+
+    async def wake(self) -> None:
+        await self.engine.wake()
+
     async def update_weights(self, path: Path, version: int, digest: str, canary: Canary | None = None, link: str | None = None) -> list[Completion]:
         return await self.engine.update_weights(path, version, digest, canary, link)
 

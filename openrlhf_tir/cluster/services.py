@@ -4,23 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Awaitable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import ray
+from ray.util.placement_group import PlacementGroup
 from rich.console import Console
 
 from ..config import Config
+from ..config.sections.colocation import NO_SLEEP_ON_CPU, STAND_IN
+from ..deadlines import Deadline
 from ..errors import ConfigError
 from ..logs.process import PssSampler
+from ..pipeline.colocation.sides import TurnsPublisher, TurnsRollout
+from ..pipeline.colocation.turns import Turns
 from ..pipeline.stop import StopRequest
+from ..weights.publisher import WeightPublisher
 from .env_process import env_urls
 from .learner_group import LearnerGroup
-from .nodes import nodes, plan, some_gpus, transport
+from .nodes import has_gpus, nodes, plan, shared_room, some_gpus, transport
 from .pool import RolloutPool
-from .ray_session import ray_session
+from .ray_session import place, ray_session
 from .reward_models.replicas import rewarding
 from .signals import StopSignals, stoppable
 
@@ -34,6 +40,9 @@ class Services:
     """None: opened without a learner."""
     pss: PssSampler
     stop: StopRequest
+    turns: Turns | None = None
+    """Of engines and learner on the same GPUs; None: each has its own."""
+    shared: PlacementGroup | None = None
 
     @property
     def learner(self) -> LearnerGroup:
@@ -43,7 +52,29 @@ class Services:
     async def replace_learner(self, cfg: Config) -> None:
         """New processes for all ranks, some of which are dead; what is left of the old ones is killed. The rollout actors stay up."""
         await self.learner.stop()
-        self.ranks = await LearnerGroup.start_again(cfg)
+        if self.turns:
+            self.turns.learner = None
+        async with self.learning():
+            self.ranks = await LearnerGroup.start_again(cfg, self.shared)
+        if self.turns:
+            self.turns.learner = self.ranks
+
+    def learning(self) -> AbstractAsyncContextManager[None]:
+        """The learner's turn, where engines are on its GPUs."""
+        return self.turns.learning() if self.turns else nullcontext()
+
+    def sampling(self) -> AbstractAsyncContextManager[None]:
+        """The engines' turn, where the learner is on their GPUs."""
+        return self.turns.sampling() if self.turns else nullcontext()
+
+    @property
+    def rollout(self) -> RolloutPool | TurnsRollout:
+        """The pool, which takes its turn where it has to."""
+        return TurnsRollout(self.pool, self.turns) if self.turns else self.pool
+
+    def publishing(self, publisher: WeightPublisher, phase: Callable[[], AbstractContextManager[None]] = nullcontext) -> WeightPublisher | TurnsPublisher:
+        """The publisher, which takes its turn where it has to; see TurnsPublisher."""
+        return TurnsPublisher(publisher, self.turns, phase) if self.turns else publisher
 
 
 @asynccontextmanager
@@ -74,18 +105,40 @@ async def _running(cfg: Config, model: str, learner: bool, console: Console, sig
             console.print(line, soft_wrap=True, highlight=False)
         async with env_urls(cfg) as urls, rewarding(cfg):
             with console.status("starting engines and learner"):
-                # Side by side: each spends its time importing and loading on a core of its own.
-                starting: list[Awaitable[Any]] = [RolloutPool.start(cfg, model, urls), *([LearnerGroup.start(cfg)] if learner else [])]
-                pool, *rest = await _all_or_none(*starting)
-            services = Services(cfg, console, pool, rest[0] if rest else None, pss, signals.stop)
+                if learner and cfg.train.colocate_all:
+                    services = await _in_turns(cfg, model, urls, console, pss, signals)
+                else:
+                    # Side by side: each spends its time importing and loading on a core of its own.
+                    starting: list[Awaitable[Any]] = [RolloutPool.start(cfg, model, urls), *([LearnerGroup.start(cfg)] if learner else [])]
+                    pool, *rest = await _all_or_none(*starting)
+                    services = Services(cfg, console, pool, rest[0] if rest else None, pss, signals.stop)
             try:
                 yield services
             finally:
                 try:
-                    await pool.stop()
+                    await services.pool.stop()
                 finally:
                     if services.ranks:
                         await services.ranks.stop()
+
+
+async def _in_turns(cfg: Config, model: str, urls: Mapping[str, list[str]], console: Console, pss: PssSampler, signals: StopSignals) -> Services:
+    """Engines and learner on the same GPUs, one after the other: an engine measures what is free as it starts, and takes its share of that."""
+    if cfg.rollout.engine != STAND_IN and not has_gpus():
+        raise ConfigError(f"train.colocate_all needs GPUs, and Ray knows of none: {', '.join(map(str, nodes()))}. {NO_SLEEP_ON_CPU}")
+    shared = await place(shared_room(cfg), f"{cfg.actor.world_size} learner ranks and {cfg.vllm.num_engines} engines, on the same GPUs", cfg)
+    pool = await RolloutPool.start(cfg, model, urls, shared=shared)
+    try:
+        patience = Deadline.of(cfg, "timeouts.start_s") + Deadline.of(cfg, "timeouts.learner_s") + Deadline.of(cfg, "rollout.group_deadline_s")
+        turns = Turns(pool.members, patience)
+        pool.fleet.starting = turns.starting
+        async with turns.learning():
+            ranks = await LearnerGroup.start(cfg, shared)
+    except BaseException:
+        await pool.stop()
+        raise
+    turns.learner = ranks
+    return Services(cfg, console, pool, ranks, pss, signals.stop, turns, shared)
 
 
 async def _all_or_none(*starting: Awaitable[Any]) -> list[Any]:

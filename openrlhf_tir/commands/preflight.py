@@ -40,7 +40,7 @@ from .checks.chat import check_chat, check_template_of
 from .checks.data import check_data
 from .checks.engine_args import check_engine_args
 from .checks.envs import check_envs, environments_of
-from .checks.host import Machine, check_backend, check_gpus, check_loggers, check_ports, check_push_room, check_writable, runs_here
+from .checks.host import Machine, check_backend, check_colocation, check_gpus, check_loggers, check_ports, check_push_room, check_writable, runs_here
 from .checks.load_elsewhere import load_elsewhere
 from .checks.roles import check_roles
 
@@ -77,6 +77,9 @@ def check(
         facts += check_gpus(cfg, machine)
     with problems.caught():
         check_backend(cfg, machine)
+    if training:
+        with problems.caught():
+            facts += check_colocation(cfg, machine)
     with problems.caught():
         facts += check_engine_args(cfg)
     if model:

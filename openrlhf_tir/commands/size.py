@@ -42,6 +42,9 @@ def run(args: argparse.Namespace) -> int:
         for i, (what, n) in enumerate(parts.items()):
             table.add_row(where if i == 0 else "", what, size(n))
         table.add_row("", "sum", size(total), end_section=True)
+    if plan.shared:
+        table.add_row("each GPU, in turns", "engine + what a rank keeps", size(plan.engine_gpu + plan.kept))
+        table.add_row("", "rank + what an engine keeps", size(plan.learner_gpu + plan.asleep), end_section=True)
     if plan.learner_host:
         table.add_row("host memory", f"of each learner rank ({cfg.actor.num_gpus_per_node} on a node)", size(plan.learner_host), end_section=True)
     table.add_row("engine", "tokens in its KV cache", f"{plan.kv_tokens:,}")

@@ -26,6 +26,7 @@ REFUSE = {
     "ds.param_dtype": "the weights were saved in it",
     "actor.optim": "the optimiser's state was saved as that one's",
     "critic.optim": "the optimiser's state was saved as that one's",
+    "train.colocate_all": "the optimiser's state was saved as torch's AdamW, or with it as DeepSpeed's",
     "ds.lora.rank": "the weights were saved with it",
     "ds.lora.alpha": "the weights were saved with it",
     "ds.lora.target_modules": "the weights were saved with it",

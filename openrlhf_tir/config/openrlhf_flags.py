@@ -88,7 +88,10 @@ SCHEDULERS = {
 }
 """transformers' names -> ours. OpenRLHF hands on no options: one cycle, and a polynomial of power 1. What needs some (warmup_stable_decay), or a loss at each
 step (reduce_lr_on_plateau), runs neither there."""
-_COLOCATE = "Rollout and training overlap, so they never share GPUs. Size them with --actor.num_gpus_per_node and --vllm.num_engines."
+_SLEEPS = (
+    "with train.colocate_all engines sleep while the learner trains, and its states are in host memory while they sample; who has GPUs of its own leaves them "
+    "to nobody, in OpenRLHF neither"
+)
 _VLM = "Images are not supported: tasks are text."
 _PARALLEL = "Tensor parallel learners are not supported. Add ranks with --actor.num_gpus_per_node, and share long sequences with --ds.ring_attn_size."
 
@@ -120,7 +123,7 @@ RULES: dict[str, Rule] = {
     "ds.ring_attn_head_stride": Only("1", "Sequences are shared by heads (DeepSpeed's Ulysses): there is no ring that takes several at a time. Leave it out."),
     "ds.tensor_parallel_size": Only("1", _PARALLEL),
     "ds.deepcompile": Refused("DeepCompile is not wired in. Leave it out."),
-    "ds.enable_sleep": Refused(_COLOCATE),
+    "ds.enable_sleep": Implied(_SLEEPS),
     "ds.use_universal_ckpt": Implied("every checkpoint of ds.zero_stage 3 is resumed on any number of ranks, without converting it"),
     "local_rank": Only("-1", "Ranks are assigned by the launcher."),
     # rollout
@@ -130,7 +133,7 @@ RULES: dict[str, Rule] = {
         SAME,
     ),
     **_each("vllm", "num_engines tensor_parallel_size enforce_eager enable_prefix_caching gpu_memory_utilization sync_backend", SAME),
-    "vllm.enable_sleep": Refused(_COLOCATE),
+    "vllm.enable_sleep": Implied(_SLEEPS),
     "vllm.sync_with_ray": Refused("Weight pushes have their own transports. Choose one with --vllm.sync_backend."),
     # algorithm
     **_each(
@@ -148,7 +151,10 @@ RULES: dict[str, Rule] = {
     "train.async_queue_size": Becomes(lambda v: {"pipeline.max_staleness": v[0], "pipeline.staleness_unit": "batches"}, preset=True),
     "train.dynamic_batch_enable": _sets(ds__packing_samples="true"),
     "train.agent_func_path": SAME,
-    **_each("train", "colocate_all colocate_critic_reward", Refused(_COLOCATE)),
+    "train.colocate_all": SAME,
+    "train.colocate_critic_reward": Refused(
+        "The critic lives on the policy's ranks, and reward models have GPUs of their own: size them with --reward.num_gpus_per_node. Leave it out."
+    ),
     "train.colocate_actor_ref": Implied("the reference lives on the policy's ranks"),
     # data and evaluation
     **_each("data", "prompt_dataset prompt_probs prompt_split input_key label_key input_template apply_chat_template max_samples max_len", SAME),

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from . import environments
-from .sections import sequence_parallel
+from .sections import colocation, sequence_parallel
 
 if TYPE_CHECKING:
     from .schema import Config
@@ -29,6 +29,7 @@ def violations(c: Config) -> Iterator[str]:
     yield from _roles(c)
     yield from _ranks_of_roles(c)
     yield from sequence_parallel.violations(c)
+    yield from colocation.violations(c)
     yield from _pipeline(c)
     yield from _pushes(c)
     yield from _fast_lane(c)

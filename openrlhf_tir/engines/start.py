@@ -95,6 +95,7 @@ def engine_args(model: str, cfg: Config, *, gpu: bool, index: int) -> AsyncEngin
         tensor_parallel_size=v.tensor_parallel_size,
         enforce_eager=v.enforce_eager or not gpu,
         enable_prefix_caching=v.enable_prefix_caching,
+        enable_sleep_mode=cfg.train.colocate_all,
         max_num_seqs=v.max_num_seqs,
         max_model_len=v.max_model_len or cfg.data.max_len,
         seed=cfg.train.seed + 1000 * index,

@@ -42,6 +42,7 @@ class TorchEngine:
         self._one_at_a_time = asyncio.Lock()
         self._running = asyncio.Event()
         self._running.set()
+        self._paused = self._asleep = False
         self._busy = BusyMeter()
         self.proof = Proof()
         """Never waits: a push is over only when its canary was answered, and nothing is decoded meanwhile."""
@@ -108,10 +109,30 @@ class TorchEngine:
         return completion
 
     async def pause(self) -> None:
-        self._running.clear()
+        self._paused = True
+        self._follow()
 
     async def resume(self) -> None:
-        self._running.set()
+        self._paused = False
+        self._follow()
+
+    def _follow(self) -> None:
+        """Decode while nobody wants it frozen."""
+        if self._paused or self._asleep:
+            self._running.clear()
+        else:
+            self._running.set()
+
+    async def sleep(self) -> None:
+        """A stand-in for tests: nothing is decoded while it sleeps, and no memory is freed. Waits for the request that is being decoded."""
+        self._asleep = True
+        self._follow()
+        async with self._one_at_a_time:
+            return
+
+    async def wake(self) -> None:
+        self._asleep = False
+        self._follow()
 
     async def update_weights(self, path: Path, version: int, digest: str, canary: Canary | None = None, link: str | None = None) -> list[Completion]:
         from safetensors.torch import load_file
@@ -144,6 +165,7 @@ class TorchEngine:
             if set(missing) - tied or unexpected:
                 raise WeightsUnverified(f"{what} does not hold this model: missing {sorted(set(missing) - tied)}, unexpected {unexpected}")
             self.version = version
+        await self.wake()
         return await self.canary(*canary) if canary else []
 
     async def proved(self, version: int) -> None:

@@ -3,6 +3,7 @@
     generate ──> AsyncLLM (own process) ──> deltas ──> proof ──> Completion
     update_weights: digest of the file, once per node -> pause (requests freeze) -> push -> canary queued first -> resume
     receive_weights: pause -> a broadcast, loaded as it comes; use_received: its digest -> canary queued first -> resume
+    sleep: pause -> weights to host memory, KV cache dropped; wake, or a push: weights first, the KV cache before the canary -> resume
 
 Pausing clears the KV cache, so a frozen request recomputes its prefix with the new weights. Canary requests are queued while the
 engine is still paused and outrank all others, so their verdict does not wait for a full engine; until it is in, completions with
@@ -21,8 +22,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..config import Config
+from ..config.sections.colocation import NO_SLEEP_ON_CPU
 from ..deadlines import Deadline, within
-from ..errors import ConfigError, EngineError, RequestRefused, WeightsUnverified
+from ..errors import ConfigError, EngineError, InfraError, RequestRefused, WeightsUnverified
 from ..machine import runs_on_gpus
 from ..types import Canary, Completion, EngineBounds, Meeting, Sampling, Transfer
 from ..weights.node_copy import NodeCopy
@@ -38,6 +40,10 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 CANARY_PRIORITY = -1
 """vLLM answers lower numbers first; everything else has 0."""
+WEIGHTS, KV_CACHE = "weights", "kv_cache"
+"""vLLM's names of what sleeps. Once both are awake vLLM itself goes on with requests."""
+SLEEP_LEVEL = 1
+"""Weights go to host memory. Level 2 would drop them, and an engine that is woken without a push needs them."""
 
 
 class VllmEngine:
@@ -52,6 +58,7 @@ class VllmEngine:
         self.proof = Proof()
         self.bounds = EngineBounds(llm.model_config.get_vocab_size(), llm.model_config.max_model_len)
         self._paused = self._paused_by_user = self._updating = self._proving = False
+        self._asleep: set[str] = set()
         self._switching = asyncio.Lock()
         self._node = NodeCopy(keep=keeps_copy(cfg), patience_s=cfg.timeouts.push_s / 4)  # the rest is for a proof of its own and the canary
         self._one_push = asyncio.Lock()
@@ -70,6 +77,8 @@ class VllmEngine:
         gpu = runs_on_gpus()
         if cfg.vllm.sync_backend == "nccl" and not gpu:
             raise ConfigError("vllm.sync_backend = 'nccl' needs GPUs, and there is none. Use 'gloo', which is the same on CPUs, or 'file'.")
+        if cfg.train.colocate_all and not gpu:
+            raise ConfigError(f"train.colocate_all needs GPUs, and there is none. {NO_SLEEP_ON_CPU}")
         prepare_environment(gpu=gpu)
         if gpu:
             await wait_for_memory(cfg.vllm.gpu_memory_utilization, os.environ.get("CUDA_VISIBLE_DEVICES"))
@@ -132,12 +141,12 @@ class VllmEngine:
         await self._switch()
 
     async def _switch(self) -> None:
-        """Be frozen while a push or the user wants it, and only then: whoever changes what is wanted calls this, in any order.
+        """Be frozen while a push, the learner's turn or the user wants it, and only then: whoever changes what is wanted calls this, in any order.
 
         A canary is answered first: its push waits for it, and would wait for ever.
         """
         async with self._switching:
-            wanted = self._updating or (self._paused_by_user and not self._proving)
+            wanted = self._updating or bool(self._asleep) or (self._paused_by_user and not self._proving)
             if wanted and not self._paused:
                 await self._llm.pause_generation(mode="keep", clear_cache=True)
                 self._paused = True
@@ -146,6 +155,35 @@ class VllmEngine:
                 await self._llm.resume_generation()
                 self._paused = False
                 self.requests.busy.resume()
+
+    async def sleep(self) -> None:
+        """See RolloutEngine. Raises EngineError, the engine then being broken."""
+        if self._asleep == {WEIGHTS, KV_CACHE}:
+            return
+        self.check()
+        async with self._or_break("sleep", "turn of the GPU", EngineError):
+            if self._updating or self._asleep:
+                raise EngineError("a weight push is not over")
+            self._asleep = {WEIGHTS, KV_CACHE}
+            await self._switch()
+            await self._answer(self._llm.sleep(level=SLEEP_LEVEL, mode="keep"))
+
+    async def wake(self) -> None:
+        """See RolloutEngine. Raises EngineError, the engine then being broken."""
+        self.check()
+        async with self._or_break("wake", "turn of the GPU", EngineError):
+            await self._rouse(WEIGHTS, KV_CACHE)
+
+    async def _rouse(self, *tags: str) -> None:
+        """What of this still sleeps; the requests go on with the last of it, if nobody else wants the engine frozen."""
+        async with self._switching:
+            for tag in [t for t in tags if t in self._asleep]:
+                await self._answer(self._llm.wake_up(tags=[tag]))
+                self._asleep.discard(tag)
+                if not self._asleep and self._paused:  # vLLM's own doing
+                    self._paused = False
+                    self.requests.busy.resume()
+        await self._switch()
 
     async def update_weights(self, path: Path, version: int, digest: str, canary: Canary | None = None, link: str | None = None) -> list[Completion]:
         """Load the safetensors file `path`, which must have `digest`, as `version`; requests in flight go on with it. With a `link` it is a delta: this
@@ -209,6 +247,7 @@ class VllmEngine:
         self._frozen_at = time.monotonic()
         async with self._or_break("begin"):
             await self._switch()
+            await self._rouse(WEIGHTS)
             await self._settle()
             await self._answer(self._llm.start_weight_update())
 
@@ -226,7 +265,7 @@ class VllmEngine:
         self.requests.switch(version)
         if canary is None:
             self._updating = False
-            await self._switch()
+            await self._resumed()
             self._push_pause_s = time.monotonic() - self._frozen_at
             return []
         self.proof.expect(version)
@@ -234,12 +273,17 @@ class VllmEngine:
         await self._settle()  # its requests are queued before the engine goes on
         self._updating, self._proving = False, True
         try:
-            await self._switch()
+            await self._resumed()
             self._push_pause_s = time.monotonic() - self._frozen_at
             return await sampling
         finally:
             self._proving = False
             await self._switch()
+
+    async def _resumed(self) -> None:
+        """After a push: as far as nobody else wants the engine frozen."""
+        async with self._or_break("resume"):
+            await self._rouse(KV_CACHE)
 
     async def canary(self, prompt_ids: list[list[int]], max_tokens: int, seed: int) -> list[Completion]:
         """One short sample per prompt, at temperature 1, for the learner to score. Same seed, same weights: same samples."""
@@ -315,19 +359,19 @@ class VllmEngine:
             raise EngineError(f"This engine is broken: {self.broken}. Start a new one.")
 
     @asynccontextmanager
-    async def _or_break(self, step: str) -> AsyncIterator[None]:
-        """A push that fails half-way leaves layers without weights. Give every caller its answer (an EngineError): paused, the
+    async def _or_break(self, step: str, of: str = "weight push", error: type[InfraError] = WeightsUnverified) -> AsyncIterator[None]:
+        """A push that fails half-way leaves layers without weights, and so does a sleep. Give every caller its answer (an EngineError): paused, the
         engine would keep them for ever."""
         try:
             async with asyncio.timeout(self._push.seconds):
                 yield
         except BaseException as e:
             what = f"not over within {self._push}" if isinstance(e, TimeoutError) else str(e) or type(e).__name__
-            self.broken = f"weight push failed in '{step}' after version {self.version}: {what}"
+            self.broken = f"{of} failed in '{step}' after version {self.version}: {what}"
             await self._abort()
             if isinstance(e, asyncio.CancelledError):
                 raise
-            raise WeightsUnverified(f"{self.broken}. Start the engine again.") from e
+            raise error(f"{self.broken}. Start the engine again.") from e
 
     async def _answer(self, call: Awaitable[T]) -> T:
         """The answer of vLLM's engine process; raises EngineError once that is dead. vLLM ends its reader then, and leaves such calls without an answer."""

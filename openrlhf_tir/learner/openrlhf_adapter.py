@@ -240,6 +240,7 @@ class ZeroStrategy(DeepspeedStrategy):
             seed=cfg.train.seed, max_norm=cfg.actor.max_norm, zero_stage=cfg.ds.zero_stage, args=args, full_determinism=cfg.train.full_determinism_enable
         )
         self.device = "cpu"
+        self.colocated = cfg.train.colocate_all
         self.sequence_parallel = SequenceParallel()
 
     def setup_distributed(self, rank: int, world_size: int, master_addr: str, master_port: int, timeout: timedelta = timedelta(minutes=60)) -> None:
@@ -278,9 +279,10 @@ class ZeroStrategy(DeepspeedStrategy):
         return total
 
     def get_ds_train_config(self, optim_dict: dict | None = None, *, max_norm: float | None = None) -> dict:
-        """openrlhf's, with torch's AdamW: the same arithmetic as FusedAdam, and nothing to compile (unless states are offloaded)."""
+        """openrlhf's, with torch's AdamW: the same arithmetic as FusedAdam, and nothing to compile (unless states are offloaded, or move: device_states.py)."""
         config = super().get_ds_train_config(optim_dict, max_norm=max_norm)
-        if optim_dict is not None and not self.adam_offload:
+        moves = self.colocated and self.device != "cpu"  # DeepSpeed moves the states of its own FusedAdam only
+        if optim_dict is not None and not self.adam_offload and not moves:
             config["optimizer"]["params"]["torch_adam"] = True
         if optim_dict is not None and optim_dict["type"] == "Muon":
             config = muon.deepspeed_config(config)

@@ -31,6 +31,7 @@ from ..types import Changes, Group, Meeting, TrainBatch, Transfer
 from ..weights.broadcast.sender import Sender
 from .agreement import agree
 from .balance import lpt
+from .device_states import device_states
 from .ema import WeightAverage
 from .export import write_model_files
 from .lora import ADAPTER, adapter_weights, hf_weights
@@ -94,6 +95,7 @@ class Zero3Rank:
         self.engine = self.model.model
         self.roles = Roles(cfg, self.strategy, self.estimator)
         self.average = WeightAverage(self.engine, cfg.train.ema_beta) if cfg.train.enable_ema else None
+        self.states = device_states(self._engines, self.device)
         self.writer = BackgroundWriter()
         self.last = LastPush() if cfg.vllm.sync_delta else None
         for engine in self._engines().values():
@@ -110,6 +112,7 @@ class Zero3Rank:
         the same on every rank: loss, grad_norm (before clipping), lr, updates, and those of algorithms/losses/diagnostics.py.
 
         A gradient that is not finite changes nothing: DeepSpeed leaves weights and optimiser as they are, and the version does not count it."""
+        self.states.needed("A step")
         judged: dict[str, float] = {}
         samples = batch_samples(batch, groups, self.cfg, self.estimator)
         mine = share(samples, batch.rank_of, self.strategy.shard)
@@ -165,6 +168,7 @@ class Zero3Rank:
 
     def sft_step(self, rows: Sequence[tuple[np.ndarray, np.ndarray]], lr: float) -> dict[str, float]:
         """One update of weighted cross entropy. rows: (token_ids [T], weights [T]); weights[t] is of token t, 0 masks it, weights[0] is unused."""
+        self.states.needed("A step of fine-tuning")
         mine = self._share_of(rows)
         counts = self._counts([row.fields["weights"].sum() for row in mine])
         return self._update(mine, {"weights": np.float32}, SftObjective(self.model, counts), counts, lr)
@@ -248,7 +252,8 @@ class Zero3Rank:
         """Copies this rank's state to host memory; training may go on. Files are complete when `written` has returned on every rank."""
         facts = {"version": self._version, **self.roles.state()}
         more = self.average.files(self.rank) if self.average else {}
-        save_rank(self._engines(), self.writer, Path(directory), rank=self.rank, world_size=self.world_size, facts=facts, more=more)
+        with self.states.saved():
+            save_rank(self._engines(), self.writer, Path(directory), rank=self.rank, world_size=self.world_size, facts=facts, more=more)
 
     def written(self) -> dict[str, tuple[int, str]]:
         """Not collective, and from another thread than the rest: blocks until what this rank saved is on disk. path -> (bytes, XXH3-128)."""
@@ -256,6 +261,7 @@ class Zero3Rank:
 
     def load(self, directory: str | Path) -> int:
         """Returns the version. The checkpoint may be of another number of ranks. Raises ConfigError for one without the critic that this run has."""
+        self.states.needed("The loading of a checkpoint")
         directory = Path(directory)
         facts = load_rank(self._engines(), directory, rank=self.rank, world_size=self.world_size)
         if self.average:
@@ -263,6 +269,14 @@ class Zero3Rank:
         self.roles.restore(facts)
         self._version = facts["version"]
         return self._version
+
+    def offload(self) -> None:
+        """Optimiser and gradients to host memory (train.colocate_all). Weights stay: they are scored with, pushed, saved and exported as before."""
+        self.states.offload()
+
+    def onload(self) -> None:
+        """Back onto the GPU, for a step or to load a checkpoint."""
+        self.states.onload()
 
     def _engines(self) -> dict[str, deepspeed.DeepSpeedEngine]:
         return {POLICY: self.engine, **self.roles.engines()}

@@ -23,6 +23,7 @@ from .source import Flight
 from .state import RunState
 
 OUTSIDE = {
+    "turn": "the engines to leave the shared GPUs, and the learner to be there",
     "step": "the learner ranks, for the step",
     "push": "the learner's weights to be written, sent to every engine and proved",
     "checkpoint": "every rank's copy of its state",

@@ -87,7 +87,8 @@ class Pipeline:
 
     async def train(self, resume: bool) -> None:
         if resume:
-            await self.saver.restore()
+            async with self.publisher.changing():
+                await self.saver.restore()
         self.saver.ready = True
         await self.push()
         producing = self.tasks.create_task(self.produce(), name="produce")

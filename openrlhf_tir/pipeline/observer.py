@@ -22,11 +22,12 @@ from .budget import Budget
 log = logging.getLogger(__name__)
 MAX_EXPLAINED = 100
 """Faults that are told in words, over a run."""
-TRACKS = {"step": "learner", "push": "weights", "drain": "weights", "checkpoint": "ckpt", "evaluate": "eval"}
+TRACKS = {"turn": "learner", "step": "learner", "push": "weights", "drain": "weights", "checkpoint": "ckpt", "evaluate": "eval"}
 METRICS = {
     "wait for replay": "replay_wait_s",
     "wait for gate": "gate_wait_s",
     "drain": "drain_s",
+    "turn": "turn_s",
     "step": "step_s",
     "push": "push_s",
     "checkpoint": "checkpoint_s",

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
-    """results["sequential" | "asynchronous"] = (what the run returned, [(metrics, keys of the batch)])."""
+    """results["sequential" | "asynchronous" | "colocated"] = (what the run returned, [(metrics, keys of the batch)])."""
     import torch.multiprocessing as mp
 
     out = tmp_path_factory.mktemp("zero_staleness")
@@ -51,3 +51,11 @@ def test_the_test_is_not_trivial(results):
     assert finished != sorted(finished)
     assert len(finished) > 3 * STEPS
     assert errors == []
+
+
+def test_so_it_does_where_engine_and_learner_take_turns_on_a_gpu(results):
+    """And the learner's states go before each push, and come before each step: the rank would refuse one without them."""
+    digests, moves = results["colocated"][0]
+    assert digests == results["sequential"][0]
+    assert results["colocated"][1] == results["sequential"][1]
+    assert moves == ["offload", "onload"] * STEPS + ["offload"]

@@ -148,3 +148,51 @@ def test_size_says_what_does_not_fit_and_which_setting_changes_it(tmp_path, caps
 def test_size_refuses_a_model_that_it_cannot_read(tmp_path, capsys):
     assert main(["size", "--recipe", "zerotir_7b", "--actor.model_name_or_path", str(tmp_path)]) == 2
     assert "cannot be read here" in capsys.readouterr().err
+
+
+@pytest.fixture
+def shared(small):
+    """Two ranks, each with an engine of one GPU."""
+    changes = {
+        "train": {"max_tokens_per_gpu": 1000, "colocate_all": True},
+        "pipeline": {"mode": "sync"},
+        "actor": {**small.actor.model_dump(exclude_unset=True), "num_nodes": 1},
+        "vllm": {"gpu_memory_utilization": 0.5, "num_engines": 2},
+    }
+    return Config(**{**small.model_dump(exclude_unset=True), **changes})
+
+
+def test_on_a_shared_gpu_the_rank_keeps_its_weights_and_the_engine_its_reserve(shared):
+    plan = memory_plan(shared, 80 * GIB)
+    assert plan.kept == 2 * N // 2 + 2 * N + 2 * CHUNK_BYTES + RESERVE, "its share of the weights, and what is gathered for a canary's scores"
+    assert plan.asleep == ENGINE_RESERVE
+    assert plan.learner_host == 12 * N // 2 + (4 + 12) * N // 2 + 2 * N, "the checkpoint's copy; gradients and optimiser; the engine's weights"
+    assert plan.faults(80 * GIB) == []
+    apart = memory_plan(Config(**{**shared.model_dump(exclude_unset=True), "train": {"max_tokens_per_gpu": 1000}}), 80 * GIB)
+    assert (apart.kept, apart.asleep, apart.learner_host) == (0, 0, 12 * N // 2)
+
+
+def test_a_share_that_leaves_the_rank_too_little_is_told_with_the_one_that_fits(shared):
+    plan = memory_plan(Config(**{**shared.model_dump(exclude_unset=True), "vllm": {"gpu_memory_utilization": 0.97}}), 80 * GIB)
+    (fault,) = plan.faults(80 * GIB)
+    assert "that the learner rank beside it keeps are more than 80.00 GiB. Lower vllm.gpu_memory_utilization to 0.96 or less." in fault
+    fits = memory_plan(Config(**{**shared.model_dump(exclude_unset=True), "vllm": {"gpu_memory_utilization": 0.96}}), 80 * GIB)
+    assert fits.faults(80 * GIB) == []
+
+
+def test_a_rank_that_fits_alone_may_not_beside_a_sleeping_engine(shared):
+    plan = memory_plan(shared, 80 * GIB)
+    assert memory_plan(shared, 0).learner_gpu == plan.learner_gpu
+    (fault,) = [f for f in plan.faults(plan.learner_gpu + ENGINE_RESERVE - 1) if "a learner rank needs" in f]
+    assert f"beside {ENGINE_RESERVE / GIB:.2f} GiB of a sleeping engine" in fault
+    assert not [f for f in plan.faults(plan.learner_gpu + ENGINE_RESERVE) if "a learner rank needs" in f]
+
+
+def test_size_shows_both_turns_of_a_shared_gpu(tmp_path, capsys):
+    flags = ["--train.colocate_all", "--pipeline.mode", "sync", "--vllm.num_engines", "8", "--vllm.tensor_parallel_size", "1"]
+    argv = ["size", "--recipe", "zerotir_7b", "--actor.model_name_or_path", model(tmp_path, QWEN_7B), *flags]
+    assert main(argv) == 0
+    said = capsys.readouterr().out
+    assert "each GPU, in turns" in said and "engine + what a rank keeps" in said
+    assert main([*argv, "--vllm.gpu_memory_utilization", "0.95"]) == 1
+    assert "Lower vllm.gpu_memory_utilization to 0.9" in capsys.readouterr().out

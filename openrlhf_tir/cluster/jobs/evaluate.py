@@ -6,7 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -18,7 +18,6 @@ from ...pipeline.evaluation import attempt
 from ...pipeline.observer import reward_parts
 from ...report.summary import EnvScores, Scores
 from ...types import GroupKey, GroupMeta, Task
-from ..pool import RolloutPool
 
 if TYPE_CHECKING:
     from ..services import Services
@@ -28,6 +27,12 @@ EVAL_EPOCH = -1
 ACTOR_RETRIES = 120
 MAX_FAILED = 0.02
 """Share of samples that may be lost to infrastructure before the figures are refused: they would be of other problems."""
+
+
+class Samples(Protocol):
+    """A RolloutPool, or what takes its turn before it."""
+
+    async def run_group(self, key: GroupKey, task: Task, mode: EvalMode) -> tuple[GroupMeta, Any]: ...
 
 
 @dataclass(slots=True)
@@ -64,8 +69,8 @@ async def evaluate_held_out(services: Services, cfg: Config, tasks: list[Task], 
     """Sampled (eval.temperature, n samples) and greedy figures of the engines' current weights. Raises EvaluationFailed."""
     n = cfg.eval.n_samples_per_prompt
     with bar(f"evaluate {what}", (n + 1) * len(tasks), services.console) as advance:
-        sampled = await evaluate(services.pool, tasks, mode_of(cfg), tick=lambda: advance(n))
-        greedy = await evaluate(services.pool, tasks, EvalMode(1, 0.0, max_calls=cfg.eval.max_calls), tick=advance)
+        sampled = await evaluate(services.rollout, tasks, mode_of(cfg), tick=lambda: advance(n))
+        greedy = await evaluate(services.rollout, tasks, EvalMode(1, 0.0, max_calls=cfg.eval.max_calls), tick=advance)
     return sampled, greedy
 
 
@@ -93,7 +98,7 @@ def mode_of(cfg: Config) -> EvalMode:
     return EvalMode(cfg.eval.n_samples_per_prompt, cfg.eval.temperature, cfg.eval.top_p, cfg.eval.max_calls)
 
 
-async def evaluate(pool: RolloutPool, tasks: list[Task], mode: EvalMode, *, tick: Callable[[], None] = lambda: None) -> EvalResult:
+async def evaluate(pool: Samples, tasks: list[Task], mode: EvalMode, *, tick: Callable[[], None] = lambda: None) -> EvalResult:
     """mode.n samples per task (temperature 0: greedy); `tick` after each. Raises EvaluationFailed when more than 2 % of the samples failed."""
     gate = asyncio.Semaphore(CONCURRENT_GROUPS)
 
@@ -111,7 +116,7 @@ async def evaluate(pool: RolloutPool, tasks: list[Task], mode: EvalMode, *, tick
     return summarise(tasks, [t.result() for t in running], mode.n)
 
 
-async def sampled_group(pool: RolloutPool, i: int, task: Task, mode: EvalMode) -> tuple[GroupMeta, Any] | str:
+async def sampled_group(pool: Samples, i: int, task: Task, mode: EvalMode) -> tuple[GroupMeta, Any] | str:
     """A group of the i-th task and its payload, or the reason why nothing came back. An actor that dies under it is waited for."""
     for _ in range(ACTOR_RETRIES):
         try:

@@ -134,7 +134,8 @@ def quickstart(cfg: Config, setup_s: float = 0.0) -> Summary:
         inputs = load_inputs(cold)
         async with running_services(cold, model=str(base.init)) as services:
             figures = scores(*await make_base(services, base, inputs))
-            await services.learner.reload(rl)
+            async with services.learning():
+                await services.learner.reload(rl)
             known = figures if len(cfg.environments) == 1 else None  # of the problems only: with games, the base is measured on all
             return await run_training(services, rl, inputs, base=known, setup_s=setup_s, cold_start_s=time.monotonic() - started)
 

@@ -95,7 +95,7 @@ async def make_base(services: Services, base: ToyBase, inputs: Inputs) -> tuple[
     schedule, gates = lesson.schedule, lesson.gates
 
     async def sft_step(rows: list[ColdStartTrace], lr: float) -> Mapping[str, float]:
-        async with publisher.fine_tuning():
+        async with services.learning(), publisher.fine_tuning():
             return await services.learner.sft_step(rows, lr)
 
     with ExitStack() as shown:  # one display at a time: the bar of the fine-tuning ends before the evaluation's begins
@@ -103,7 +103,7 @@ async def make_base(services: Services, base: ToyBase, inputs: Inputs) -> tuple[
 
         async def judge() -> EvalResult:
             shown.close()
-            await publisher.publish(0)
+            await services.publishing(publisher).publish(0)
             if measured:
                 missed = "; ".join(check_gates(measured[-1][0], gates))
                 services.console.print(f"outside the gates: {missed}. Trained some more.", soft_wrap=True, highlight=False)

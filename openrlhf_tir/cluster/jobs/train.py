@@ -138,7 +138,8 @@ async def _export_best(services: Services, cfg: Config, checkpoints: Checkpoints
     name, score = checkpoints.best()
     if name:
         try:
-            await checkpoints.export_best(services.learner, directory)
+            async with services.learning():
+                await checkpoints.export_best(services.learner, directory)
             exported.complete(cfg, directory)
             services.console.print(f"best:   {directory} ({cfg.ckpt.best_metric_key} = {score:.4g}, {name})", soft_wrap=True)
         except (CheckpointDamaged, OSError) as e:
@@ -222,7 +223,8 @@ async def _calibrated(services: Services, cfg: Config, publisher: WeightPublishe
     """Engines that all died or were given up under the canary are being replaced: those that come are asked. Raises WeightsUnverified when none answers."""
     for left in reversed(range(CALIBRATIONS)):
         try:
-            tolerance = await publisher.calibrate()
+            async with services.sampling():
+                tolerance = await publisher.calibrate()
         except WeightsUnverified as e:
             if not left:
                 raise
@@ -246,7 +248,7 @@ async def _attempt(
     """Wire the loop and run it with the learner ranks that are up."""
 
     async def evaluate_now() -> dict[str, float]:
-        sampled = await evaluate(services.pool, inputs.held_out, mode_of(cfg), tick=pipeline.watchdog.beat)
+        sampled = await evaluate(services.rollout, inputs.held_out, mode_of(cfg), tick=pipeline.watchdog.beat)
         row = {"eval/accuracy": sampled.accuracy, "eval/code_ratio": sampled.code_ratio, "eval/calls": sampled.calls}
         row |= {f"eval/{part}": mean for part, mean in sampled.parts.items()} | {"eval/failed_samples": float(sampled.failed)}
         for env, figures in sampled.by_env.items():
@@ -264,15 +266,16 @@ async def _attempt(
     timeline = timelines.Timeline(cfg.run_dir / timelines.FILE)
     ledger = Ledger(cfg.run_dir / LEDGER)
     with Progress(cfg.train.max_steps, services.console, runs_code=any(e.runs_code for e in cfg.environments.values())) as progress:
+        observer = Observer(metrics, timeline, progress, [*cfg.environments], without_calls(cfg))
         pipeline = Pipeline(
             cfg,
             prompts=TaskPrompts(inputs.prompts, cfg),
-            rollout=services.pool,
+            rollout=services.rollout,
             learner=services.learner,
-            publisher=publisher,
+            publisher=services.publishing(publisher, lambda: observer.phase("turn", pipeline.version)),
             ledger=ledger,
             checkpoints=checkpoints,
-            observer=Observer(metrics, timeline, progress, [*cfg.environments], without_calls(cfg)),
+            observer=observer,
             measure=evaluate_now,
             stop=services.stop,
             complete=lambda directory: exported.complete(cfg, directory),

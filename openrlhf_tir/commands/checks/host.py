@@ -18,8 +18,10 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from ...config import Config
+from ...config.sections.colocation import NO_SLEEP_ON_CPU, STAND_IN
 from ...errors import ConfigError, Unavailable
 from ...machine import gpu_count
+from ...memory_plan import memory_plan
 from ...model_size import push_bytes
 from ...sizes import size
 
@@ -88,14 +90,34 @@ def check_gpus(cfg: Config, machine: Machine) -> list[str]:
             "Set ds.attn_implementation to sdpa, or turn packing off."
         )
     rewarding = cfg.reward.replicas if cfg.reward.model_name_or_path else 0
-    need = cfg.actor.num_gpus_per_node + cfg.vllm.num_engines * cfg.vllm.world_size + rewarding
+    engines = 0 if cfg.train.colocate_all else cfg.vllm.num_engines * cfg.vllm.world_size  # else on the learner's
+    need = cfg.actor.num_gpus_per_node + engines + rewarding
     if machine.gpus and here and need > machine.gpus:
         raise ConfigError(
-            f"{cfg.actor.num_gpus_per_node} learner ranks{f', {rewarding} reward models' * (rewarding > 0)} and {cfg.vllm.num_engines} engines x "
-            f"{cfg.vllm.world_size} GPUs need {need} GPUs, this machine has {machine.gpus}. "
+            f"{cfg.actor.num_gpus_per_node} learner ranks{f', {rewarding} reward models' * (rewarding > 0)} and {cfg.vllm.num_engines} engines"
+            f"{' on the same GPUs' if cfg.train.colocate_all else f' x {cfg.vllm.world_size} GPUs'} need {need} GPUs, this machine has {machine.gpus}. "
             f"Lower actor.num_gpus_per_node, vllm.num_engines{', reward.model_replicas' * (rewarding > 0)} or vllm.tensor_parallel_size."
         )
     return [f"{machine.gpus} GPUs, {machine.cpus} CPUs"]
+
+
+def check_colocation(cfg: Config, machine: Machine) -> list[str]:
+    """What train.colocate_all needs of this machine, and what it takes of a GPU's memory. Raises ConfigError where there is none to share."""
+    if not cfg.train.colocate_all:
+        return []
+    if machine.gpus == 0 and runs_here(cfg) and cfg.rollout.engine != STAND_IN:
+        raise ConfigError(f"train.colocate_all needs GPUs, and this machine has none. {NO_SLEEP_ON_CPU}")
+    shared = f"each of {cfg.actor.world_size} learner ranks, {cfg.vllm.num_engines} of them with an engine, which take turns"
+    said = [f"train.colocate_all: a GPU for {shared}. It has never been run on GPUs: look at the first steps"]
+    if cfg.actor.num_gpus_per_node and (plan := memory_plan(cfg, 0)):
+        said.append(
+            f"train.colocate_all: while engines sample a rank keeps {size(plan.kept)} of its GPU: vllm.gpu_memory_utilization = "
+            f"{cfg.vllm.gpu_memory_utilization:g} must leave as much. While it trains it needs {size(plan.learner_gpu)}, and the engine keeps about "
+            f"{size(plan.asleep)} (openrlhf-tir size --gpu-gib says whether they fit)"
+        )
+    if machine.gpus and not cfg.ds.adam_offload and not shutil.which("nvcc"):
+        said.append("train.colocate_all: DeepSpeed moves its own FusedAdam, which it compiles at the first start with nvcc; there is none in PATH")
+    return said
 
 
 def check_push_room(cfg: Config, machine: Machine) -> list[str]:

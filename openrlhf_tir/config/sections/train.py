@@ -55,6 +55,11 @@ class Train(Section):
     max_learner_restarts: int = Field(
         3, ge=0, description="how often dead learner ranks are replaced, all of them from the last checkpoint, while the engines stay up"
     )
+    colocate_all: bool = Field(
+        False,
+        description="learner rank i and engine i share a GPU, in pipeline.mode = 'sync': engines sleep while the learner trains, its optimiser and gradients "
+        "are in host memory while they sample (docs/scaling.md). Never run on a GPU yet",
+    )
     agent_func_path: str | None = Field(
         None,
         description="OpenRLHF's agent file, a Python file with an AgentExecutor: it writes the responses, in processes of its own, in place of environment and "

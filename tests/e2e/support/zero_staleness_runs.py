@@ -1,7 +1,8 @@
-"""What the process of test_zero_staleness.py does: the same training twice on the real learner and the deterministic engine.
+"""What the process of test_zero_staleness.py does: the same training three times on the real learner and the deterministic engine.
 
     sequential      one loop, written out here: roll B kept groups one after the other, step, push, repeat. Nothing of pipeline/.
     asynchronous    Pipeline in mode `sync` (S = 0): B groups at once, answers in whatever order, checkpoints in the background
+    colocated       the same, engine and learner taking turns (train.colocate_all); stand-ins move nothing, but keep to the order
 
 Environments take a random time that no seed fixes, so no two asynchronous runs interleave alike.
 """
@@ -15,10 +16,13 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from openrlhf_tir.config import Config
+from openrlhf_tir.deadlines import Deadline
 from openrlhf_tir.episodes.group import GroupRunner
 from openrlhf_tir.filters import build
 from openrlhf_tir.learner.balance import assign_ranks
 from openrlhf_tir.pipeline.checkpoints.checkpoint import Checkpoints
+from openrlhf_tir.pipeline.colocation.sides import TurnsPublisher, TurnsRollout
+from openrlhf_tir.pipeline.colocation.turns import Turns
 from openrlhf_tir.pipeline.loop import Pipeline
 from openrlhf_tir.pipeline.observer import Observer
 from openrlhf_tir.replay.ledger import Ledger, audit
@@ -124,6 +128,12 @@ class OneRank:
     async def written(self) -> None:
         await asyncio.to_thread(self.rank.written)
 
+    async def onload(self) -> None:
+        self.rank.onload()
+
+    async def offload(self) -> None:
+        self.rank.offload()
+
 
 class LocalRollout:
     """The group runner as the pipeline's Rollout, in this process."""
@@ -163,7 +173,9 @@ async def sequential(cfg: Config, learner: OneRank, runner: GroupRunner, publish
     return digests
 
 
-async def asynchronous(cfg: Config, learner: OneRank, runner: GroupRunner, publisher: WeightPublisher) -> tuple[list[str], list[int], list[str]]:
+async def asynchronous(
+    cfg: Config, learner: OneRank, runner: GroupRunner, publisher: WeightPublisher, turns: Turns | None = None
+) -> tuple[list[str], list[int], list[str]]:
     """Returns the digests, the prompts in the order in which their groups finished, and what the audit finds wrong."""
     rollout, digests, publish = LocalRollout(runner), [], publisher.publish
 
@@ -177,15 +189,24 @@ async def asynchronous(cfg: Config, learner: OneRank, runner: GroupRunner, publi
     pipeline = Pipeline(
         cfg,
         prompts=Prompts(),
-        rollout=rollout,
+        rollout=TurnsRollout(rollout, turns) if turns else rollout,
         learner=learner,
-        publisher=publisher,
+        publisher=TurnsPublisher(publisher, turns) if turns else publisher,
         ledger=Ledger(cfg.run_dir / "ledger.jsonl"),
         checkpoints=Checkpoints(cfg.run_dir / "ckpt", 2),
         observer=Observer(MemoryMetrics(), Silent(), Silent()),
     )
     await pipeline.run()
     return digests, rollout.finished, audit(pipeline.state.ledger.path).errors
+
+
+async def colocated(cfg: Config, learner: OneRank, runner: GroupRunner, publisher: WeightPublisher) -> tuple[list[str], list[str]]:
+    """Returns the digests, and how often the learner's states went and came."""
+    turns = Turns(publisher.engines, Deadline(60.0, "a test's"))
+    async with turns.learning():
+        turns.learner = learner  # its ranks have started: all they have is on the GPU
+    digests, _, _ = await asynchronous(cfg, learner, runner, publisher, turns)
+    return digests, learner.rank.states.calls
 
 
 async def train(mode, cfg: Config, rank, model: Path):
@@ -204,7 +225,7 @@ def run(_: int, port: int, model: Path, out: Path) -> None:
 
     torch.set_num_threads(1)
     results = {}
-    for mode in (sequential, asynchronous):
+    for mode in (sequential, asynchronous, colocated):
         cfg = config(model, out / mode.__name__)
         cfg.run_dir.mkdir()
         results[mode.__name__] = asyncio.run(train(mode, cfg, Zero3Rank(cfg, 0, 1, "127.0.0.1", port), model))

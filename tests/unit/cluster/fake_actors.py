@@ -86,6 +86,13 @@ class FakeActor:
 
     async def do_proved(self, version: int) -> None: ...
 
+    async def do_sleep(self) -> None: ...
+
+    async def do_wake(self) -> None: ...
+
+    async def do_call(self, method: str, *args: Any) -> None:
+        """Of a learner's rank."""
+
     async def do_update_weights(self, path: Any, version: int, digest: str, canary: Any, link: str | None) -> list[Completion]:
         self.version = version
         n = canary.max_tokens

@@ -19,6 +19,7 @@ from openrlhf_tir.simulation.virtual_loop import run
 from openrlhf_tir.toy.cold_start import Schedule, Stage
 from openrlhf_tir.types import Completion
 
+from .colocation.apart import Apart
 from .test_pool import config
 
 pytestmark = pytest.mark.slow  # importing ray
@@ -81,7 +82,7 @@ class WeighingLearner:
         directory.mkdir(parents=True, exist_ok=True)
 
 
-class Session(SimpleNamespace):
+class Session(Apart):
     replaced = 0
 
     async def replace_learner(self, cfg):

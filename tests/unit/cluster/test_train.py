@@ -17,6 +17,7 @@ from openrlhf_tir.simulation.virtual_loop import run
 
 from ...pipeline.checkpoints.test_checkpoint import evaluations
 from ...pipeline.fakes import FakeLearner, FakePrompts, pipeline
+from .colocation.apart import Apart
 
 pytestmark = pytest.mark.slow  # importing ray
 
@@ -33,7 +34,7 @@ def test_an_engine_that_starts_while_the_learner_is_replaced_waits_for_no_learne
     """The publisher of the attempt before would ask ranks that are gone, and push a file that it has removed."""
     joins = []
 
-    class Services(SimpleNamespace):
+    class Services(Apart):
         async def replace_learner(self, cfg):
             joins.append(self.pool.on_join)
 
@@ -62,7 +63,7 @@ def test_a_best_model_that_the_disk_refuses_ends_no_run_that_is_done(train, tmp_
 
     p = pipeline(tmp_path, max_steps=1, eval_steps=1, evaluate=evaluations(0.5), prompts=FakePrompts(8), learner=Full())
     run(p.run())
-    services = SimpleNamespace(learner=p.learner, console=Console(file=io.StringIO(), width=200))
+    services = Apart(learner=p.learner, console=Console(file=io.StringIO(), width=200))
     asyncio.run(train._export_best(services, p.cfg, p.saver.checkpoints, tmp_path / "model_best"))
     assert "best:   not exported. [Errno 28] No space left on device" in services.console.file.getvalue()
 
@@ -82,7 +83,7 @@ def test_an_export_that_fails_after_a_clean_audit_says_what_is_left_of_the_train
     monkeypatch.setattr(train, "_pipeline", trained)
     monkeypatch.setattr(train, "followed", lambda *a: nullcontext())
     cfg = Config.model_validate({"run_dir": tmp_path, "ckpt": {"path": "ckpt"}})
-    services = SimpleNamespace(learner=Failing(), console=Console(file=io.StringIO(), width=200), pool=SimpleNamespace(on_join=None))
+    services = Apart(learner=Failing(), console=Console(file=io.StringIO(), width=200), pool=SimpleNamespace(on_join=None))
     with pytest.raises(InfraError) as e:
         asyncio.run(train.run_training(services, cfg, SimpleNamespace(prompts=SimpleNamespace(tasks=[]), held_out=[], canary=[[1]])))
     said = str(e.value)

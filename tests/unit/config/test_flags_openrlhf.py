@@ -122,6 +122,7 @@ EXAMPLES = {
 
 
 NEEDS = {
+    "train.colocate_all": "--pipeline.mode sync",
     **dict.fromkeys(("algo.kl.use_loss", "algo.kl.target", "ref.offload"), "--algo.kl.init_coef 0.1"),
     "reward.normalize_enable": "--reward.model_name_or_path rm",
     "algo.kl.horizon": "--algo.kl.init_coef 0.1 --algo.kl.target 0.1",

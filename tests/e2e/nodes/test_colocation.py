@@ -1,0 +1,28 @@
+"""train.colocate_all as a run: Ray, two ZeRO-3 ranks, two engines in the ranks' own reservation. On CPU, so engines and states are stand-ins that move nothing:
+what is shown is the order, the placement, and that nothing else changes. Nothing here says that a GPU's memory is enough."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.crash_trial import Fault, clean, command, end, outcome, start, strike
+from openrlhf_tir.logs import metrics
+from openrlhf_tir.replay.audit import audit
+
+SHARED = ("--train.colocate_all", "--vllm.num_engines", "2")
+
+
+@pytest.mark.long
+def test_a_run_on_shared_gpus_whose_learner_and_engine_are_killed_has_the_weights_of_one_on_gpus_of_its_own(toy_run, tmp_path):
+    """The ranks that replace the lost one start in the learner's turn, in their old places, and take up the checkpoint; the engine waits for its turn."""
+    log, rank, engine = tmp_path / "log", Fault("learner-1", 2.5), Fault("rollout-0", 3.5)
+    process = start([*command(tmp_path, toy_run.job, deadlines={}), *SHARED], log)
+    strike(process, tmp_path, rank, toy_run.step_s)
+    strike(process, tmp_path, engine, toy_run.step_s)
+    code, said = end(process), " ".join(log.read_text().split())
+    assert code == 0 and rank.at_step is not None and engine.at_step is not None, said[-3000:]
+    assert "2 learner ranks and 2 engines, on the same GPUs" in said and "learner rank 1 + engine 1 in turns" in said
+    columns = metrics.read(tmp_path)
+    assert clean(tmp_path, toy_run.job.steps) and audit(tmp_path / "ledger.jsonl").rollbacks == 1
+    assert min(columns["turn_s"]) > 0, "every step has waited for its turn"
+    assert outcome(tmp_path) == (toy_run.digest, None)

@@ -1,0 +1,166 @@
+"""train.colocate_all on a cluster: one reservation for ranks and engines, the order in which they start, and who keeps what when one is replaced. Fake Ray."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+
+import pytest
+
+from openrlhf_tir.config import Config
+from openrlhf_tir.errors import ClusterFull, ConfigError
+from openrlhf_tir.pipeline.colocation.turns import Turn
+from openrlhf_tir.simulation.virtual_loop import run
+
+from ..fake_ray import Ray, lost, node
+
+pytestmark = pytest.mark.slow  # importing ray
+
+
+def config(**sections) -> Config:
+    return Config(
+        **{
+            "train": {"colocate_all": True},
+            "pipeline": {"mode": "sync"},
+            "actor": {"num_gpus_per_node": 2},
+            "vllm": {"num_engines": 2},
+            "rollout": {"heartbeat_s": 1e6},
+            **sections,
+        }
+    )
+
+
+@pytest.fixture
+def events(ray: Ray, monkeypatch) -> list[str]:
+    """What every process is told, and where it was put."""
+    happened: list[str] = []
+    strategy = lambda group, placement_group_bundle_index=None, **_: placement_group_bundle_index  # noqa: E731
+    for module in ("member", "learner_group"):
+        monkeypatch.setattr(f"openrlhf_tir.cluster.{module}.PlacementGroupSchedulingStrategy", strategy)
+
+    def watched(actor) -> None:
+        answer = actor._answer
+        bundle, gpus = ray.asked[-1]["scheduling_strategy"], ray.asked[-1]["num_gpus"]
+
+        async def told(method: str, *args):
+            kind = "rank" if method in ("call", "address") or (method == "start" and len(args) == 3) else "engine"
+            if method == "start":
+                happened.append(f"{kind} {actor.index} in bundle {bundle} with {gpus:g} GPU starts")
+            elif method in ("sleep", "wake", "call"):
+                happened.append(f"{kind} {actor.index} {args[0] if args else method}")
+            return await answer(method, *args)
+
+        actor._answer = told
+
+    ray.prepare = watched
+    ray.nodes = [node("10.0.0.1", CPU=16.0, GPU=2.0)]
+    return happened
+
+
+async def started(cfg: Config):
+    from openrlhf_tir.cluster.services import _in_turns
+
+    console = SimpleNamespace(print=lambda *args, **kwargs: None)
+    return await _in_turns(cfg, "model", {}, console, None, SimpleNamespace(stop=None))
+
+
+START = [
+    *("engine 0 in bundle 0 with 0.5 GPU starts", "engine 1 in bundle 1 with 0.5 GPU starts", "engine 0 sleep", "engine 1 sleep"),
+    *("rank 0 in bundle 0 with 0.5 GPU starts", "rank 1 in bundle 1 with 0.5 GPU starts"),
+]
+
+
+def test_engines_start_first_and_sleep_while_the_ranks_start_beside_them(ray: Ray, events):
+    async def session() -> tuple:
+        services = await started(config())
+        at_start, turn = list(events), services.turns.turn
+        async with services.sampling():
+            pass
+        return at_start, turn, events[len(at_start) :]
+
+    at_start, turn, then = run(session())
+    assert (at_start, turn) == (START, Turn.LEARNING)
+    assert then == ["rank 0 offload", "rank 1 offload", "engine 0 wake", "engine 1 wake"]
+    (group,) = ray.groups
+    assert (group.bundles, group.strategy) == ([{"CPU": 2.0, "GPU": 1.0}] * 2, "PACK")
+
+
+def test_ranks_that_are_replaced_start_in_their_places_with_the_engines_asleep(ray: Ray, events):
+    async def session() -> list[str]:
+        services = await started(config())
+        async with services.sampling():
+            pass
+        events.clear()
+        await services.replace_learner(config())
+        assert services.turns.turn is Turn.LEARNING and services.turns.learner is services.learner
+        return events
+
+    assert run(session()) == START[2:]
+    (group,) = ray.groups
+    assert not group.removed, "the engines are in it"
+
+
+def test_an_engine_that_is_lost_starts_again_in_its_place_when_the_learner_has_left(ray: Ray, events):
+    async def session() -> list[str]:
+        services = await started(config())
+        events.clear()
+        async with services.learning():
+            services.pool.fleet.lost(services.pool.members[0], "a test")
+            await asyncio.sleep(100)
+            assert events == []
+        await asyncio.sleep(100)
+        await services.pool.stop()
+        return events
+
+    assert run(session()) == ["rank 0 offload", "rank 1 offload", "engine 0 in bundle 0 with 0.5 GPU starts"]
+    assert not ray.groups[0].removed
+
+
+def test_one_that_is_asked_for_beyond_the_ranks_has_no_place_and_is_told_so(ray: Ray, events):
+    from openrlhf_tir.cluster.member import spawn
+
+    async def session() -> None:
+        services = await started(config())
+        await spawn(object, 2, config(), "model", {}, lost, shared=services.shared)
+
+    with pytest.raises(ClusterFull, match="an engine beside each of the 2 learner ranks, and engine 2 has none"):
+        run(session())
+
+
+def test_ranks_that_do_not_start_leave_no_engine_behind(ray: Ray, events):
+    watched = ray.prepare
+
+    def prepare(actor) -> None:
+        watched(actor)
+        if len(ray.actors) == 4:
+            actor.raises["sees"] = RuntimeError("no such directory")
+
+    ray.prepare = prepare
+    with pytest.raises(RuntimeError, match="no such directory"):
+        run(started(config()))
+    assert {id(a) for a in ray.killed} == {id(a) for a in ray.actors}
+
+
+def test_without_gpus_it_is_refused_before_anything_is_reserved_but_for_the_stand_in(ray: Ray, events):
+    from openrlhf_tir.cluster.nodes import has_gpus
+
+    ray.nodes = [node("10.0.0.1", CPU=8.0)]
+    has_gpus.cache_clear()
+    with pytest.raises(ConfigError, match=r"train\.colocate_all needs GPUs, and Ray knows of none: 10\.0\.0\.1 \(8 CPUs, 0 GPUs\)"):
+        run(started(config()))
+    assert ray.groups == []
+    run(started(config(rollout={"engine": "torch", "heartbeat_s": 1e6})))
+    assert ray.groups[0].bundles == [{"CPU": 2.0}] * 2 and {asked["num_gpus"] for asked in ray.asked} == {0.0}
+
+
+def test_the_plan_puts_a_rank_and_an_engine_on_each_gpu(ray: Ray, events):
+    from openrlhf_tir.cluster.nodes import nodes, plan
+
+    ray.nodes = [node("a", CPU=16.0, GPU=2.0), node("b", CPU=16.0, GPU=2.0)]
+    assert plan(config(actor={"num_gpus_per_node": 4}), nodes()) == [
+        "plan: a (16 CPUs, 2 GPUs): learner rank 0 + engine 0 in turns, learner rank 1 + engine 1 in turns",
+        "plan: b (16 CPUs, 2 GPUs): learner rank 2, learner rank 3",
+    ]
+    (missing,) = [line for line in plan(config(actor={"num_gpus_per_node": 8}), nodes()) if "does not fit" in line]
+    assert "learner rank 4, learner rank 5, learner rank 6, learner rank 7 have no room" in missing
+    assert "learner rank" not in " ".join(plan(config(), nodes(), learner=False)), "an evaluation has engines only, on GPUs of their own"

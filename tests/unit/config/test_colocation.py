@@ -1,0 +1,61 @@
+"""train.colocate_all in a configuration: what it goes with, what it is refused with and why, and OpenRLHF's flags for it."""
+
+from __future__ import annotations
+
+import pytest
+
+from openrlhf_tir.config.settings import load
+from openrlhf_tir.errors import ConfigError
+
+from .test_flags_openrlhf import parse
+
+SHARED = {"train.colocate_all": True, "pipeline.mode": "sync", "actor.num_gpus_per_node": 2}
+
+
+def test_sync_with_an_engine_for_each_rank_or_fewer_is_accepted():
+    for engines in (1, 2):
+        assert load(None, SHARED | {"vllm.num_engines": engines}).train.colocate_all
+    assert not load(None, {}).train.colocate_all
+
+
+@pytest.mark.parametrize(
+    ("change", "fact", "remedy"),
+    [
+        ({"pipeline.mode": "pipeline"}, "pipeline.mode = 'pipeline' trains while engines sample", "Use --pipeline.mode sync"),
+        ({"pipeline.mode": "one_step"}, "pipeline.mode = 'one_step' trains while engines sample", "give both GPUs of their own"),
+        ({"pipeline.mode": "pipeline_drain"}, "pipeline.mode = 'pipeline_drain' trains while engines sample", "Use --pipeline.mode sync"),
+        ({"vllm.num_engines": 3}, "vllm.num_engines = 3 are more than the 2 ranks", "Use 2 or fewer"),
+        ({"vllm.tensor_parallel_size": 2}, "engines of 2 GPUs", "Use engines of one GPU"),
+        ({"vllm.sync_backend": "nccl"}, "NCCL refuses two members of a group on one GPU", "Use 'file'"),
+        ({"ds.zero_stage": 2}, "ds.zero_stage = 2", "Use 3"),
+        ({"actor.optim": "muon"}, "actor.optim = 'muon' is none", "Use adam"),
+        ({"algo.advantage.estimator": "gae", "critic.optim": "muon"}, "critic.optim = 'muon' is none", "Use adam"),
+        ({"vllm.num_engines": 2, "pipeline.fast_lane": 1}, "pipeline.fast_lane = 1 does not go with pipeline.mode = 'sync'", "Leave it off"),
+    ],
+)
+def test_what_it_does_not_go_with_is_refused_with_fact_value_and_remedy(change, fact, remedy):
+    with pytest.raises(ConfigError) as e:
+        load(None, SHARED | change)
+    (line,) = str(e.value).splitlines()
+    assert fact in line and remedy in line
+
+
+def test_what_it_does_not_go_with_is_accepted_where_nothing_is_shared():
+    given = SHARED | {"train.colocate_all": False, "pipeline.mode": "pipeline", "vllm.num_engines": 3, "vllm.tensor_parallel_size": 2, "ds.zero_stage": 2}
+    assert load(None, given).vllm.num_engines == 3
+
+
+def test_a_script_of_openrlhf_that_colocates_keeps_its_flags():
+    flags = ["--train.colocate_all", "--vllm.enable_sleep", "--ds.enable_sleep", "--pipeline.mode", "sync"]
+    assert parse(*flags) == parse("--train.colocate_all", "--pipeline.mode", "sync")
+    assert parse(*flags).train.colocate_all
+
+
+def test_one_that_is_asynchronous_besides_is_told_that_the_two_exclude_each_other():
+    with pytest.raises(ConfigError, match=r"train\.colocate_all gives each GPU .* pipeline\.mode = 'one_step' trains while engines sample"):
+        parse("--train.colocate_all", "--train.async_enable")
+
+
+def test_a_critic_beside_a_reward_model_is_refused_with_where_they_are():
+    with pytest.raises(ConfigError, match=r"The critic lives on the policy's ranks, and reward models have GPUs of their own"):
+        parse("--train.colocate_critic_reward")
