@@ -156,7 +156,7 @@ async def kill_one(pool: Noting) -> tuple[str, set[GroupKey]]:
 async def started(cfg: Config, w: Workload, wanted: Wanted, hosts: Hosts | None) -> tuple[Noting, LearnerGroup]:
     """Side by side, as services.py starts them."""
     pool = Noting(cfg, actor_class(w, wanted.scale), hosts)
-    starting = hosts.ranks(partial(ScaleRank, world_size=wanted.ranks)) if hosts else LearnerGroup.start(cfg, ScaleRank)
+    starting = hosts.ranks(partial(ScaleRank, world_size=wanted.ranks)) if hosts else LearnerGroup.start(cfg, rank_class=ScaleRank)
     _, ranks = await asyncio.gather(pool.fleet.start(), starting)
     return pool, ranks
 

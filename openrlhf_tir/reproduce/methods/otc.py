@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..arms import FASTER, Train
+from ..arms import Train
 from ..miniature import Arms, Base, Check, Miniature, Panel, at_least, at_most
 from .torl import GRPO, PROTOCOL
 
@@ -32,10 +32,9 @@ MINIATURE = Miniature(
     claim="With the reward times an efficiency of calls, the model answers as well as ToRL's with at least a quarter fewer calls.",
     base=Base("torl_calls", (*PROTOCOL, "--env.max_calls", str(C), "--rollout.max_new_tokens", "260", "--data.max_len", "360")),
     arms={
-        "torl": Train((*FASTER, *GRPO), FIGURES, UPDATES, EVERY),
+        "torl": Train(GRPO, FIGURES, UPDATES, EVERY),
         "otc_ppo": Train(
             (
-                *FASTER,
                 *("--reward.name", "otc", "--reward.options", "base=torl", f"c={C}", "--filter.names"),
                 *("--algo.advantage.estimator", "gae", "--critic.learning_rate", "1e-3", "--critic.updates", "4"),
             ),
@@ -43,7 +42,7 @@ MINIATURE = Miniature(
             UPDATES,
             EVERY,
         ),
-        "otc_grpo": Train((*FASTER, *GRPO, "--reward.group", "otc", "--reward.group_options", f"c={C}"), FIGURES, UPDATES, EVERY),
+        "otc_grpo": Train((*GRPO, "--reward.group", "otc", "--reward.group_options", f"c={C}"), FIGURES, UPDATES, EVERY),
     },
     checks=checks,
     panels=(Panel("eval/accuracy", "Held-out accuracy"), Panel("eval/calls", "Calls per response")),
