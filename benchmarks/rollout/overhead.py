@@ -34,7 +34,7 @@ LIVE, GROUP, WAIT_MS = 2000, 16, 20.0
 SPREAD_S = 6.0
 """Over which the groups start, per 2,000 trajectories: their first requests at once would be a burst, not a load."""
 TOKENS_PER_S = 100.0
-"""Of each sequence, with 2,000 of them."""
+"""The rate of each sequence, with 2,000 of them."""
 
 
 def room_for(live: int) -> int:

@@ -12,7 +12,7 @@ EDITS = ("str_replace", "insert")
 
 
 class Looks:
-    """Of one session."""
+    """What one session has looked at."""
 
     def __init__(self) -> None:
         self.viewed_first: bool | None = None

@@ -24,9 +24,9 @@ def _listed(value: Any) -> Any:
 
 TestNames = Annotated[list[str], BeforeValidator(_listed)]
 NAME, TEST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*"), re.compile(r"test_[A-Za-z0-9_]+\.py")
-"""Of a whole repository, which is a directory of a session; and of a file of its hidden tests, which all lie in one directory."""
+"""The form of a repository's name, which is a directory of a session; and of the name of a file of its hidden tests, which all lie in one directory."""
 MOST_BYTES = 1 << 20
-"""Of a whole repository with its tests. What is larger comes from a mirror or an image."""
+"""The size of a whole repository with its tests, at most. What is larger comes from a mirror or an image."""
 
 
 class SweTask(BaseModel):

@@ -89,7 +89,7 @@ class Room(NamedTuple):
 
 
 SHARE = 0.5
-"""Of a GPU, by which Ray reserves it for a learner rank or an engine of one bundle (train.colocate_all); how much memory each takes it does not watch."""
+"""The share of a GPU by which Ray reserves it for a learner rank or an engine of one bundle (train.colocate_all). It watches no memory."""
 
 
 def shared_room(cfg: Config) -> Room:

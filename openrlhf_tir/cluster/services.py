@@ -41,7 +41,7 @@ class Services:
     pss: PssSampler
     stop: StopRequest
     turns: Turns | None = None
-    """Of engines and learner on the same GPUs; None: each has its own."""
+    """Who has the GPUs that engines and learner share; None: each has its own."""
     shared: PlacementGroup | None = None
 
     @property

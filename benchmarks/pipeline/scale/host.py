@@ -34,8 +34,8 @@ class Host:
         self.dead: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
 
     async def call(self, who: str, index: int, method: str, *args: Any) -> Any:
-        """Of the actor `who`, which its first call makes: Ray keeps no order among the calls of an async actor. Raises ActorDiedError when it is dead, or
-        dies meanwhile."""
+        """What the actor `who` says, which its first call makes: Ray keeps no order among the calls of an async actor. Raises ActorDiedError
+        when it is dead, or dies meanwhile."""
         if who not in self.actors:
             self.actors[who] = self.make(index)
         function = getattr(self.actors[who], method)

@@ -25,7 +25,7 @@ from .world import FAILED, Scene
 
 ACTION = 'a JSON list of calls, [{"name": ..., "arguments": {...}}, ...], or {"message": text} at the end of the turn'
 MAX_STEPS = 20
-"""Of a turn: the package's MAXIMUM_STEP_LIMIT, after which it gives the task up."""
+"""The limit of steps in a turn: the package's MAXIMUM_STEP_LIMIT, after which it gives the task up."""
 NOW_OFFERED = "I have updated some more functions you can choose from. What about now?"
 """The package's words, behind the functions that were withheld."""
 

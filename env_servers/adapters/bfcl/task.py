@@ -65,7 +65,7 @@ class BfclTask(BaseModel):
 
     @property
     def long_context(self) -> bool:
-        """Of that category the classes fill files and lists with what nobody needs."""
+        """Whether it is of the category for which the classes fill files and lists with what nobody needs."""
         category = self.id.rpartition("_")[0]
         return "long_context" in category or "composite" in category
 
