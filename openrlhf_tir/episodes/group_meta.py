@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 
 import numpy as np
@@ -12,6 +13,10 @@ CALL_SECONDS = "call_seconds"
 """The name, in a group's stats, of the seconds that the environment took for a call."""
 CALL_FACTS = ("calls_correct", "calls_ok", "calls_ok_correct")
 """Names of means over a group's samples in its stats: calls of the right ones, calls that ran without an error, and those of the right ones."""
+CODE_FACTS = ("code_written", "code_run", "code_responses", "code_after_answer")
+"""Names of such means, of fenced Python: programs that the model wrote, those that it stopped for so that they ran, responses with one, and responses whose
+first one comes after their first answer."""
+PROGRAM, ANSWER = re.compile(r"```(?:python|py)\b"), re.compile(r"\\boxed\{|<answer>")
 HALF = 0.5
 """Above it a trajectory counts as correct. Most rewards say 0 or 1; an agent file or a reward server may give a score."""
 
@@ -59,6 +64,7 @@ def means(valid: list[Trajectory]) -> dict[str, float]:
     seconds = [c.seconds for t in valid for c in t.calls]
     found |= {CALL_SECONDS: float(np.mean(seconds))} if seconds else {}
     found |= dict(zip(CALL_FACTS, np.mean([_call_facts(t) for t in valid], axis=0).tolist(), strict=True))
+    found |= dict(zip(CODE_FACTS, np.mean([_code_facts(t) for t in valid], axis=0).tolist(), strict=True))
     return found | {"calls": float(np.mean([len(t.calls) for t in valid])), "truncated": float(np.mean([t.finish_reason == "length" for t in valid]))}
 
 
@@ -66,3 +72,12 @@ def _call_facts(t: Trajectory) -> tuple[int, int, int]:
     """CALL_FACTS of one sample."""
     ok, right = sum(c.outcome == "ok" for c in t.calls), t.parts.get("correct", 0.0) > HALF
     return len(t.calls) * right, ok, ok * right
+
+
+def _code_facts(t: Trajectory) -> tuple[int, int, int, int]:
+    """CODE_FACTS of one sample."""
+    text = "".join(segment.text for segment in t.segments if segment.source == "model")
+    written, answered = [m.start() for m in PROGRAM.finditer(text)], ANSWER.search(text)
+    if not written:
+        return 0, 0, 0, 0
+    return len(written), min(len(t.calls), len(written)), 1, int(answered is not None and answered.start() < written[0])

@@ -14,7 +14,7 @@ import numpy as np
 
 from ..engines.session_trace import AGENT_FACTS
 from ..episodes.choice import LENGTH_FACTS
-from ..episodes.group_meta import CALL_FACTS, CALL_SECONDS
+from ..episodes.group_meta import CALL_FACTS, CALL_SECONDS, CODE_FACTS
 from ..types import GroupMeta, GroupState, PublishReport, StepReport
 from .bias_meter import SelectionMeter
 from .budget import Budget
@@ -35,7 +35,7 @@ METRICS = {
 }
 
 
-NOT_PARTS = frozenset({"calls", "truncated", "correct", "used_code", CALL_SECONDS, *CALL_FACTS, *LENGTH_FACTS, *AGENT_FACTS})
+NOT_PARTS = frozenset({"calls", "truncated", "correct", "used_code", CALL_SECONDS, *CALL_FACTS, *CODE_FACTS, *LENGTH_FACTS, *AGENT_FACTS})
 """What stands in a group's stats beside the parts of its rewards, or has a metric of its own."""
 
 
@@ -222,18 +222,22 @@ def rollout_metrics(groups: list[GroupMeta], without_calls: Collection[str] = ()
 
 
 def call_metrics(groups: list[GroupMeta]) -> dict[str, float]:
-    """Right responses per call (OTC), calls per right response, and the share of the calls that ran without an error, by verdict (ToRL). Ratios of sums."""
+    """Right responses per call (OTC), calls per right response, the share of the calls that ran without an error, by verdict, the share of the programs that
+    were run, and of the responses with one that had answered before (ToRL). Ratios of sums."""
     told = [g for g in groups if g.correct and all(name in g.stats for name in CALL_FACTS)]
     right = sum(sum(g.correct) for g in told)
     calls, of_right, ok, ok_of_right = (sum(g.stats[name] * len(g.correct) for g in told) for name in ("calls", *CALL_FACTS))
+    written, run, responses, after = (sum(g.stats.get(name, 0.0) * len(g.correct) for g in told) for name in CODE_FACTS)
     ratios = {
+        "code_executed": (run, written),
+        "code_after_answer": (after, responses),
         "tool_productivity": (right, calls),
         "calls_in_correct": (of_right, right),
         "code_pass": (ok, calls),
         "code_pass_correct": (ok_of_right, of_right),
         "code_pass_incorrect": (ok - ok_of_right, calls - of_right),
     }
-    return {name: min(num / den, 1.0) if name.startswith("code_pass") else num / den for name, (num, den) in ratios.items() if den > LEAST}
+    return {name: min(num / den, 1.0) if name.startswith("code_") else num / den for name, (num, den) in ratios.items() if den > LEAST}
 
 
 def env_metrics(env: str, groups: list[GroupMeta], without_calls: Collection[str]) -> dict[str, float]:

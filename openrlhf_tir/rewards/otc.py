@@ -104,6 +104,8 @@ def otc_group(group: Group, context: RewardContext) -> list[float]:
     )
     if score.n is not None:
         context.lowest(FEWEST, score.n, prompt=True)
+        for t in valid:
+            t.parts["fewest_calls"] = float(score.n)
     for t, factor in zip(valid, score.r_tool, strict=True):
         t.parts["tool_efficiency"] = 0.0 if factor is None else factor
     return score.reward

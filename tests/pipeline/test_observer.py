@@ -9,7 +9,7 @@ import pytest
 from openrlhf_tir.episodes.group_meta import describe
 from openrlhf_tir.pipeline.budget import Budget
 from openrlhf_tir.pipeline.observer import Observer, rollout_metrics
-from openrlhf_tir.types import KEEP, GroupKey, GroupMeta, StepReport, ToolCall
+from openrlhf_tir.types import KEEP, GroupKey, GroupMeta, StepReport, ToolCall, Trajectory
 
 from .fakes import MemoryMetrics, Silent, group_of
 
@@ -65,6 +65,24 @@ def test_calls_are_told_apart_by_what_became_of_the_response():
     wanted = {"tool_productivity": 2 / 6, "calls_in_correct": 1.0, "code_pass": 2 / 6, "code_pass_correct": 0.5, "code_pass_incorrect": 0.25}
     assert {name: row[name] for name in wanted} == pytest.approx(wanted)
     assert not any(name.startswith("reward/calls") for name in row)
+
+
+def wrote(text: str, calls: int) -> Trajectory:
+    """A right response of so many calls, whose model tokens say `text`; what the tool wrote has a program too, which is not the model's."""
+    first = group_of(GroupKey(0, 0), 0)[1].trajectories[0]
+    said = replace(first.segments[0], text=text, source="model")
+    shown = replace(said, text="```python", source="env")
+    return replace(first, reward=1.0, parts={"correct": 1.0}, calls=[ToolCall("x", "y", "ok")] * calls, segments=[said, shown])
+
+
+def test_programs_are_told_apart_by_whether_they_ran_and_whether_an_answer_came_before():
+    """4 programs, of which 2 ran; 3 responses with one, of which 1 had answered before."""
+    group = group_of(GroupKey(0, 0), 0)[1]
+    texts = [("```python\n1\n```\n```py\n2\n```", 1), ("\\boxed{1} ```python\n1", 0), ("```python\n1\n``` <answer>1</answer>", 1), ("no ```text", 0)]
+    group.trajectories = [replace(wrote(*said), index=i) for i, said in enumerate(texts)]
+    row = rollout_metrics([describe(group, prompt_tokens=1, verdict=KEEP, failed=None, actor="", seconds=1.0)])
+    assert (row["code_executed"], row["code_after_answer"]) == (pytest.approx(2 / 4), pytest.approx(1 / 3))
+    assert not {"code_executed", "code_after_answer"} & rollout_metrics([called(0, (True, ["ok"]))]).keys()
 
 
 def test_where_no_call_can_be_made_nothing_is_said_of_how_many_responses_called_a_tool():
