@@ -68,7 +68,7 @@ class FunctionTask(BaseModel):
     def _state_of(self, domain: str) -> dict[str, Any]:
         """Raises ValueError for a state without the variables that the domain has, and of their types."""
         initial = DOMAINS[domain].initial(random.Random(f"{self.seed} {domain}"))
-        given = (self.state or {}).get(domain, initial)
+        given = (self.state or {}).get(domain) or initial
         if given.keys() != initial.keys():
             raise ValueError(f"state.{domain} has {', '.join(given) or 'nothing'}; a state of {domain} has {', '.join(initial)}.")
         for name, value in initial.items():

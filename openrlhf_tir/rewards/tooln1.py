@@ -58,7 +58,7 @@ def canonical(calls: list[Any]) -> Counter[tuple[str, str]] | None:
 
 def gold_calls(text: str) -> list[dict[str, Any]]:
     """The true calls that a label holds. Raises ValueError for what no response can match, or, as the reference fails there, what is no JSON."""
-    value = _json(text)
+    value = [] if text.strip() == "null" else _json(text)
     if not isinstance(value, list):
         raise ValueError(f'{shown(text, 80)} is not a JSON list of calls [{{"name": text, "arguments": object}}, ...]')
     for i, call in enumerate(value):

@@ -87,7 +87,7 @@ def _lines(text: str) -> list[str]:
 
 def gold_calls(target: str) -> list[dict[str, Any]]:
     """The calls of a target, none where it has no <tool_call>, each with a name and parameters. Raises ValueError that names the line of the block
-    which is none: with a line that is no JSON nothing can be scored, and with another form of call only the very same text is right."""
+    which is none: with a line that is no JSON nothing can be scored, and a call of another form is none of ToolRL's data."""
     calls = []
     for n, line in enumerate(_lines(target) if "<tool_call>" in target else (), 1):
         try:

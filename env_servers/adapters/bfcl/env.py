@@ -87,7 +87,11 @@ class BfclEnv(Env):
         over = len(self._turns)
         last = over == len(self._task.label)
         turns = self._turns if last else [*self._turns, []]
-        self._played = await self._workers.run(play, self._scene, turns, over)
+        try:
+            self._played = await self._workers.run(play, self._scene, turns, over)
+        except CpuSpent:  # the calls of a turn, each within its bound, are not together
+            self._ended, self._errors = True, self._errors + 1
+            return Step("", reward=0.0, done=True, outcome="model_error", signals=self._signals("cpu") | {"failed": "cpu"})
         self._turns, self._steps = turns, 0
         if last:
             self._ended = True

@@ -69,16 +69,17 @@ def _scan(cfg: Config, data: Data) -> tuple[Counter[str], BadRows]:
         except ConfigError as e:
             raise ConfigError(in_section(str(e), f"envs.{name}" if cfg.envs else "env")) from None
     bad = BadRows(data.on_bad_row)
+    by_agent = cfg.rollout.agent == "external" or cfg.train.agent_func_path is not None
     for problem in problems_of(data, bad):
         try:
             name = env_of(problem, [*resolved], data.env_key)
             if not data.apply_chat_template:
                 render_text(problem, resolved[name])
-            if environments:
-                check_row(problem, one(environments, name))
         except DataError as e:
             bad(e)
             continue
+        if environments and not by_agent:  # a data set of another method is no bad row
+            check_row(problem, one(environments, name))
         found[name] += 1
     bad.check_some_good(found.total(), data.datasets)
     if not found:

@@ -35,7 +35,7 @@ HOLDS_REPOSITORIES = ("mirror", "docker", "runtime_api")
 
 
 def check_row(problem: Problem, e: Environment) -> None:
-    """Raises DataError for a row that is of another method: whose label its reward cannot compare, or that says nothing its environment could play."""
+    """Raises DataError for a row that is of another method: whose label its reward cannot compare, or that says nothing our server could play."""
     found = _kind(problem.label)
     for reward in _rewards(e):
         if found and found not in COMPARES.get(reward, (found,)):
@@ -48,7 +48,7 @@ def check_row(problem: Problem, e: Environment) -> None:
             READ.get(reward, str)(problem.label)
         except ValueError as fault:
             raise DataError(f"{problem.where}: the label, which the reward {reward!r} reads: {fault}. Correct or remove the row.") from None
-    if missing := [key for key in PLAYED_FROM.get(e.serves, ()) if key not in problem.meta and not e.env.file]:
+    if missing := [key for key in PLAYED_FROM.get(e.serves, ()) if key not in problem.meta and not e.urls and not e.env.file]:
         raise DataError(
             f"{problem.where}: meta has no {missing[0]!r}, from which the environment {e.serves!r} plays an episode. Give rows of its own "
             f"(python -m env_servers.{e.serves}.make_tasks), or use the recipe of these rows."
@@ -66,8 +66,9 @@ def _rewards(e: Environment) -> Iterator[str]:
     for name in e.reward.used:
         options = e.reward.options_of(name)
         if name == "otc":
-            yield str(options.get("base", "math"))
-        elif not (name == "artist" and options.get("functions")):
+            name, inner = str(options.get("base", "math")), options.get("base_options")
+            options = inner if isinstance(inner, dict) else {}
+        if not (name == "artist" and options.get("functions")):
             yield name
 
 
@@ -77,7 +78,7 @@ def _kind(label: str) -> str:
         return "steps"
     try:
         said = json.loads(label)
-    except ValueError:
+    except (ValueError, RecursionError):
         return "answer"
     if said is None or said == []:
         return ""

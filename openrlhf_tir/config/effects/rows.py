@@ -137,7 +137,7 @@ IDLE = [
         lambda c: c.env.url is not None,
         "with --env.url: that server was started with its own. Set it there, or leave --env.url out to have a server started.",
     ),
-    Idle("env.workers", lambda c: c.env.file is not None, "with --env.file: an environment class has a server with one worker. Leave it out."),
+    Idle("env.workers", lambda c: c.env.file is not None, "with --env.file: the server of an environment class runs eight calls at once. Leave it out."),
     Idle(
         "env.stateful env.code_timeout_s",
         lambda c: c.env.url is None and (c.env.file is not None or _serves(c) != "python_tir"),

@@ -135,7 +135,8 @@ def _recorded(where: str, message: Mapping[str, Any]) -> str:
         tag = "user" if message["role"] == "user" else "obs"
         return f"<{tag}> {text} </{tag}>"
     try:
-        return _block(tooln1.gold_calls(text))
+        calls = tooln1.gold_calls(text)
+        return _block(calls) if calls else f"<response> {text} </response>"
     except ValueError:
         return f"<response> {text} </response>"
 

@@ -97,7 +97,7 @@ NO_TOOLN1_CALL = 'not {"name": text, "arguments": object}'
         ("rlla", '{"name": "f", "parameters": []}', NO_TOOLRL_CALL),
         ("rlla", '{"name": "f", "parameters": {}}\n\n{"name": "g", "parameters": {}}', f"line 2 of its <tool_call> is '', {NO_TOOLRL_CALL}"),
         ("toolcall", "not json", "'not json' is not a JSON list of calls"),
-        ("toolcall", "null", "'null' is not a JSON list of calls"),
+        ("toolcall", '"null"', "'\"null\"' is not a JSON list of calls"),
         ("toolcall", "[1]", f"call 1 is 1, {NO_TOOLN1_CALL}"),
         ("toolcall", '[{"name": "f", "arguments": {}}, {"name": "f"}]', f"call 2 is {{'name': 'f'}}, {NO_TOOLN1_CALL}"),
         ("toolcall", '[{"name": 1, "arguments": {}}]', f"call 1 is {{'name': 1, 'arguments': {{}}}}, {NO_TOOLN1_CALL}"),

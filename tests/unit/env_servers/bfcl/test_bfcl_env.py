@@ -9,6 +9,7 @@ import pytest
 from env_servers.adapters.bfcl.env import MAX_STEPS, NOW_OFFERED, BfclEnv
 from env_servers.adapters.bfcl.task import Call, parse_call
 from env_servers.adapters.calls import STEP_CHARS
+from openrlhf_tir.rewards.workers import CpuSpent
 
 from .stand_in import FUNCTIONS, HereAndNow, install
 
@@ -94,6 +95,19 @@ async def test_what_the_model_gets_wrong_is_told_to_it_and_the_turn_goes_on(acti
     wrong, *_, end = await play(action, calls(TOUCH, WRITE), DONE, calls(CAT), DONE)
     assert wrong.observation.startswith(shown) and (wrong.outcome, wrong.signals["error_type"], wrong.signals["errors"]) == ("model_error", kind, 1)
     assert (wrong.done, end.reward) == (False, 1.0)
+
+
+class Spent(HereAndNow):
+    async def run(self, function, *args):
+        raise CpuSpent("used up")
+
+
+async def test_a_turn_that_uses_up_its_cpu_as_a_whole_is_the_models_and_no_fault():
+    env, _ = await opened()
+    await env.step(calls(TOUCH, WRITE), 5.0)
+    env._workers = Spent()
+    end = await env.step(DONE, 5.0)
+    assert (end.reward, end.done, end.outcome, end.signals["failed"]) == (0.0, True, "model_error", "cpu")
 
 
 async def test_a_world_that_holds_itself_is_another_state_and_no_fault():

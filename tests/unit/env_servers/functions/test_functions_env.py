@@ -99,7 +99,7 @@ async def test_a_task_that_is_none_is_the_callers_mistake(wrong):
     ("state", "said"),
     [
         ({"files": {"zz": 1}}, r"state\.files has zz; a state of files has tree, here"),
-        ({"files": {}}, r"state\.files has nothing; a state of files has tree, here"),
+        ({"files": {"here": []}}, r"state\.files has here; a state of files has tree, here"),
         ({"files": {"tree": {}, "here": [], "zz": 1}}, r"state\.files has tree, here, zz; a state of files has tree, here"),
         ({"files": {"tree": [], "here": []}}, r"state\.files\.tree is a list; it is an object in a state of files"),
         ({"files": TASK["state"]["files"], "travel": {}}, r"state: travel: the task's domains are files"),
