@@ -159,8 +159,9 @@ class Config(Section):
 
     @property
     def stall_timeout_s(self) -> float:
-        """The watchdog's patience: longer than a group may take."""
-        return self.pipeline.stall_timeout_s or self.rollout.group_deadline_s + 600
+        """The watchdog's patience: longer than a group may take, and where all wait for a turn of the GPUs, than an engine that starts in it."""
+        starting = self.timeouts.start_s if self.train.colocate_all else 0
+        return self.pipeline.stall_timeout_s or self.rollout.group_deadline_s + starting + 600
 
     @model_validator(mode="after")
     def _sections_fit_together(self, info: ValidationInfo) -> Config:

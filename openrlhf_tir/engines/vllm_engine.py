@@ -60,6 +60,8 @@ class VllmEngine:
         self._paused = self._paused_by_user = self._updating = self._proving = False
         self._asleep: set[str] = set()
         self._switching = asyncio.Lock()
+        self._turning = asyncio.Lock()
+        """One sleep or wake at a time: one that was given up here may still be under way there."""
         self._node = NodeCopy(keep=keeps_copy(cfg), patience_s=cfg.timeouts.push_s / 4)  # the rest is for a proof of its own and the canary
         self._one_push = asyncio.Lock()
         self._received = Transfer()
@@ -158,8 +160,11 @@ class VllmEngine:
 
     async def sleep(self) -> None:
         """See RolloutEngine. Raises EngineError, the engine then being broken."""
-        if self._asleep == {WEIGHTS, KV_CACHE}:
-            return
+        async with self._turning:
+            if self._asleep != {WEIGHTS, KV_CACHE}:
+                await self._fall_asleep()
+
+    async def _fall_asleep(self) -> None:
         self.check()
         async with self._or_break("sleep", "turn of the GPU", EngineError):
             if self._updating or self._asleep:
@@ -171,7 +176,7 @@ class VllmEngine:
     async def wake(self) -> None:
         """See RolloutEngine. Raises EngineError, the engine then being broken."""
         self.check()
-        async with self._or_break("wake", "turn of the GPU", EngineError):
+        async with self._turning, self._or_break("wake", "turn of the GPU", EngineError):
             await self._rouse(WEIGHTS, KV_CACHE)
 
     async def _rouse(self, *tags: str) -> None:

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, nullcontext
 from typing import Any
 
+from ...errors import LearnerDied
 from ...ports import Publisher, Rollout
 from ...types import Group, GroupKey, GroupMeta, PublishReport, Task
 from .turns import Turns
@@ -21,8 +22,12 @@ class TurnsRollout:
         self.inner, self.turns = inner, turns
 
     async def run_group(self, key: GroupKey, task: Task, *mode: Any) -> tuple[GroupMeta, Any]:
-        """`mode`: an evaluation's."""
-        async with self.turns.sampling():
+        """`mode`: an evaluation's. A rank that dies as it leaves its turn is no fault of the group: an ExceptionGroup, which the loop does not take for one."""
+        async with AsyncExitStack() as held:
+            try:
+                await held.enter_async_context(self.turns.sampling())
+            except LearnerDied as lost:
+                raise ExceptionGroup("the learner's ranks, as they left their turn", [lost]) from None
             return await self.inner.run_group(key, task, *mode)
 
     async def fetch(self, payloads: Sequence[Any]) -> list[Group]:

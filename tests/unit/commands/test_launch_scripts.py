@@ -31,6 +31,7 @@ FILES = {
     "rlla_4k.parquet": "toolrl.jsonl",
     "tooln1.parquet": "tooln1.jsonl",
     "nq_hotpotqa.parquet": "searchr1.jsonl",
+    "bfcl.jsonl": "bfcl_multi_turn.jsonl",
 }
 """A data set that the page names -> the sample whose rows stand for it."""
 

@@ -141,6 +141,16 @@ async def test_a_push_whose_kv_cache_finds_no_room_breaks_the_engine(engine, llm
         await engine.finish_update(1, CANARY)
 
 
+async def test_a_sleep_that_is_asked_for_while_it_wakes_is_done_when_it_is_awake(engine, llm):
+    """A switch to the engines' turn was given up, and the learner takes the GPU: the engine must not wake behind its back."""
+    await engine.sleep()
+    waking = asyncio.create_task(engine.wake())
+    await asyncio.sleep(0)
+    await engine.sleep()
+    await waking
+    assert llm.asleep == {WEIGHTS, KV_CACHE} and engine.broken is None
+
+
 async def test_it_is_not_put_to_sleep_in_the_middle_of_a_push(engine, llm):
     await engine.begin_update()
     with pytest.raises(EngineError, match="a weight push is not over"):
@@ -207,8 +217,8 @@ def test_vllm_goes_on_with_requests_by_itself_once_all_is_awake_and_not_before()
 
 
 @pytest.mark.slow  # importing vllm
-def test_the_engine_is_started_with_what_sleep_needs():
+def test_the_engine_is_started_with_what_sleep_needs(tmp_path):
     from openrlhf_tir.engines.start import engine_args
 
     shared, apart = (Config(train={"colocate_all": on}, pipeline={"mode": "sync"}) for on in (True, False))
-    assert [engine_args("m", cfg, gpu=True, index=0).enable_sleep_mode for cfg in (shared, apart)] == [True, False]
+    assert [engine_args(str(tmp_path), cfg, gpu=True, index=0).enable_sleep_mode for cfg in (shared, apart)] == [True, False]

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 
 import pytest
 
 from openrlhf_tir.deadlines import Deadline
-from openrlhf_tir.errors import DeadlineMissed, EngineGone, InfraError
+from openrlhf_tir.errors import DeadlineMissed, EngineGone, InfraError, LearnerDied
+from openrlhf_tir.pipeline.colocation.sides import TurnsRollout
 from openrlhf_tir.pipeline.colocation.turns import Turn, Turns
 from openrlhf_tir.simulation.virtual_loop import run
+from openrlhf_tir.types import GroupKey
 
 
 class Side:
@@ -218,3 +220,20 @@ def test_the_first_push_finds_engines_awake_and_moves_nothing():
         return s.events
 
     assert run(turn()) == ["push", "starts"]
+
+
+def test_a_rank_that_dies_as_the_engines_take_their_turn_is_no_fault_of_the_group():
+    """A step that is left out makes no push, so that it is a group that lets the learner go. The loop takes an InfraError of a group for the group's own."""
+
+    class Lost:
+        @asynccontextmanager
+        async def sampling(self):
+            raise LearnerDied("rank 1 is gone")
+            yield
+
+    async def main():
+        with pytest.raises(ExceptionGroup) as e:
+            await TurnsRollout(None, Lost()).run_group(GroupKey(0, 0), None)
+        assert e.value.split(LearnerDied)[1] is None and not isinstance(e.value, InfraError)
+
+    run(main())
