@@ -101,6 +101,10 @@ class EngineGone(EngineError):
     reason = "actor_died"
 
 
+class LearnerDied(InfraError):
+    reason = "learner_died"
+
+
 class PayloadLost(InfraError):
     reason = "payload_lost"
 

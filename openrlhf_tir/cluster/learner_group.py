@@ -19,7 +19,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from ..backoff import backoff_s
 from ..config import Config
 from ..deadlines import Deadline, within
-from ..errors import ClusterFull, DeadlineMissed, InfraError
+from ..errors import ClusterFull, DeadlineMissed, LearnerDied
 from ..types import Changes, Meeting, StepReport, TrainBatch, Transfer
 from .nodes import learner_room, shared_room
 from .ray_faults import death
@@ -39,10 +39,6 @@ THREADS = {"io": 1, "control": 1}
 """Concurrency groups of a rank's actor -> their threads, beside the one that everything else has."""
 DEATH_NOTICE_S = 20
 """How long Ray may take to find out that a process is gone, after another rank has failed."""
-
-
-class LearnerDied(InfraError):
-    reason = "learner_died"
 
 
 class LearnerRank:

@@ -20,7 +20,7 @@ from rich.console import Console
 from ...config import Config
 from ...config.sections.output import OF_AVERAGE
 from ...config.settings import to_toml
-from ...errors import Stopped, TirError
+from ...errors import LearnerDied, Stopped, TirError
 from ...learner.schedule import lr_schedule
 from ...logs.metrics import MetricsLog, read
 from ...logs.progress import bar
@@ -29,7 +29,7 @@ from ...pipeline.checkpoints.checkpoint import Checkpoints
 from ...pipeline.checkpoints.ranks import said as ranks_said
 from ...pipeline.fine_tuning import EVAL_LOSS, FineTuning
 from ...pipeline.stop import StopRequest
-from ..learner_group import LearnerDied, LearnerGroup
+from ..learner_group import LearnerGroup
 from ..ray_session import ray_session
 from ..signals import stoppable
 from .sft_inputs import SftInputs, checkpoints_of

@@ -18,7 +18,7 @@ from ...config import Config
 from ...config.environments import without_calls
 from ...config.settings import to_toml
 from ...deadlines import Deadline, within
-from ...errors import CheckpointDamaged, DataError, InfraError, PayloadLost, Stopped, WeightsUnverified
+from ...errors import CheckpointDamaged, DataError, InfraError, LearnerDied, PayloadLost, Stopped, WeightsUnverified
 from ...logs import metrics as metrics_log
 from ...logs import timeline as timelines
 from ...logs import trajectories
@@ -39,7 +39,6 @@ from ...weights.publisher import WeightPublisher
 from ...weights.push_files import push_directory
 from ...weights.verify import Tolerance
 from ..lanes import PoolLanes
-from ..learner_group import LearnerDied
 from ..rollout_actor import ENDPOINTS
 from ..services import Services
 from . import exported

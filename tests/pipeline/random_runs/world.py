@@ -17,7 +17,7 @@ import numpy as np
 
 from openrlhf_tir.actors.fleet import Fleet
 from openrlhf_tir.config import Config
-from openrlhf_tir.errors import EngineGone, EvaluationFailed, InfraError, WeightsUnverified
+from openrlhf_tir.errors import EngineGone, EvaluationFailed, LearnerDied, WeightsUnverified
 from openrlhf_tir.pipeline.checkpoints.checkpoint import Checkpoints
 from openrlhf_tir.pipeline.loop import Pipeline
 from openrlhf_tir.pipeline.observer import Observer
@@ -32,8 +32,8 @@ NO_START = "told not to start"
 PUSH_S = 0.125
 
 
-class LearnerGone(InfraError):
-    reason = "learner_died"
+class LearnerGone(LearnerDied):
+    """A rank, as the cluster tells of it."""
 
 
 class Actor:

@@ -76,7 +76,8 @@ def test_a_full_cluster_is_no_mistake_of_the_user_and_says_what_is_missing(ray):
 
 def test_learner_ranks_that_do_not_come_up_are_ended_and_give_their_room_back(ray):
     async def scenario():
-        from openrlhf_tir.cluster.learner_group import LearnerDied, LearnerGroup
+        from openrlhf_tir.cluster.learner_group import LearnerGroup
+        from openrlhf_tir.errors import LearnerDied
 
         ray.prepare = lambda actor: actor.hangs.add("address")
         with pytest.raises(LearnerDied, match=r"'address' of the learner ranks was not over within timeouts\.start_s = 20 s"):
@@ -119,7 +120,8 @@ def test_ranks_that_are_lost_as_they_start_again_are_started_again_so_many_times
     """A node that is back may drop its first connections; ranks that die each time have another reason, which is told."""
 
     async def scenario():
-        from openrlhf_tir.cluster.learner_group import LearnerDied, LearnerGroup
+        from openrlhf_tir.cluster.learner_group import LearnerGroup
+        from openrlhf_tir.errors import LearnerDied
 
         ray.prepare = lambda actor: actor.hangs.update({"address"} if len(ray.groups) <= dying else ())
         starting = LearnerGroup.start_again(Config(timeouts={"start_s": 20}))

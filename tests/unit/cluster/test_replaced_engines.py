@@ -65,7 +65,7 @@ class WeighingLearner:
 
     async def score(self, sequences):
         if self.deaths:
-            from openrlhf_tir.cluster.learner_group import LearnerDied
+            from openrlhf_tir.errors import LearnerDied
 
             self.deaths -= 1
             raise LearnerDied("rank 0 is gone")

@@ -9,10 +9,9 @@ from rich.console import Console
 
 from openrlhf_tir.cluster.jobs import sft
 from openrlhf_tir.cluster.jobs.sft_inputs import SftInputs, checkpoints_of
-from openrlhf_tir.cluster.learner_group import LearnerDied
 from openrlhf_tir.config import Config
 from openrlhf_tir.data.sft.read import SftSet
-from openrlhf_tir.errors import Stopped
+from openrlhf_tir.errors import LearnerDied, Stopped
 from openrlhf_tir.logs import metrics
 from openrlhf_tir.pipeline.fine_tuning import Schedule
 from openrlhf_tir.pipeline.stop import StopRequest

@@ -45,14 +45,14 @@ def test_results_come_in_the_order_of_the_ranks():
 
 
 def test_a_rank_that_loses_its_peer_complains_first_and_the_death_is_still_seen():
-    from openrlhf_tir.cluster.learner_group import LearnerDied
+    from openrlhf_tir.errors import LearnerDied
 
     with pytest.raises(LearnerDied, match="the process was killed"):
         answers((0, RuntimeError("Connection closed by peer")), (0.05, died()))
 
 
 def test_the_others_are_not_waited_for_when_they_hang_in_a_collective():
-    from openrlhf_tir.cluster.learner_group import LearnerDied
+    from openrlhf_tir.errors import LearnerDied
 
     with pytest.raises(LearnerDied):
         answers((0, died()), (1e6, None))
@@ -64,7 +64,7 @@ def test_an_error_of_a_living_rank_is_raised_as_it_is():
 
 
 def test_a_rank_that_hangs_is_given_up_and_named():
-    from openrlhf_tir.cluster.learner_group import LearnerDied
+    from openrlhf_tir.errors import LearnerDied
 
     with pytest.raises(LearnerDied, match=r"'step' of the learner ranks was not over within timeouts\.learner_s = 1 s\. No answer from rank 1\."):
         answers((0, "rank 0"), (1e6, None), (0, "rank 2"))
@@ -87,7 +87,7 @@ def lost(kind: str, wrapped: bool = False):
 @pytest.mark.parametrize("wrapped", [False, True])
 @pytest.mark.parametrize("kind", ["killed for memory", "lost object", "owner died", "node died", "crashed", "unreachable"])
 def test_what_ray_kills_or_loses_is_a_death(kind, wrapped):
-    from openrlhf_tir.cluster.learner_group import LearnerDied
+    from openrlhf_tir.errors import LearnerDied
 
     with pytest.raises(LearnerDied, match="All ranks restart from the last checkpoint"):
         answers((0, lost(kind, wrapped)), (0, "rank 1"))
