@@ -117,6 +117,7 @@ async def test_an_environment_server_answers_what_is_malformed_and_lives(name, t
     await fuzz_server(name, tmp_path, 100, seed=7)
 
 
+@pytest.mark.slow
 async def test_a_rollout_server_answers_what_is_malformed_and_lives(caplog):
     await fuzz_rollout(100, 7, caplog)
 

@@ -190,7 +190,7 @@ def test_a_second_start_maps_the_index_of_the_first(tmp_path):
         (None, [], "cannot be read"),
         ('{"contents": "a b"}\n', ["--topk", "0"], "Use 1 or more"),
         ('{"contents": "a b"}\n', ["--page-chars", "0"], "show nothing"),
-        ('{"contents": "a b"}\n', ["--dense", "no/such-model"], "Give a directory, or a name on the hub"),
+        pytest.param('{"contents": "a b"}\n', ["--dense", "no/such-model"], "Give a directory, or a name on the hub", marks=pytest.mark.slow),
     ],
 )
 def test_what_cannot_be_served_is_said_with_the_remedy(tmp_path, lines, flags, says):

@@ -49,7 +49,12 @@ def check(seeds: range, tmp_path: Path) -> None:
             pytest.fail(f"seed {seed}: {wrong}\n{replace(short, events=())}\nwith {len(short.events)} of {len(s.events)} events:\n{events}")
 
 
-@pytest.mark.parametrize("first", range(FIRST, FIRST + FAST, PER_TEST))
+def in_every_run(first: int):
+    """Two of these tests are in `tests/run.sh fast` as well; each takes some three seconds."""
+    return first if first < FIRST + 2 * PER_TEST else pytest.param(first, marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize("first", map(in_every_run, range(FIRST, FIRST + FAST, PER_TEST)))
 def test_whatever_happens_a_run_ends_and_every_prompt_ends_once(tmp_path, first):
     check(range(first, first + PER_TEST), tmp_path)
 
