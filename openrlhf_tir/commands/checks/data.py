@@ -12,7 +12,7 @@ from ...data.prompts import env_of, render_text
 from ...data.prompts import problems as problems_of
 from ...errors import ConfigError, DataError
 from .envs import environments_of
-from .labels import check_row
+from .rows import check_row
 
 
 def check_data(cfg: Config, *, training: bool) -> list[str]:
