@@ -43,9 +43,14 @@ async def closed_loop(ask: Callable[[int], Awaitable[int]], concurrency: int, se
 
     await asyncio.gather(*[caller() for _ in range(concurrency)])
     elapsed = time.perf_counter() - start
-    times.sort()
-    p50, p99 = (1e3 * times[math.ceil(q * len(times)) - 1] for q in (0.5, 0.99))
-    return Load(len(times) / elapsed, p50, p99, failed)
+    return Load(len(times) / elapsed, *percentiles_ms(times), failed)
+
+
+def percentiles_ms(times: list[float]) -> tuple[float, float]:
+    """(p50, p99) of seconds, in milliseconds: each the least that so many of them do not exceed."""
+    ordered = sorted(times)
+    p50, p99 = (1e3 * ordered[math.ceil(q * len(ordered)) - 1] for q in (0.5, 0.99))
+    return p50, p99
 
 
 class Server:

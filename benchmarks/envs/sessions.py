@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import math
 import random
 import time
 from typing import Any, NamedTuple
@@ -24,7 +23,7 @@ from env_servers.functions.make_tasks import make_task
 from openrlhf_tir.logs.process import BYTES_PER_GIB, PssSampler
 from openrlhf_tir.protocol import TRAINABLE_OUTCOMES
 
-from .load import DEADLINE_S, started
+from .load import DEADLINE_S, percentiles_ms, started
 
 OPENING = 64
 """Sessions that are opened at once, as the actors of a run that starts do."""
@@ -41,7 +40,7 @@ class Found(NamedTuple):
     kib_per_session: float
 
 
-class Load:
+class Sessions:
     """`n` sessions on the server at `url`, whose process is `pid`."""
 
     def __init__(self, http: aiohttp.ClientSession, url: str, pid: int, n: int) -> None:
@@ -58,9 +57,7 @@ class Load:
         until = time.perf_counter() + seconds
         await asyncio.gather(*[self._talk(i, base, until, think_s) for i, base in enumerate(bases)])
         kib = (self._memory.sample() - before) * KIB_PER_GIB / self._n
-        times = sorted(self._times)
-        p50, p99 = (1e3 * times[math.ceil(q * len(times)) - 1] for q in (0.5, 0.99))
-        return Found(self._n / opened_s, len(times) / seconds, p50, p99, self._failed, kib)
+        return Found(self._n / opened_s, len(self._times) / seconds, *percentiles_ms(self._times), self._failed, kib)
 
     async def _open(self, i: int, room: asyncio.Semaphore) -> str:
         """The base URL that the session's steps go to: one of several processes."""
@@ -91,7 +88,7 @@ async def measure(sessions: int, seconds: float, think_s: float) -> dict[str, fl
         timeout = aiohttp.ClientTimeout(total=2 * DEADLINE_S)
         with started("env_servers.functions", "--processes", str(processes), "--max-sessions", str(sessions)) as (url, pid):
             async with aiohttp.ClientSession(connector=connector, timeout=timeout) as http:
-                found = await Load(http, url, pid, sessions).run(seconds, think_s)
+                found = await Sessions(http, url, pid, sessions).run(seconds, think_s)
         print(
             f"{sessions} sessions, {processes} process{'es' if processes > 1 else ''}: opened {found.opened_per_s:.0f}/s, {found.calls_per_s:.0f} calls/s, "
             f"p50 {found.p50_ms:.1f} ms, p99 {found.p99_ms:.1f} ms, {found.kib_per_session:.0f} KiB a session, failed {found.failed}",

@@ -47,8 +47,7 @@ def _suites(args: argparse.Namespace, cfg: Config) -> int:
     from ..evaluation.plan import plan
     from .preflight import check
 
-    by_agent = cfg.train.agent_func_path or cfg.rollout.agent == "external"
-    if by_agent and (args.sweep or "").startswith("env.max_calls"):
+    if cfg.by_agent and (args.sweep or "").startswith("env.max_calls"):
         raise ConfigError("--sweep env.max_calls changes nothing where an agent decides what it calls. Sweep another setting.")
     items = local_path(args.items, "--items") if args.items else cfg.run_dir / "eval"
     with run_lock(items):  # two commands would sample, and append, the same problems

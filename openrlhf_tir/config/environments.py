@@ -75,8 +75,7 @@ def resolve(cfg: Config) -> dict[str, Environment]:
 
 def without_calls(cfg: Config) -> frozenset[str]:
     """Names of the environments whose responses cannot hold a call that we would see: env.max_calls = 0, or agents that call what they like."""
-    agents = bool(cfg.train.agent_func_path) or cfg.rollout.agent == "external"
-    return frozenset(name for name, e in cfg.environments.items() if agents or not e.env.max_calls)
+    return frozenset(name for name, e in cfg.environments.items() if cfg.by_agent or not e.env.max_calls)
 
 
 def in_section(said: str, section: str) -> str:

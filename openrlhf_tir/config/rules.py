@@ -279,7 +279,7 @@ def _fast_lane(c: Config) -> Iterator[str]:
         )
     if lane == "auto" and engines < 2:
         yield f"pipeline.fast_lane = 'auto' needs a second engine, and vllm.num_engines = {engines}. Leave it off."
-    if c.rollout.agent == "external" or c.train.agent_func_path:
+    if c.by_agent:
         yield f"pipeline.fast_lane = {lane!r} moves the responses of our own turn loop, and here agents write them. Leave it off."
 
 

@@ -158,6 +158,11 @@ class Config(Section):
         return self.vllm.canary_tolerance or (1e-4 if fp32 else None)
 
     @property
+    def by_agent(self) -> bool:
+        """Whether agents write the responses, in place of our turns: programs from outside, or OpenRLHF's agent file."""
+        return self.rollout.agent == "external" or self.train.agent_func_path is not None
+
+    @property
     def stall_timeout_s(self) -> float:
         """The watchdog's patience: longer than a group may take, and where all wait for a turn of the GPUs, than an engine that starts in it."""
         starting = self.timeouts.start_s if self.train.colocate_all else 0

@@ -7,6 +7,7 @@ from collections import Counter
 
 import numpy as np
 
+from ..rewards.checking.answer_text import model_text
 from ..types import Group, GroupMeta, Trajectory, Verdict
 
 CALL_SECONDS = "call_seconds"
@@ -76,7 +77,7 @@ def _call_facts(t: Trajectory) -> tuple[int, int, int]:
 
 def _code_facts(t: Trajectory) -> tuple[int, int, int, int]:
     """CODE_FACTS of one sample."""
-    text = "".join(segment.text for segment in t.segments if segment.source == "model")
+    text = model_text(t)
     written, answered = [m.start() for m in PROGRAM.finditer(text)], ANSWER.search(text)
     if not written:
         return 0, 0, 0, 0

@@ -20,7 +20,7 @@ from .measures import MEASURES, USUAL, Curves, curves_of
 RECIPE = "quickstart_cpu"
 TUNING_RATE = "1e-3"
 """Half of the cold start's peak: batches are as small as its."""
-FASTER = ("--actor.learning_rate", "1e-3")
+TWICE_THE_RATE = ("--actor.learning_rate", "1e-3")
 """Twice the recipe's, for every arm of a comparison whose curves were still rising at the end with that: two cores have no time for twice the updates."""
 UPDATES, EVERY, PROBLEMS = 24, 6, 128
 """The quickstart's updates; between two evaluations, each of which takes as long as four to eight updates; held-out problems, four samples each."""

@@ -69,7 +69,6 @@ def _scan(cfg: Config, data: Data) -> tuple[Counter[str], BadRows]:
         except ConfigError as e:
             raise ConfigError(in_section(str(e), f"envs.{name}" if cfg.envs else "env")) from None
     bad = BadRows(data.on_bad_row)
-    by_agent = cfg.rollout.agent == "external" or cfg.train.agent_func_path is not None
     for problem in problems_of(data, bad):
         try:
             name = env_of(problem, [*resolved], data.env_key)
@@ -78,7 +77,7 @@ def _scan(cfg: Config, data: Data) -> tuple[Counter[str], BadRows]:
         except DataError as e:
             bad(e)
             continue
-        if environments and not by_agent:  # a data set of another method is no bad row
+        if environments and not cfg.by_agent:  # a data set of another method is no bad row
             check_row(problem, one(environments, name))
         found[name] += 1
     bad.check_some_good(found.total(), data.datasets)

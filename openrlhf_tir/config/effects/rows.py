@@ -105,7 +105,7 @@ IDLE = [
     Idle("logger.tensorboard_dir", lambda c: not c.logger.tensorboard, "without --logger.tensorboard. Leave it out."),
     Idle(
         "data.chat_template_options",
-        lambda c: not c.data.apply_chat_template and not _by_agent(c),
+        lambda c: not c.data.apply_chat_template and not c.by_agent,
         "without --data.apply_chat_template: prompts are texts. Set that, or leave it out.",
     ),
     Idle(
@@ -180,7 +180,7 @@ IDLE = [
     ),
     Idle("filter.reward_range", lambda c: "reward" not in c.filter.order, "unless --filter.names has 'reward'. Add it there, or leave it out."),
     Idle("filter.max_verifier_failures", lambda c: "verifiers" not in c.filter.order, "unless --filter.names has 'verifiers'. Leave it out."),
-    Idle("rollout.agent_idle_s", lambda c: not _by_agent(c), "without --rollout.agent external or --train.agent_func_path. Leave it out."),
+    Idle("rollout.agent_idle_s", lambda c: not c.by_agent, "without --rollout.agent external or --train.agent_func_path. Leave it out."),
     Idle("rollout.agent_workers", lambda c: c.train.agent_func_path is None, "without --train.agent_func_path. Leave it out."),
     Idle("rollout.agent_overflow", lambda c: c.rollout.agent != "external", "without --rollout.agent external. Leave it out."),
     Idle(
@@ -210,7 +210,7 @@ IDLE = [
     ),
     Idle(
         "env.max_calls env.protocol env.options env.output_max_tokens env.budget_message eval.max_calls",
-        lambda c: _by_agent(c),
+        lambda c: c.by_agent,
         "with --rollout.agent external or --train.agent_func_path: the agent decides what it calls. Leave it out.",
     ),
 ]
@@ -220,10 +220,6 @@ ONE_ENVIRONMENT = Idle(
     lambda c: bool(c.envs),
     "with [envs.NAME]: each environment has its own. Give it as --envs.NAME.url and the like, or leave it out.",
 )
-
-
-def _by_agent(cfg: Config) -> bool:
-    return cfg.rollout.agent == "external" or cfg.train.agent_func_path is not None
 
 
 def _serves(cfg: Config) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..arms import FASTER, Train
+from ..arms import TWICE_THE_RATE, Train
 from ..miniature import Arms, Base, Check, Miniature, Panel, at_least, at_most
 from .artist import METHOD
 
@@ -24,7 +24,7 @@ MINIATURE = Miniature(
     title="ARTIST: state and calls",
     claim="Rewarded for the state that it leaves and the calls that it makes, the model comes to leave the right state by the right calls.",
     base=Base("functions", (*TURNS, *LENGTHS)),
-    arms={"rl": Train((*FASTER, *METHOD, "--filter.sample", "over_length"), ("calls_before", "calls"))},
+    arms={"rl": Train((*TWICE_THE_RATE, *METHOD, "--filter.sample", "over_length"), ("calls_before", "calls"))},
     checks=checks,
     panels=(Panel("eval/accuracy", "Held-out share with the right state and calls"), Panel("eval/calls", "Turns with calls per response")),
     columns=("accuracy_before", "accuracy", "greedy_accuracy", "calls_before", "calls"),

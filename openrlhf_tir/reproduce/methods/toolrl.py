@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..arms import FASTER, Train
+from ..arms import TWICE_THE_RATE, Train
 from ..miniature import Arms, Base, Check, Miniature, Panel, at_least, at_most
 from .torl import GRPO
 
@@ -32,8 +32,8 @@ MINIATURE = Miniature(
     claim="A reward that says how much of a call is right reaches half of the perfect calls in at most half of the updates that all or nothing needs.",
     base=Base("toolrl", (*SINGLE_STEP, "--env.protocol", "toolrl", "--reward.name", "toolrl")),
     arms={
-        "fine": Train((*FASTER, *GRPO), FIGURES, UPDATES, EVERY),
-        "coarse": Train((*FASTER, *GRPO, "--reward.options", "coarse=true"), FIGURES, UPDATES, EVERY),
+        "fine": Train((*TWICE_THE_RATE, *GRPO), FIGURES, UPDATES, EVERY),
+        "coarse": Train((*TWICE_THE_RATE, *GRPO, "--reward.options", "coarse=true"), FIGURES, UPDATES, EVERY),
     },
     checks=checks,
     panels=(Panel("eval/accuracy", "Held-out share of perfect calls"), Panel("reward/format_ok", "Responses in the right format")),

@@ -18,6 +18,11 @@ def test_sync_with_an_engine_for_each_rank_or_fewer_is_accepted():
     assert not load(None, {}).train.colocate_all
 
 
+def test_the_watchdog_waits_for_an_engine_that_starts_while_all_wait_for_it():
+    short = {"rollout.group_deadline_s": 600, "timeouts.start_s": 1800}
+    assert load(None, SHARED | short).stall_timeout_s == load(None, short).stall_timeout_s + 1800
+
+
 @pytest.mark.parametrize(
     ("change", "fact", "remedy"),
     [

@@ -129,3 +129,15 @@ def test_a_wrong_response_of_a_group_is_worth_nothing_however_its_reward_scores_
     for t, reward in ((right, 1.0), (wrong, -1.0)):
         t.reward, t.parts = reward, {"correct": float(reward > 0)}
     assert otc_group(group(right, wrong), in_run()) == [1.0, 0.0]
+
+
+def test_the_fewest_calls_of_a_prompt_are_a_part_once_there_is_a_right_response():
+    right, long, wrong = (trajectory(("model", "x"), calls=("ok",) * calls, index=i) for i, calls in enumerate((2, 3, 1)))
+    for t in (right, long, wrong):
+        t.reward = float(t is not wrong)
+        t.parts = {"correct": t.reward}
+    otc_group(group(right, long, wrong), in_run())
+    assert [t.parts["fewest_calls"] for t in (right, long, wrong)] == [2.0] * 3
+    wrong.parts = {"correct": 0.0}
+    otc_group(group(wrong), in_run())
+    assert "fewest_calls" not in wrong.parts
