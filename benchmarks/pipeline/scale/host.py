@@ -34,7 +34,7 @@ class Host:
         self.dead: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
 
     async def call(self, who: str, index: int, method: str, *args: Any) -> Any:
-        """What the actor `who` says, which its first call makes: Ray keeps no order among the calls of an async actor. Raises ActorDiedError
+        """The answer of the actor `who`, which its first call makes: Ray keeps no order among the calls of an async actor. Raises ActorDiedError
         when it is dead, or dies meanwhile."""
         if who not in self.actors:
             self.actors[who] = self.make(index)

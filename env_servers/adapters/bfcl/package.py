@@ -13,7 +13,7 @@ INSTALL = "pip install --no-deps bfcl-eval==2026.3.23 && pip install mpmath (the
 
 
 def data_directory() -> Path:
-    """What is used of the installed package. Exits with what to install where it, or mpmath, is absent."""
+    """The directory of the package's data. Exits with what to install where it, or mpmath, is absent."""
     required("mpmath", "bfcl", INSTALL)
     package = required("bfcl_eval", "bfcl", INSTALL)
     return Path(package.__path__[0]) / "data"
